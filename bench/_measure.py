@@ -1,0 +1,65 @@
+"""Measuring two ways of doing one thing in turn, so that a noisy machine is noisy to both."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Our throughput as a multiple of the rival's, and the bar that it must reach."""
+
+    name: str
+    ours_s: float
+    rival_s: float
+    ratio: float
+    bar: float
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.ratio >= self.bar
+
+
+def compare(
+    name: str,
+    ours: Callable[[], object],
+    rival: Callable[[], object],
+    *,
+    bar: float,
+    rounds: int,
+    note: str = "",
+) -> Ratio:
+    """Run `ours` and `rival` in turn, in changing order; the ratio is the median over rounds."""
+    ours(), rival()  # warm: code, allocator, page cache
+    pairs = []
+    for i in range(rounds):
+        first, second = (ours, rival) if i % 2 else (rival, ours)
+        times = {run: _seconds(run) for run in (first, second)}
+        pairs.append((times[ours], times[rival]))
+    return Ratio(
+        name,
+        statistics.median(mine for mine, _ in pairs),
+        statistics.median(theirs for _, theirs in pairs),
+        statistics.median(theirs / mine for mine, theirs in pairs),
+        bar,
+        note,
+    )
+
+
+def limit(name: str, run: Callable[[], object], *, seconds: float, rounds: int) -> Ratio:
+    """Compare `run` with a time that it must stay under: the ratio is how many times faster it is."""
+    run()
+    taken = statistics.median(_seconds(run) for _ in range(rounds))
+    return Ratio(name, taken, seconds, seconds / taken, 1.0, "rival is the limit")
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

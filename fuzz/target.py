@@ -1,0 +1,59 @@
+"""One fuzz target: `python -m fuzz.target NAME [libFuzzer options]`.
+
+Each decoder gets the bytes as they are, which mostly end at the checksum; NAME-unchecked lets every
+checksum pass (they are all 0), so that what lies behind it meets arbitrary bytes too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["reef"]):
+    from reef.errors import CorruptError, FormatVersionError, IncompleteError
+    from reef.format import decode_dedup, decode_log, decode_manifest, decode_segment
+
+import google_crc32c
+
+from tests.compat import golden
+
+DECODERS: dict[str, tuple[str, Callable[[bytes], object]]] = {
+    "log": (".wal", decode_log),
+    "manifest": (".manifest.json", decode_manifest),
+    "dedup": (".dedup", decode_dedup),
+    "segment": (".seg", decode_segment),
+}
+UNCHECKED = "-unchecked"
+
+
+def one_input(decode: Callable[[bytes], object], data: bytes) -> None:
+    """Decode; only the three errors of a damaged object may come out."""
+    with contextlib.suppress(IncompleteError, CorruptError, FormatVersionError):
+        decode(data)
+
+
+def seeds(name: str) -> dict[str, bytes]:
+    """Return the golden samples of a format, by file name, as this process would write them."""
+    suffix, _ = DECODERS[name.removesuffix(UNCHECKED)]
+    return {file: data for file, data in golden.files().items() if file.endswith(suffix)}
+
+
+def main() -> None:
+    name, corpus = sys.argv[1], Path(sys.argv[2])
+    if name.endswith(UNCHECKED):
+        google_crc32c.value = lambda data: 0
+        google_crc32c.extend = lambda crc, data: 0
+    _, decode = DECODERS[name.removesuffix(UNCHECKED)]
+    corpus.mkdir(parents=True, exist_ok=True)
+    for file, data in seeds(name).items():
+        (corpus / file).write_bytes(data)
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], lambda data: one_input(decode, data))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

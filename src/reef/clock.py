@@ -1,0 +1,38 @@
+"""Time, as an object that is passed in, so that a simulator can own it.
+
+Order never comes from a clock: what is read here is metadata, timeouts and backoff only.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What Reef asks of time."""
+
+    def now_us(self) -> int:
+        """Return the wall time in microseconds since 1970, UTC. Never used for ordering."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+        ...
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

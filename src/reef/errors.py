@@ -1,0 +1,159 @@
+"""Every error Reef raises, grouped by what the caller does next.
+
+ReefError
+├── UnavailableError          wait and retry: the store did not answer, nothing is decided
+├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
+├── FencedError               re-open: another writer took over, for good
+├── NotFoundError             nothing is there
+├── AlreadyExistsError        the name is taken
+│   └── ConflictError         the name is taken by somebody else, whose object is at hand
+├── InvalidInputError         fix the input: names the setting, the value and what is allowed
+│   ├── BucketNotFoundError   create the bucket or fix the URL
+│   ├── AccessDeniedError     fix the credentials or the permissions
+│   └── UnsupportedStoreError use another store, or two-phase CAS
+├── DamagedError              run `reef verify`, then `reef repair`
+│   ├── CorruptError          the bytes are not what was written
+│   ├── IncompleteError       the bytes end too early
+│   └── FormatVersionError    written by another version: upgrade Reef
+└── InvariantError            report it: a bug in Reef
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AccessDeniedError",
+    "AlreadyExistsError",
+    "BucketNotFoundError",
+    "ConflictError",
+    "CorruptError",
+    "DamagedError",
+    "FencedError",
+    "FormatVersionError",
+    "IncompleteError",
+    "InvalidInputError",
+    "InvariantError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "ReefError",
+    "UnavailableError",
+    "UnsupportedStoreError",
+]
+
+
+class ReefError(Exception):
+    """The root of every error Reef raises on purpose."""
+
+
+class UnavailableError(ReefError):
+    """The store did not give an answer: retry later. A write that raised this may have happened."""
+
+
+class OutcomeUnknownError(ReefError):
+    """A write may or may not have happened and the store could not be asked. Ask again first.
+
+    Nothing was cleaned up and nothing will be retried behind the caller's back. Retrying with the
+    same idempotency key is always safe.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(
+            f"the outcome of writing {key!r} is unknown ({why}); "
+            "read the object back, or retry with the same idempotency key"
+        )
+        self.key = key
+        self.why = why
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.key, self.why)
+
+
+class FencedError(ReefError):
+    """Another writer has taken over this namespace. Terminal for this handle: re-open to go on."""
+
+
+class NotFoundError(ReefError):
+    """There is no object of that name."""
+
+
+class AlreadyExistsError(ReefError):
+    """The store refused to create the object because the name is taken, or may be."""
+
+
+class ConflictError(AlreadyExistsError):
+    """The name is taken by somebody else's object, which is `found`."""
+
+    def __init__(self, key: str, found: bytes) -> None:
+        super().__init__(f"{key!r} was created by somebody else ({len(found)} bytes)")
+        self.key = key
+        self.found = found
+
+    def __reduce__(self) -> tuple[type, tuple[str, bytes]]:
+        return type(self), (self.key, self.found)
+
+
+class InvalidInputError(ReefError):
+    """Something the caller gave cannot be accepted; nothing was read, written or deleted."""
+
+    @classmethod
+    def of(cls, setting: str, value: object, allowed: str) -> InvalidInputError:
+        """Build the one form of message: the setting, the value, and what is allowed."""
+        return cls(f"{setting} = {value!r} is not valid: {allowed}")
+
+
+class BucketNotFoundError(InvalidInputError):
+    """The bucket, container or folder that the URL names does not exist."""
+
+
+class AccessDeniedError(InvalidInputError):
+    """The store refused the credentials, or they do not allow this."""
+
+
+class UnsupportedStoreError(InvalidInputError):
+    """The store cannot do what the log needs."""
+
+
+class DamagedError(ReefError):
+    """An object's bytes cannot be trusted. Run `reef verify`, then `reef repair`.
+
+    `key` is the object (or "" for bytes that have none), `offset` where the check failed, and
+    `expected` and `got` what it compared.
+    """
+
+    what = "damaged"
+    advice = "read it again; if it persists, run `reef verify` and then `reef repair`"
+
+    def __init__(self, key: str, offset: int, expected: str, got: str) -> None:
+        super().__init__(
+            f"{key or 'object'} is {self.what} at byte {offset}: "
+            f"expected {expected}, got {got}; {self.advice}"
+        )
+        self.key = key
+        self.offset = offset
+        self.expected = expected
+        self.got = got
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, str, str]]:
+        return type(self), (self.key, self.offset, self.expected, self.got)
+
+
+class CorruptError(DamagedError):
+    """The bytes are not what a Reef writer wrote there."""
+
+    what = "corrupt"
+
+
+class IncompleteError(DamagedError):
+    """The bytes end before the object does."""
+
+    what = "incomplete"
+
+
+class FormatVersionError(DamagedError):
+    """The object was written in a format version that this Reef does not read."""
+
+    what = "of another format version"
+    advice = "use a version of Reef that reads it; nothing was changed"
+
+
+class InvariantError(ReefError):
+    """Reef broke one of its own rules and stopped before writing anything. Please report it."""

@@ -1,0 +1,121 @@
+"""The on-store formats: bytes ↔ objects, pure, no I/O. `docs/formats/` has the byte grammars.
+
+    log object      encode_log, decode_log            LogObject, LogRecord
+    manifest        encode_manifest, decode_manifest  Manifest, SegmentRef, ...
+    dedup window    encode_dedup, decode_dedup        DedupWindow
+    segment         SegmentWriter, decode_tail, decode_segment
+
+Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the bytes, and nothing
+else. Encoders raise InvariantError before a wrong byte could be written.
+"""
+
+from reef.format._block_index import Place, Places
+from reef.format._bloom import Bloom, hash_key, hash_keys
+from reef.format._dedup import (
+    DedupEntry,
+    DedupStream,
+    DedupWindow,
+    decode_dedup,
+    dedup_key,
+    encode_dedup,
+)
+from reef.format._log import decode_log, encode_log, log_checksum, log_key
+from reef.format._log_model import LogKind, LogObject, LogRecord, Prev
+from reef.format._manifest import (
+    decode_manifest,
+    encode_manifest,
+    manifest_checksum,
+    manifest_key,
+    parse_manifest_key,
+)
+from reef.format._manifest_model import (
+    Boundary,
+    Collection,
+    DedupRef,
+    Intent,
+    Lease,
+    Manifest,
+    Origin,
+    PendingDelete,
+    Pin,
+    Retention,
+    SegmentRef,
+    SkippedSlot,
+    Snapshot,
+    WalAnchor,
+    schema_fingerprint,
+)
+from reef.format._rows import KEY, LSN, TOMBSTONE, log_schema, segment_schema
+from reef.format._segment_model import (
+    Footer,
+    SegmentOptions,
+    SegmentOrigin,
+    segment_key,
+    vector_columns,
+)
+from reef.format._segment_reader import (
+    SegmentTail,
+    check_preamble,
+    decode_segment,
+    decode_tail,
+    tail_length,
+)
+from reef.format._segment_writer import SegmentWriter
+
+__all__ = [
+    "KEY",
+    "LSN",
+    "TOMBSTONE",
+    "Bloom",
+    "Boundary",
+    "Collection",
+    "DedupEntry",
+    "DedupRef",
+    "DedupStream",
+    "DedupWindow",
+    "Footer",
+    "Intent",
+    "Lease",
+    "LogKind",
+    "LogObject",
+    "LogRecord",
+    "Manifest",
+    "Origin",
+    "PendingDelete",
+    "Pin",
+    "Place",
+    "Places",
+    "Prev",
+    "Retention",
+    "SegmentOptions",
+    "SegmentOrigin",
+    "SegmentRef",
+    "SegmentTail",
+    "SegmentWriter",
+    "SkippedSlot",
+    "Snapshot",
+    "WalAnchor",
+    "check_preamble",
+    "decode_dedup",
+    "decode_log",
+    "decode_manifest",
+    "decode_segment",
+    "decode_tail",
+    "dedup_key",
+    "encode_dedup",
+    "encode_log",
+    "encode_manifest",
+    "hash_key",
+    "hash_keys",
+    "log_checksum",
+    "log_key",
+    "log_schema",
+    "manifest_checksum",
+    "manifest_key",
+    "parse_manifest_key",
+    "schema_fingerprint",
+    "segment_key",
+    "segment_schema",
+    "tail_length",
+    "vector_columns",
+]

@@ -1,0 +1,146 @@
+"""Where the blocks of a segment are, and what is in them: the two index sections, as Arrow batches.
+
+The row index has a row for each row block: its keys, versions, place and checksum, and for every
+column that has an order `min:NAME`, `max:NAME` (of the values that are neither null nor NaN; null
+if there are none) and `nulls:NAME`. Bounds of strings and bytes are cut to 64 bytes: the lower one
+shortened, the upper one shortened and then raised, or null where it cannot be.
+
+The column index has a row for each column block: which wide column, which rows, where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+BOUND_BYTES_MAX = 64
+
+_PLACE = [
+    pa.field("row", pa.int64(), nullable=False),
+    pa.field("rows", pa.int64(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("length", pa.int64(), nullable=False),
+    pa.field("checksum", pa.int64(), nullable=False),
+]
+_ROW_BLOCK = [
+    pa.field("key_first", pa.binary(), nullable=False),
+    pa.field("key_last", pa.binary(), nullable=False),
+    pa.field("lsn_min", pa.int64(), nullable=False),
+    pa.field("lsn_max", pa.int64(), nullable=False),
+    pa.field("tombstones", pa.int64(), nullable=False),
+    *_PLACE,
+]
+COLUMN_INDEX_SCHEMA = pa.schema([pa.field("column", pa.int64(), nullable=False), *_PLACE])
+
+
+class Place(NamedTuple):
+    """Where a block lies: rows from `row`, bytes (frame included) from `offset`."""
+
+    row: int
+    rows: int
+    offset: int
+    length: int
+    checksum: int
+
+
+class Places:
+    """The places of blocks that hold consecutive rows, as columns: a segment may have thousands."""
+
+    def __init__(self, index: pa.RecordBatch) -> None:
+        self.row, self.rows, self.offset, self.length, self.checksum = (
+            index[name].to_numpy() for name in Place._fields
+        )
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getitem__(self, i: int) -> Place:
+        return Place(
+            int(self.row[i]),
+            int(self.rows[i]),
+            int(self.offset[i]),
+            int(self.length[i]),
+            int(self.checksum[i]),
+        )
+
+    def __iter__(self) -> Iterator[Place]:
+        return (self[i] for i in range(len(self)))
+
+    def of_rows(self, row: int, rows: int) -> range:
+        """Return the numbers of the blocks that hold `rows` rows from `row`."""
+        first = int(np.searchsorted(self.row, row, side="right")) - 1
+        last = int(np.searchsorted(self.row, row + rows, side="left"))
+        return range(first, last)
+
+    def problem(self, rows: int) -> str:
+        """Return what keeps the blocks from holding rows 0 to `rows`, each once, or ""."""
+        ends = self.row + self.rows
+        expected = np.append(0, ends[:-1])
+        if (
+            not len(self)
+            or ends[-1] != rows
+            or (self.row != expected).any()
+            or (self.rows < 1).any()
+        ):
+            return f"blocks that do not hold rows 0 to {rows}, each once"
+        return ""
+
+
+def ordered_columns(schema: pa.Schema) -> list[pa.Field]:
+    """Return the columns after the system's that have least and greatest values worth keeping."""
+    return [field for field in list(schema)[3:] if _bound_type(field.type) is not None]
+
+
+def row_index_schema(narrow: pa.Schema) -> pa.Schema:
+    """Return the schema of the row index of a segment whose row blocks have schema `narrow`."""
+    bounds = []
+    for field in ordered_columns(narrow):
+        kind = _bound_type(field.type)
+        bounds += [
+            pa.field(f"min:{field.name}", kind),
+            pa.field(f"max:{field.name}", kind),
+            pa.field(f"nulls:{field.name}", pa.int64(), nullable=False),
+        ]
+    return pa.schema([*_ROW_BLOCK, *bounds])
+
+
+def bounds_of(column: pa.Array) -> tuple[object, object, int]:
+    """Return the least and the greatest value of a column, shortened, and how many are null."""
+    found = pc.min_max(column)
+    least, greatest = found["min"], found["max"]
+    if not least.is_valid or (pa.types.is_floating(column.type) and math.isnan(least.as_py())):
+        least = greatest = None  # nothing but nulls and NaN
+    elif _bound_type(column.type) == pa.binary():
+        least = least.cast(pa.binary()).as_py()[:BOUND_BYTES_MAX]
+        greatest = _raised(greatest.cast(pa.binary()).as_py())
+    return least, greatest, column.null_count
+
+
+def _raised(bound: bytes) -> bytes | None:
+    """Return at most 64 bytes that sort at or above `bound`, or None if there are none."""
+    if len(bound) <= BOUND_BYTES_MAX:
+        return bound
+    short = bound[:BOUND_BYTES_MAX].rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1]) if short else None
+
+
+_ORDERED = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_time,
+)
+
+
+def _bound_type(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pa.binary()
+    return kind if any(is_one(kind) for is_one in _ORDERED) else None

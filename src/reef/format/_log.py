@@ -1,0 +1,288 @@
+r"""The log object as bytes.
+
+    log object = head header record* footer
+    head       = magic "RFWAL1\0\0", format version u32
+    header     = kind u8, 3 zero bytes, object bytes u64, slot u64, first LSN u64, last LSN u64,
+                 writer epoch u64, writer id 16 bytes, nonce 16 bytes, created at (µs) u64,
+                 operations u64, prev slot u64, prev checksum u32, 4 zero bytes
+    record     = length u32, crc32c of the payload u32, payload
+    payload    = envelope length u32, envelope (MessagePack), zeros to a multiple of 8, body
+    footer     = records u32, crc32c u32 of head, header, every record's length and checksum, and
+                 the footer's count
+
+All numbers are little-endian. Every byte is under exactly one checksum: a payload under its
+record's, everything else, those checksums included, under the footer's, which is the checksum of
+the object. The decoder is strict: short is `IncompleteError`, whatever else differs `CorruptError`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, NamedTuple, TypeAlias
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+
+from reef.errors import CorruptError, IncompleteError, InvariantError
+from reef.format._frame import HEAD_BYTES, LOG_MAGIC, check_head, crc32c, head
+from reef.format._log_model import (
+    DIGEST_BYTES,
+    IDEMPOTENCY_KEY_BYTES_MAX,
+    SOURCE_BYTES_MAX,
+    LogKind,
+    LogObject,
+    LogRecord,
+    Prev,
+    log_problem,
+)
+from reef.format._manifest_model import LsnOrZero, SegmentRef, SkippedSlot
+from reef.format._rows import decode_schema, decode_stream, encode_stream, write_options
+from reef.types import SLOT_MAX, U32_MAX, check_namespace
+
+_HEADER = struct.Struct("<B3sQQQQQ16s16sQQQI4s")
+_FRAME = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
+HEADER_BYTES = HEAD_BYTES + _HEADER.size
+FOOTER_BYTES = _FRAME.size
+
+_Opaque: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=16 << 20)]
+
+
+class _Header(NamedTuple):
+    """The header's fields, in their order in the bytes."""
+
+    kind: int
+    zeros: bytes
+    size: int
+    slot: int
+    lsn_first: int
+    lsn_last: int
+    epoch: int
+    writer_id: bytes
+    nonce: bytes
+    created_at_us: int
+    operations: int
+    prev_slot: int
+    prev_checksum: int
+    more_zeros: bytes
+
+
+class _Envelope(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What a record says of its body."""
+
+    lsn: LsnOrZero
+    idempotency_key: (
+        Annotated[bytes, msgspec.Meta(min_length=1, max_length=IDEMPOTENCY_KEY_BYTES_MAX)] | None
+    ) = None
+    digest: (
+        Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)] | None
+    ) = None
+    condition: _Opaque | None = None
+    outcomes: _Opaque | None = None
+    source: Annotated[str, msgspec.Meta(min_length=1, max_length=SOURCE_BYTES_MAX)] | None = None
+    sequence: LsnOrZero | None = None
+    skipped: tuple[SkippedSlot, ...] = ()
+    segments: tuple[SegmentRef, ...] = ()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Envelope)
+
+
+def log_key(namespace: str, slot: int) -> str:
+    """Return the key of the log object `slot` of `namespace`."""
+    if not 1 <= slot <= SLOT_MAX:
+        raise InvariantError(f"slot {slot} is not from 1 to {SLOT_MAX}")
+    return f"namespaces/{check_namespace(namespace)}/wal/{slot:020d}.wal"
+
+
+def encode_log(log: LogObject, *, codec: str = "lz4") -> bytes:
+    """Return the bytes of `log`. Raises InvariantError before anything wrong could be written."""
+    problem = log_problem(log)
+    if problem:
+        raise InvariantError(f"log object {log.slot} would have {problem}")
+    payloads = [_encode_payload(record, codec) for record in log.records]
+    size = HEADER_BYTES + FOOTER_BYTES
+    size += sum(_FRAME.size + len(envelope) + body.size for envelope, body in payloads)
+    parts: list[bytes | pa.Buffer] = [head(LOG_MAGIC) + _HEADER.pack(*_header_of(log, size))]
+    covered = crc32c(parts[0])
+    for envelope, body in payloads:
+        length = len(envelope) + body.size
+        if length > U32_MAX:
+            raise InvariantError(f"a record of log object {log.slot} would be {length} bytes")
+        frame = _FRAME.pack(length, google_crc32c.extend(crc32c(envelope), body))
+        covered = google_crc32c.extend(covered, frame)
+        parts += (frame, envelope, body)
+    count = _LENGTH.pack(len(payloads))
+    parts += (count, _LENGTH.pack(google_crc32c.extend(covered, count)))
+    return b"".join(parts)
+
+
+def decode_log(data: bytes, *, key: str = "", slot: int | None = None) -> LogObject:
+    """Return the log object that `data` is, every check made.
+
+    `slot` is the one that its key names. Raises IncompleteError, CorruptError, FormatVersionError.
+    """
+    check_head(data, LOG_MAGIC, key)
+    if len(data) < HEADER_BYTES + FOOTER_BYTES:
+        raise IncompleteError(key, len(data), "a header and a footer", "the end")
+    header = _Header._make(_HEADER.unpack_from(data, HEAD_BYTES))
+    _check_length(data, header.size, key)
+    frames = _walk(data, key)
+    _check_footer(data, frames, key)
+    log = _decode_body(data, header, frames, key)
+    if slot is not None and log.slot != slot:
+        raise CorruptError(key, HEAD_BYTES, f"slot {slot}, as its key says", f"slot {log.slot}")
+    return log
+
+
+def log_checksum(data: bytes) -> int:
+    """Return the checksum that a successor's `prev` names, from the bytes of a whole log object."""
+    checksum: int = _LENGTH.unpack_from(data, len(data) - _LENGTH.size)[0]
+    return checksum
+
+
+def _header_of(log: LogObject, size: int) -> _Header:
+    return _Header(
+        kind=log.kind,
+        zeros=bytes(3),
+        size=size,
+        slot=log.slot,
+        lsn_first=log.lsn_first,
+        lsn_last=log.lsn_last,
+        epoch=log.epoch,
+        writer_id=log.writer_id,
+        nonce=log.nonce,
+        created_at_us=log.created_at_us,
+        operations=log.operations,
+        prev_slot=log.prev.slot,
+        prev_checksum=log.prev.checksum,
+        more_zeros=bytes(4),
+    )
+
+
+def _encode_payload(record: LogRecord, codec: str) -> tuple[bytes, pa.Buffer]:
+    envelope = _encoder.encode(
+        _Envelope(
+            lsn=record.lsn,
+            idempotency_key=record.idempotency_key,
+            digest=record.digest,
+            condition=record.condition,
+            outcomes=record.outcomes,
+            source=record.source,
+            sequence=record.sequence,
+            skipped=record.skipped,
+            segments=record.segments,
+        )
+    )
+    try:
+        _decoder.decode(envelope)
+    except msgspec.ValidationError as error:
+        raise InvariantError(f"a log record would have a wrong field: {error}") from error
+    if record.batch is not None:
+        body = encode_stream(record.batch, write_options(codec))
+    elif record.schema is not None:
+        body = record.schema.serialize()
+    else:
+        body = pa.py_buffer(b"")
+    zeros = bytes(-(_LENGTH.size + len(envelope)) % 8)
+    return _LENGTH.pack(len(envelope)) + envelope + zeros, body
+
+
+def _check_length(data: bytes, size: int, key: str) -> None:
+    if len(data) < size:
+        raise IncompleteError(key, len(data), f"{size} bytes, as the header says", "the end")
+    if len(data) > size:
+        raise CorruptError(
+            key, size, "the end, as the header says", f"{len(data) - size} bytes more"
+        )
+
+
+def _walk(data: bytes, key: str) -> list[tuple[int, int, int]]:
+    """Return (offset, length, checksum) of every payload; they fill what lies before the footer."""
+    frames = []
+    at, end = HEADER_BYTES, len(data) - FOOTER_BYTES
+    while at < end:
+        if at + _FRAME.size > end:
+            raise CorruptError(key, at, "a record or the footer", f"{end - at} bytes")
+        length, checksum = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        if length > end - at:
+            raise CorruptError(key, at, f"a payload of {length} bytes", f"{end - at}")
+        frames.append((at, length, checksum))
+        at += length
+    return frames
+
+
+def _check_footer(data: bytes, frames: list[tuple[int, int, int]], key: str) -> None:
+    at = len(data) - FOOTER_BYTES
+    count, checksum = _FRAME.unpack_from(data, at)
+    covered = crc32c(data[:HEADER_BYTES])
+    for offset, _, _ in frames:
+        covered = google_crc32c.extend(covered, data[offset - _FRAME.size : offset])
+    covered = google_crc32c.extend(covered, data[at : at + _LENGTH.size])
+    if covered != checksum:
+        raise CorruptError(key, at, f"crc32c {checksum:08x} of the frame", f"{covered:08x}")
+    if count != len(frames):
+        raise CorruptError(key, at, f"{count} records, as the footer says", f"{len(frames)}")
+
+
+def _decode_body(
+    data: bytes, header: _Header, frames: list[tuple[int, int, int]], key: str
+) -> LogObject:
+    try:
+        kind = LogKind(header.kind)
+    except ValueError:
+        raise CorruptError(key, HEAD_BYTES, "a kind from 1 to 4", f"kind {header.kind}") from None
+    whole = pa.py_buffer(data)
+    log = LogObject(
+        kind=kind,
+        slot=header.slot,
+        epoch=header.epoch,
+        writer_id=header.writer_id,
+        nonce=header.nonce,
+        created_at_us=header.created_at_us,
+        prev=Prev(header.prev_slot, header.prev_checksum),
+        records=tuple(_decode_record(whole, frame, kind, key) for frame in frames),
+    )
+    problem = log_problem(log)
+    if problem:
+        raise CorruptError(key, HEAD_BYTES, "a log object", problem)
+    is_so = _header_of(log, len(data))
+    if header != is_so:
+        raise CorruptError(key, HEAD_BYTES, f"a header that says {is_so}", f"{header}")
+    return log
+
+
+def _decode_record(
+    whole: pa.Buffer, frame: tuple[int, int, int], kind: LogKind, key: str
+) -> LogRecord:
+    offset, length, checksum = frame
+    payload = whole.slice(offset, length)
+    found = crc32c(payload)
+    if found != checksum:
+        raise CorruptError(key, offset, f"crc32c {checksum:08x} of the record", f"{found:08x}")
+    view = memoryview(payload)
+    if length < _LENGTH.size:
+        raise CorruptError(key, offset, "an envelope", f"a record of {length} bytes")
+    (envelope_bytes,) = _LENGTH.unpack_from(view)
+    start = _LENGTH.size + envelope_bytes
+    body_at = start + -start % 8
+    if body_at > length or any(view[start:body_at]):
+        raise CorruptError(key, offset, "an envelope padded with zeros", "something else")
+    try:
+        envelope = _decoder.decode(view[_LENGTH.size : start])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptError(key, offset, "an envelope", str(error)) from error
+    body = payload.slice(body_at)
+    batch, schema = None, None
+    if kind is LogKind.DATA:
+        batch = decode_stream(body, key, offset + body_at)
+    elif kind is LogKind.SCHEMA:
+        schema = decode_schema(body, key, offset + body_at)
+    elif body.size:
+        raise CorruptError(key, offset + body_at, "no body", f"{body.size} bytes")
+    return LogRecord(batch=batch, schema=schema, **msgspec.structs.asdict(envelope))

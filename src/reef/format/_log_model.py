@@ -1,0 +1,151 @@
+"""What a log object says, and what must hold in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+import pyarrow as pa
+
+from reef.format._manifest_model import SegmentRef, SkippedSlot
+from reef.format._rows import LOG_COLUMNS, batch_problem, schema_problem
+from reef.types import LSN_MAX, NONCE_BYTES, SLOT_MAX, U32_MAX
+
+IDEMPOTENCY_KEY_BYTES_MAX = 512
+SOURCE_BYTES_MAX = 512
+DIGEST_BYTES = 16
+WRITER_ID_BYTES = 16
+
+
+class LogKind(IntEnum):
+    """What a log object does."""
+
+    DATA = 1
+    """Rows and tombstones, a record for each client batch."""
+    FENCE = 2
+    """Takes the slot from every older writer; names the slots that are to be skipped."""
+    ATTACH = 3
+    """Names segments uploaded beforehand, whose rows take this version."""
+    SCHEMA = 4
+    """A new schema."""
+
+
+@dataclass(frozen=True)
+class Prev:
+    """The last valid log object before this one; slot 0 if there is none."""
+
+    slot: int = 0
+    checksum: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRecord:
+    """One client batch, or what a fence, an attach or a schema change says."""
+
+    lsn: int = 0
+    """The version of everything in it; 0 in a fence, which has none."""
+    batch: pa.RecordBatch | None = None
+    """DATA: `_key`, `_tombstone` and the columns of the face."""
+    segments: tuple[SegmentRef, ...] = ()
+    """ATTACH: the segments, in no order."""
+    schema: pa.Schema | None = None
+    """SCHEMA: the columns of the face, from this version on."""
+    skipped: tuple[SkippedSlot, ...] = ()
+    """FENCE: damaged objects below it that every reader passes over from now on."""
+    idempotency_key: bytes | None = None
+    digest: bytes | None = None
+    """Of the logical request, so that a key reused for another one is noticed."""
+    condition: bytes | None = None
+    """The predicate that held when the batch was accepted, as its face encodes it."""
+    outcomes: bytes | None = None
+    """Per-row outcomes of the receipt, as its face encodes them."""
+    source: str | None = None
+    """The stream it came from, and its place in it."""
+    sequence: int | None = None
+
+    @property
+    def operations(self) -> int:
+        """How many rows it writes or deletes."""
+        if self.batch is not None:
+            return int(self.batch.num_rows)
+        return sum(segment.rows for segment in self.segments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogObject:
+    """What one conditional PUT commits."""
+
+    kind: LogKind
+    slot: int
+    epoch: int
+    writer_id: bytes
+    nonce: bytes
+    created_at_us: int
+    prev: Prev
+    records: tuple[LogRecord, ...]
+
+    @property
+    def lsn_first(self) -> int:
+        return self.records[0].lsn if self.records else 0
+
+    @property
+    def lsn_last(self) -> int:
+        return self.records[-1].lsn if self.records else 0
+
+    @property
+    def operations(self) -> int:
+        """How many rows it writes or deletes."""
+        return sum(record.operations for record in self.records)
+
+
+def log_problem(log: LogObject) -> str:
+    """Return the rule that `log` breaks, or "" if it breaks none."""
+    if not 1 <= log.slot <= SLOT_MAX:
+        return f"slot {log.slot}, which is not from 1 to {SLOT_MAX}"
+    if not 0 <= log.prev.slot < log.slot:
+        return f"prev slot {log.prev.slot}, which is not below slot {log.slot}"
+    if not 0 <= log.prev.checksum <= U32_MAX:
+        return f"prev checksum {log.prev.checksum}, which is not 32 bits"
+    if not 1 <= log.epoch <= LSN_MAX or not 0 <= log.created_at_us <= LSN_MAX:
+        return f"epoch {log.epoch} or time {log.created_at_us} out of range"
+    if len(log.writer_id) != WRITER_ID_BYTES or len(log.nonce) != NONCE_BYTES:
+        return "a writer id or nonce that is not 16 bytes"
+    if not any(log.nonce):
+        return "a nonce of zeros"
+    if not log.records:
+        return "no record"
+    return _versions_problem(log) or next(
+        (problem for record in log.records if (problem := _record_problem(log.kind, record))), ""
+    )
+
+
+def _versions_problem(log: LogObject) -> str:
+    lsns: Sequence[int] = [record.lsn for record in log.records]
+    if log.kind is LogKind.FENCE:
+        return "" if lsns == [0] else "a fence with versions or with several records"
+    if lsns[0] < 1 or lsns[-1] > LSN_MAX:
+        return f"versions {lsns[0]} to {lsns[-1]}, which are not from 1 to {LSN_MAX}"
+    if any(later <= earlier for earlier, later in pairwise(lsns)):
+        return "versions that do not increase"
+    return ""
+
+
+def _record_problem(kind: LogKind, record: LogRecord) -> str:
+    carried = {
+        LogKind.DATA: record.batch is not None,
+        LogKind.ATTACH: bool(record.segments),
+        LogKind.SCHEMA: record.schema is not None,
+        LogKind.FENCE: bool(record.skipped),
+    }
+    wanted = carried.pop(kind)
+    if any(carried.values()) or not (wanted or kind is LogKind.FENCE):
+        return f"a record that is not of a {kind.name.lower()} object"
+    if (record.source is None) != (record.sequence is None):
+        return "a source without a sequence, or the other way round"
+    if record.batch is not None:
+        return batch_problem(record.batch, LOG_COLUMNS)
+    if record.schema is not None:
+        return schema_problem(record.schema, ())
+    return ""

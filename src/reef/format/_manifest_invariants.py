@@ -1,0 +1,200 @@
+"""What must hold between the fields of a manifest, before it is written and after it is read.
+
+Only what every correct history keeps is here. Left out on purpose, because a correct history can
+break it: a snapshot below the retention floor (retained points stay readable there), a snapshot of
+a generation below the boundary (collection spares it), and any bound on the LSNs seen through a
+clipped reference (a branch may be cut between two versions).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from reef.errors import InvalidInputError, InvariantError
+from reef.format._manifest_model import Manifest, SegmentRef, schema_fingerprint
+from reef.types import check_namespace, check_object_key, unpack_lsn
+
+Violation = tuple[str, str]
+"""What was expected, and what was found instead."""
+
+# Nearly every key passes this; `check_object_key` is the authority on the rest.
+_PLAIN_TAIL = r"[a-z]{1,16}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
+_SHOWN_MAX = 100
+
+
+def check_invariants(manifest: Manifest) -> None:
+    """Raise InvariantError, naming the first rule that `manifest` breaks.
+
+    The types and ranges of single fields are taken to hold: decoding checks them.
+    """
+    violation = find_violation(manifest)
+    if violation is not None:
+        expected, got = violation
+        raise InvariantError(
+            f"generation {manifest.generation} of namespace {manifest.namespace!r} "
+            f"breaks a rule of manifests: expected {expected}, got {got}; nothing was written"
+        )
+
+
+def find_violation(manifest: Manifest) -> Violation | None:
+    """Return the first rule that `manifest` breaks, or None."""
+    for rules in (_identity, _log, _references, _collection, _segments):
+        for violation in rules(manifest):
+            return violation
+    return None
+
+
+def _identity(m: Manifest) -> Iterator[Violation]:
+    yield from _bad_names("namespace", [m.namespace])
+    if (m.generation == 1) != (m.predecessor_checksum is None):
+        yield (
+            "a predecessor_checksum for every generation but the first",
+            f"predecessor_checksum {m.predecessor_checksum} in generation {m.generation}",
+        )
+    if m.schema_fingerprint != schema_fingerprint(m.schema):
+        yield (
+            f"schema_fingerprint {schema_fingerprint(m.schema)} of the schema present",
+            m.schema_fingerprint,
+        )
+    if m.state == "aborted" and m.segments:
+        yield "no segments in an aborted generation", f"{len(m.segments)} segments"
+
+
+def _log(m: Manifest) -> Iterator[Violation]:
+    anchor = m.wal_anchor
+    if anchor.slot >= m.wal_floor:
+        yield f"wal_anchor.slot below wal_floor {m.wal_floor}", str(anchor.slot)
+    if anchor.slot == 0 and (anchor.checksum or anchor.epoch):
+        yield (
+            "checksum 0 and epoch 0 in a wal_anchor of slot 0",
+            f"checksum {anchor.checksum} and epoch {anchor.epoch}",
+        )
+    if anchor.epoch > m.writer_epoch:
+        yield f"wal_anchor.epoch at most writer_epoch {m.writer_epoch}", str(anchor.epoch)
+    if m.lease is not None and m.writer_epoch == 0:
+        yield "no lease before the first writer_epoch", f"a lease of {_show(m.lease.holder)}"
+    if m.wal_floor > m.wal_last_seen + 1:
+        yield f"wal_floor at most wal_last_seen {m.wal_last_seen} + 1", str(m.wal_floor)
+    if m.lsn_policy == "packed" and unpack_lsn(m.last_applied_lsn)[0] >= m.wal_floor:
+        yield (
+            f"last_applied_lsn in a slot below wal_floor {m.wal_floor}",
+            f"{m.last_applied_lsn} in slot {unpack_lsn(m.last_applied_lsn)[0]}",
+        )
+    yield from _repeated("slot in skipped_slots", (s.slot for s in m.skipped_slots))
+
+
+def _references(m: Manifest) -> Iterator[Violation]:
+    yield from _repeated("snapshot id", (s.id for s in m.snapshots))
+    yield from _repeated("intent id", (i.id for i in m.intents))
+    yield from _repeated("pin of one child and nonce", ((p.child, p.nonce) for p in m.pins))
+    yield from _bad_names("child of a pin", {p.child for p in m.pins})
+    if m.origin is not None:
+        yield from _bad_names("origin.namespace", [m.origin.namespace])
+    for what, records in (("snapshot", m.snapshots), ("pin", m.pins), ("intent", m.intents)):
+        newest = max((r.generation for r in records), default=0)
+        if newest > m.generation:
+            yield f"every {what} of a generation up to {m.generation}", f"generation {newest}"
+
+
+def _collection(m: Manifest) -> Iterator[Violation]:
+    boundary = m.gc.boundary
+    if boundary.slot > m.wal_floor:
+        yield f"gc.boundary.slot at most wal_floor {m.wal_floor}", str(boundary.slot)
+    if boundary.generation > m.generation:
+        yield f"gc.boundary.generation at most {m.generation}", str(boundary.generation)
+    if not m.gc.pending:
+        return
+    keys = [p.key for p in m.gc.pending]
+    prefix = f"namespaces/{m.namespace}/"
+    if not all(map(re.compile(re.escape(prefix) + _PLAIN_TAIL).fullmatch, keys)):
+        for key in keys:
+            if not key.startswith(prefix) or not _is_object_key(key):
+                yield f"gc.pending to hold keys of objects under {prefix}", _show(key)
+    yield from _repeated("key in gc.pending", keys)
+    live = {f"{prefix}segments/{s.id}.seg" for s in m.segments if not s.namespace}
+    if m.dedup is not None:
+        live.add(f"{prefix}dedup/{m.dedup.id}.dedup")
+    for key in live.intersection(keys):
+        yield "gc.pending to hold nothing that this generation names", _show(key)
+
+
+def _segments(m: Manifest) -> Iterator[Violation]:
+    applied = m.last_applied_lsn
+    # One pass with one test per segment: 100,000 of them are checked on every publish.
+    for s in m.segments:
+        if (
+            s.key_min > s.key_max
+            or s.lsn_min > s.lsn_max
+            or s.tombstones > s.rows
+            or s.footer_length > s.size
+            or (s.lsn_max > applied and not _clipped(s))
+            or (s.clip_key_min is not None and _empty_clip(s))
+        ):
+            yield _segment_rule(s, applied)
+    owners = {s.namespace for s in m.segments} - {""}
+    yield from _bad_names("namespace of a segment", owners)
+    if m.namespace in owners:
+        yield "a segment of this namespace to give its namespace as ''", _show(m.namespace)
+    if len({s.id for s in m.segments}) < len(m.segments):
+        yield from _repeated(
+            "segment of one namespace, id and clip", map(_segment_name, m.segments)
+        )
+
+
+def _segment_rule(s: SegmentRef, applied: int) -> Violation:
+    """Return the rule that one segment breaks, knowing that it breaks one."""
+    of = f"in segment {s.id}"
+    if s.key_min > s.key_max:
+        return f"key_min at most key_max {_show(s.key_max)} {of}", _show(s.key_min)
+    if s.lsn_min > s.lsn_max:
+        return f"lsn_min at most lsn_max {s.lsn_max} {of}", str(s.lsn_min)
+    if s.tombstones > s.rows:
+        return f"tombstones at most rows {s.rows} {of}", str(s.tombstones)
+    if s.footer_length > s.size:
+        return f"footer_length at most size {s.size} {of}", str(s.footer_length)
+    if s.lsn_max > applied and not _clipped(s):
+        return f"lsn_max at most last_applied_lsn {applied} {of}", str(s.lsn_max)
+    return f"clip_key_min below clip_key_max {_show(s.clip_key_max)} {of}", _show(s.clip_key_min)
+
+
+def _clipped(s: SegmentRef) -> bool:
+    return not (s.clip_lsn is None and s.clip_key_min is None and s.clip_key_max is None)
+
+
+def _empty_clip(s: SegmentRef) -> bool:
+    low, high = s.clip_key_min, s.clip_key_max
+    return low is not None and high is not None and low >= high
+
+
+def _segment_name(s: SegmentRef) -> tuple[object, ...]:
+    return s.namespace, s.id, s.clip_lsn, s.clip_key_min, s.clip_key_max
+
+
+def _is_object_key(key: str) -> bool:
+    try:
+        check_object_key(key)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def _bad_names(what: str, names: Iterable[str]) -> Iterator[Violation]:
+    for name in names:
+        try:
+            check_namespace(name)
+        except InvalidInputError:
+            yield f"{what} to be a valid name of a namespace", _show(name)
+
+
+def _repeated(what: str, values: Iterable[object]) -> Iterator[Violation]:
+    listed = list(values)
+    if len(set(listed)) < len(listed):
+        value, times = Counter(listed).most_common(1)[0]
+        yield f"each {what} once", f"{_show(value)} {times} times"
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."

@@ -1,0 +1,260 @@
+"""What a manifest says: one frozen object per generation, and the small records in it.
+
+Types and ranges stand here and are checked when bytes are decoded; what must hold between fields
+stands in `_manifest_invariants`. Records that come in lists are arrays on the store, because a
+manifest may name 100,000 segments; records that come once are objects, because people read them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from reef.types import LSN_MAX, NAME_BYTES_MAX, SLOT_MAX, U32_MAX
+
+# Patterns are searched for, not matched, and `$` would let a newline through: hence ^ and \Z.
+ULID_PATTERN = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
+OWNER_PATTERN = r"[a-z0-9-]{1,40}"
+
+U32 = Annotated[int, Meta(ge=0, le=U32_MAX)]
+Count = Annotated[int, Meta(ge=0, le=LSN_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=LSN_MAX)]
+Lsn = Annotated[int, Meta(ge=1, le=LSN_MAX)]
+LsnOrZero = Annotated[int, Meta(ge=0, le=LSN_MAX)]
+Slot = Annotated[int, Meta(ge=1, le=SLOT_MAX)]
+SlotOrZero = Annotated[int, Meta(ge=0, le=SLOT_MAX)]
+Generation = Annotated[int, Meta(ge=1, le=LSN_MAX)]
+Epoch = Annotated[int, Meta(ge=0, le=LSN_MAX)]
+Micros = Annotated[int, Meta(ge=0, le=LSN_MAX)]
+Level = Annotated[int, Meta(ge=0, le=255)]
+
+Ulid = Annotated[str, Meta(pattern=rf"^{ULID_PATTERN}\Z")]
+SegmentId = Annotated[str, Meta(pattern=rf"^{ULID_PATTERN}(?:-{OWNER_PATTERN})?\Z")]
+# e<digits> is how a segment names the epoch of the writer that flushed it.
+IntentId = Annotated[str, Meta(pattern=rf"^(?!e[0-9]+\Z){OWNER_PATTERN}\Z")]
+SnapshotId = Annotated[
+    str, Meta(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_BYTES_MAX - 1}}}\Z")
+]
+JobKind = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z")]
+Nonce = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Text = Annotated[str, Meta(min_length=1, max_length=256)]
+
+State = Literal["live", "dropped", "aborted"]
+LsnPolicy = Literal["packed", "caller"]
+
+
+def schema_fingerprint(schema: bytes) -> str:
+    """Return the hex of the first 16 bytes of the SHA-256 of an Arrow IPC schema's bytes."""
+    return hashlib.sha256(schema).hexdigest()[:32]
+
+
+# gc=False: these hold only str, bytes, int and None, so no cycle can pass through them, and
+# Python's collector need not walk 100,000 of them.
+class SegmentRef(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A live segment: what a read plan needs to know before it opens the file."""
+
+    id: SegmentId
+    """A ULID, then "-" and its owner where it has one: an intent's id, or e<writer epoch>."""
+    level: Level
+    rows: Positive
+    """Rows in the file, tombstones included."""
+    tombstones: Count
+    key_min: bytes
+    key_max: bytes
+    lsn_min: Lsn
+    lsn_max: Lsn
+    size: Positive
+    """Bytes of the whole file."""
+    footer_length: Annotated[int, Meta(ge=1, le=U32_MAX)]
+    """Bytes to read from the end of the file to plan a read."""
+    checksum: U32
+    namespace: str = ""
+    """Whose prefix holds the file; "" is this namespace's own."""
+    clip_lsn: Lsn | None = None
+    """The greatest LSN visible through this reference."""
+    clip_key_min: bytes | None = None
+    """The least key visible (inclusive)."""
+    clip_key_max: bytes | None = None
+    """The key at which visibility ends (exclusive)."""
+
+
+class Snapshot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A generation and an LSN that stay readable until the snapshot expires or is removed."""
+
+    id: SnapshotId
+    generation: Generation
+    lsn: LsnOrZero
+    expires_at_us: Micros
+    """0 is never."""
+
+
+class Pin(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A snapshot without expiry that a branch stands on."""
+
+    generation: Generation
+    lsn: LsnOrZero
+    child: str
+    nonce: Nonce
+
+
+class Intent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A pipeline job that may publish; its unreferenced segments are spared while it stands."""
+
+    id: IntentId
+    kind: JobKind
+    author: Text
+    opened_at_us: Micros
+    generation: Generation
+    """The generation that registered it."""
+
+
+class SkippedSlot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A damaged log object that every reader passes over, by name."""
+
+    slot: Slot
+    checksum: U32
+
+
+class PendingDelete(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """An object that nothing live names any more."""
+
+    key: str
+    """From the root of the bucket, under this namespace's own prefix."""
+    since_us: Micros
+
+
+class WalAnchor(Struct, frozen=True, forbid_unknown_fields=True):
+    """The last valid log object below `wal_floor`, which the chain goes on from."""
+
+    slot: SlotOrZero
+    """0: there is none yet."""
+    checksum: U32
+    epoch: Epoch
+
+
+class DedupRef(Struct, frozen=True, forbid_unknown_fields=True):
+    """The dedup window that holds at this generation."""
+
+    id: Ulid
+    size: Positive
+    checksum: U32
+
+
+class Lease(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who opened the namespace for writing last. For people: the epoch is what fences."""
+
+    holder: Text
+    host: Text
+    opened_at_us: Micros
+
+
+class Retention(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far back reads may go."""
+
+    floor_lsn: LsnOrZero
+    pitr_window_ms: Count | None
+    """None: no window."""
+
+
+class Boundary(Struct, frozen=True, forbid_unknown_fields=True):
+    """The first slot and generation that collection has not been allowed to delete."""
+
+    slot: Slot
+    generation: Generation
+
+
+class Collection(Struct, frozen=True, forbid_unknown_fields=True):
+    """What garbage collection has to remember."""
+
+    pending: tuple[PendingDelete, ...]
+    boundary: Boundary
+
+
+class Origin(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a branch left its parent."""
+
+    namespace: str
+    generation: Generation
+    lsn: LsnOrZero
+
+
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One generation of a namespace. The order of the fields is their order on the store."""
+
+    namespace: str
+    generation: Generation
+    state: State
+    author: Text
+    nonce: Nonce
+    """Tells this author's object from another's at the same key; found once in the bytes."""
+    created_at_us: Micros
+    predecessor_checksum: U32 | None
+    """`manifest_checksum` of the generation before; None for generation 1."""
+    origin: Origin | None
+    lsn_policy: LsnPolicy
+    max_parallel_writes: Annotated[int, Meta(ge=1, le=64)]
+    writer_epoch: Epoch
+    compactor_epoch: Epoch
+    lease: Lease | None
+    wal_floor: Slot
+    """The first slot that is not folded into segments."""
+    wal_anchor: WalAnchor
+    wal_last_seen: SlotOrZero
+    last_applied_lsn: LsnOrZero
+    """The newest LSN that the segments reflect."""
+    dedup: DedupRef | None
+    retention: Retention
+    schema: bytes
+    """An Arrow IPC schema message, or b"" before there is one."""
+    schema_fingerprint: Fingerprint
+    skipped_slots: tuple[SkippedSlot, ...]
+    intents: tuple[Intent, ...]
+    pins: tuple[Pin, ...]
+    snapshots: tuple[Snapshot, ...]
+    gc: Collection
+    segments: tuple[SegmentRef, ...]
+
+    @classmethod
+    def first(
+        cls,
+        namespace: str,
+        *,
+        author: str,
+        nonce: str,
+        created_at_us: int,
+        lsn_policy: LsnPolicy = "packed",
+        max_parallel_writes: int = 1,
+    ) -> Manifest:
+        """Return generation 1 of an empty namespace that no writer has opened yet."""
+        return cls(
+            namespace=namespace,
+            generation=1,
+            state="live",
+            author=author,
+            nonce=nonce,
+            created_at_us=created_at_us,
+            predecessor_checksum=None,
+            origin=None,
+            lsn_policy=lsn_policy,
+            max_parallel_writes=max_parallel_writes,
+            writer_epoch=0,
+            compactor_epoch=0,
+            lease=None,
+            wal_floor=1,
+            wal_anchor=WalAnchor(slot=0, checksum=0, epoch=0),
+            wal_last_seen=0,
+            last_applied_lsn=0,
+            dedup=None,
+            retention=Retention(floor_lsn=0, pitr_window_ms=None),
+            schema=b"",
+            schema_fingerprint=schema_fingerprint(b""),
+            skipped_slots=(),
+            intents=(),
+            pins=(),
+            snapshots=(),
+            gc=Collection(pending=(), boundary=Boundary(slot=1, generation=1)),
+            segments=(),
+        )

@@ -1,0 +1,352 @@
+"""Writing a segment: sorted batches in, parts of the file out, in bounded memory.
+
+Invariants, checked before bytes leave: rows are sorted by key, then by version from new to old,
+with no version twice; the bytes of every block are under a checksum that the index repeats. Memory
+holds one block's worth of rows, at most `stripe_bytes` of finished column blocks, and 8 bytes a key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reef.errors import InvariantError
+from reef.format._block_index import (
+    COLUMN_INDEX_SCHEMA,
+    bounds_of,
+    ordered_columns,
+    row_index_schema,
+)
+from reef.format._bloom import Hashes, build_bloom, hash_keys
+from reef.format._frame import SEGMENT_MAGIC, crc32c
+from reef.format._manifest_model import SegmentRef
+from reef.format._rows import (
+    KEY,
+    LSN,
+    SEGMENT_COLUMNS,
+    TOMBSTONE,
+    batch_problem,
+    encode_stream,
+    schema_problem,
+    write_options,
+)
+from reef.format._segment_model import (
+    BLOOM,
+    COLUMN_INDEX,
+    FRAME,
+    PREAMBLE,
+    ROW_INDEX,
+    SEAL,
+    TRAILER,
+    TRAILER_BYTES,
+    Footer,
+    Section,
+    SegmentOptions,
+    SegmentOrigin,
+    split_schema,
+    vector_columns,
+)
+
+Part: TypeAlias = bytes | pa.Buffer
+
+# A block that its codec barely shrinks is stored plain, to be read without a copy: vectors under
+# lz4, most of all. Whether the codec has become worthwhile is tried again once in a while.
+_WORTHWHILE = 15 / 16
+_PLAIN_RUN = 16
+_PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
+
+
+class SegmentWriter:
+    """Turns sorted batches into the parts of one segment file. Use `parts`, then `ref`."""
+
+    def __init__(
+        self, schema: pa.Schema, origin: SegmentOrigin, options: SegmentOptions | None = None
+    ) -> None:
+        problem = schema_problem(schema, SEGMENT_COLUMNS)
+        if problem:
+            raise InvariantError(f"segment {origin.id} would have {problem}")
+        self._schema = schema
+        self._origin = origin
+        self._options = options or SegmentOptions()
+        wide = self._options.wide
+        self._wide = vector_columns(schema) if wide is None else wide
+        narrow, columns = split_schema(schema, self._wide)
+        codec = self._options.codec
+        self._rows = _BlockCutter(narrow, self._options.row_block_bytes, codec)
+        self._columns = [
+            _BlockCutter(column, self._options.column_block_bytes, codec) for column in columns
+        ]
+        self._index = _RowIndex(narrow)
+        self._column_index: list[tuple[int, ...]] = []
+        self._waiting: list[tuple[int, _Block]] = []
+        self._waiting_bytes = 0
+        self._hashes: list[Hashes] = []
+        self._last: tuple[bytes, int] | None = None
+        self._offset = 0
+        self._size = 0
+        self._footer: Footer | None = None
+        self._tail: tuple[int, int] = (0, 0)
+
+    def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+        """Yield the file's bytes, part by part, as `batches` come in. Call it once.
+
+        Raises InvariantError if the rows are not sorted, or if there are none.
+        """
+        yield self._place(PREAMBLE)
+        for batch in batches:
+            for piece in _pieces(batch, self._options.stripe_bytes):
+                yield from self._add(piece)
+        yield from self._drain(last=True)
+        if not self._hashes:
+            raise InvariantError(f"segment {self._origin.id} would have no rows")
+        yield from self._finish()
+
+    @property
+    def ref(self) -> SegmentRef:
+        """What a manifest says of the finished segment."""
+        if self._footer is None:
+            raise InvariantError(f"segment {self._origin.id} is not finished")
+        footer, (tail_bytes, checksum) = self._footer, self._tail
+        return SegmentRef(
+            id=footer.id,
+            level=footer.level,
+            rows=footer.rows,
+            tombstones=footer.tombstones,
+            key_min=footer.key_min,
+            key_max=footer.key_max,
+            lsn_min=footer.lsn_min,
+            lsn_max=footer.lsn_max,
+            size=self._size,
+            footer_length=tail_bytes,
+            checksum=checksum,
+        )
+
+    def _add(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        self._check(batch)
+        hashes = hash_keys(batch.column(KEY))
+        self._hashes.append(hashes[np.append(True, hashes[1:] != hashes[:-1])])
+        self._rows.add(batch.select(self._rows.schema.names))
+        for cutter in self._columns:
+            cutter.add(batch.select(cutter.schema.names))
+        yield from self._drain(last=False)
+
+    def _drain(self, *, last: bool) -> Iterator[Part]:
+        """Let finished row blocks out, and column blocks when a stripe of them is waiting."""
+        for block, batch in self._rows.cut(last=last):
+            self._index.add(batch, block.place(self._size))
+            yield from self._place_block(block)
+        for column, cutter in enumerate(self._columns):
+            for block, _ in cutter.cut(last=last):
+                self._waiting.append((column, block))
+                self._waiting_bytes += block.body.size
+        if last or self._waiting_bytes >= self._options.stripe_bytes:
+            for column, block in self._waiting:
+                self._column_index.append((column, *block.place(self._size)))
+                yield from self._place_block(block)
+            self._waiting, self._waiting_bytes = [], 0
+
+    def _finish(self) -> Iterator[Part]:
+        start = self._size
+        options = write_options(self._options.codec)
+        columns = sorted(self._column_index)
+        column_index = pa.record_batch(
+            [pa.array(c, pa.int64()) for c in zip(*columns, strict=True)]
+            or [pa.array([], pa.int64())] * len(COLUMN_INDEX_SCHEMA),
+            schema=COLUMN_INDEX_SCHEMA,
+        )
+        bloom = build_bloom(np.concatenate(self._hashes), self._options.bloom_bits_per_key)
+        sections = []
+        for name, body in (
+            (BLOOM, pa.py_buffer(bloom)),
+            (ROW_INDEX, encode_stream(self._index.batch(), options)),
+            (COLUMN_INDEX, encode_stream(column_index, options)),
+        ):
+            sections.append(Section(name, self._size, body.size, crc32c(body)))
+            yield self._place(FRAME.pack(body.size, sections[-1].checksum))
+            yield self._place(body)
+            yield self._place(bytes(-body.size % 8))
+        self._footer = self._index.footer(self._origin, self._schema, self._wide, self._options)
+        self._footer = msgspec.structs.replace(self._footer, sections=tuple(sections))
+        footer = msgspec.msgpack.encode(self._footer)
+        msgspec.msgpack.decode(footer, type=Footer)  # what we write, we must be able to read
+        padding = bytes(-len(footer) % 8)
+        size = self._size + len(footer) + len(padding) + TRAILER_BYTES
+        self._tail = (size - start, crc32c(footer))
+        trailer = TRAILER.pack(len(footer), crc32c(footer), size - start, size)
+        seal = SEAL.pack(crc32c(trailer), bytes(4), SEGMENT_MAGIC)
+        yield self._place(footer + padding + trailer + seal)
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        """Raise unless `batch` goes on where the last one ended, sorted."""
+        if batch.schema != self._schema:
+            raise InvariantError(f"segment {self._origin.id}: a batch has another schema")
+        problem = batch_problem(batch, SEGMENT_COLUMNS)
+        keys, lsns = batch.column(KEY), batch.column(LSN)
+        if not problem and pc.min(lsns).as_py() < 1:
+            problem = "a version below 1"
+        if not problem and batch.num_rows > 1:
+            before, after = keys.slice(0, len(keys) - 1), keys.slice(1)
+            newer = pc.greater(lsns.slice(0, len(keys) - 1), lsns.slice(1))
+            in_order = pc.or_(pc.less(before, after), pc.and_(pc.equal(before, after), newer))
+            if not pc.all(in_order).as_py():
+                problem = "rows that are not sorted by key, newest version first"
+        first, last = (keys[0].as_py(), -lsns[0].as_py()), (keys[-1].as_py(), -lsns[-1].as_py())
+        if not problem and self._last is not None and first <= self._last:
+            problem = "a batch that does not sort after the one before"
+        if problem:
+            raise InvariantError(f"segment {self._origin.id} would have {problem}")
+        self._last = last
+
+    def _place_block(self, block: _Block) -> Iterator[Part]:
+        yield self._place(FRAME.pack(block.body.size, block.checksum))
+        yield self._place(block.body)
+
+    def _place(self, part: Part) -> Part:
+        self._size += len(part) if isinstance(part, bytes) else part.size
+        return part
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A finished block: which rows it holds, and their bytes without the frame."""
+
+    row: int
+    rows: int
+    body: pa.Buffer
+    checksum: int
+
+    def place(self, offset: int) -> tuple[int, int, int, int, int]:
+        """Return what an index says of the block when its frame starts at `offset`."""
+        return self.row, self.rows, offset, FRAME.size + self.body.size, self.checksum
+
+
+def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield `batch` in slices of at most about `most_bytes`, which share its memory."""
+    if batch.num_rows:
+        step = max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+class _BlockCutter:
+    """Gathers the rows of some columns and cuts them into blocks of about so many bytes."""
+
+    def __init__(self, schema: pa.Schema, block_bytes: int, codec: str) -> None:
+        self.schema = schema
+        self._block_bytes = block_bytes
+        self._options = write_options(codec, threads=False)
+        # A stream is a schema message, the batch message that we want, and 8 bytes that end it.
+        empty = pa.RecordBatch.from_pylist([], schema=schema)
+        sink = pa.BufferOutputStream()
+        pa.ipc.new_stream(sink, empty.schema, options=self._options).close()
+        self._schema_bytes = sink.getvalue().size - 8
+        self._pending: deque[pa.RecordBatch] = deque()
+        self._pending_bytes = 0
+        self._plain_left = 0
+        self._row = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._pending.append(batch)
+        self._pending_bytes += batch.nbytes
+
+    def cut(self, *, last: bool) -> Iterator[tuple[_Block, pa.RecordBatch]]:
+        """Yield the blocks that are full, and their rows; with `last`, everything."""
+        while self._pending_bytes >= self._block_bytes or (last and self._pending):
+            batch = self._take()
+            yield self._encode(batch), batch
+
+    def _take(self) -> pa.RecordBatch:
+        """Return the rows of the next block; those of one batch are sliced, not copied."""
+        taken: list[pa.RecordBatch] = []
+        room = self._block_bytes
+        while self._pending and room > 0:
+            batch = self._pending.popleft()
+            size = max(1, batch.nbytes)
+            rows = max(1, room * batch.num_rows // size)
+            if rows < batch.num_rows:
+                self._pending.appendleft(batch.slice(rows))
+                batch, size = batch.slice(0, rows), room
+            taken.append(batch)
+            room -= size
+        self._pending_bytes = sum(batch.nbytes for batch in self._pending)
+        return pa.concat_batches(taken) if len(taken) > 1 else taken[0]
+
+    def _encode(self, batch: pa.RecordBatch) -> _Block:
+        stream = None
+        if not self._plain_left:
+            stream = encode_stream(batch, self._options)
+            if stream.size > batch.nbytes * _WORTHWHILE:
+                stream, self._plain_left = None, _PLAIN_RUN
+        if stream is None:
+            stream = encode_stream(batch, _PLAIN)
+            self._plain_left -= 1
+        body = stream.slice(self._schema_bytes, stream.size - self._schema_bytes - 8)
+        block = _Block(self._row, batch.num_rows, body, crc32c(body))
+        self._row += batch.num_rows
+        return block
+
+
+class _RowIndex:
+    """Gathers what the row index and the footer say."""
+
+    def __init__(self, narrow: pa.Schema) -> None:
+        self._schema = row_index_schema(narrow)
+        self._ordered = [field.name for field in ordered_columns(narrow)]
+        self._lines: list[tuple[object, ...]] = []
+
+    def add(self, batch: pa.RecordBatch, place: tuple[int, ...]) -> None:
+        keys, lsns = batch.column(KEY), pc.min_max(batch.column(LSN))
+        bounds = [value for name in self._ordered for value in bounds_of(batch.column(name))]
+        self._lines.append(
+            (
+                keys[0].as_py(),
+                keys[-1].as_py(),
+                lsns["min"].as_py(),
+                lsns["max"].as_py(),
+                pc.sum(batch.column(TOMBSTONE)).as_py(),
+                *place,
+                *bounds,
+            )
+        )
+
+    def batch(self) -> pa.RecordBatch:
+        columns = zip(*self._lines, strict=True)
+        return pa.record_batch(
+            [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)],
+            schema=self._schema,
+        )
+
+    def footer(
+        self,
+        origin: SegmentOrigin,
+        schema: pa.Schema,
+        wide: tuple[str, ...],
+        options: SegmentOptions,
+    ) -> Footer:
+        index = self.batch()
+        return Footer(
+            id=origin.id,
+            namespace=origin.namespace,
+            level=origin.level,
+            author=origin.author,
+            created_at_us=origin.created_at_us,
+            codec=options.codec,
+            schema=schema.serialize().to_pybytes(),
+            wide=wide,
+            rows=pc.sum(index["rows"]).as_py(),
+            tombstones=pc.sum(index["tombstones"]).as_py(),
+            key_min=index["key_first"][0].as_py(),
+            key_max=index["key_last"][-1].as_py(),
+            lsn_min=pc.min(index["lsn_min"]).as_py(),
+            lsn_max=pc.max(index["lsn_max"]).as_py(),
+            replaced_segments=origin.replaced_segments,
+            replaced_slots=origin.replaced_slots,
+            sections=(),
+        )

@@ -1,0 +1,94 @@
+"""The small values everyone shares: names, keys, versions, identities.
+
+A *slot* numbers a log object. A *version* (LSN) is a positive 63-bit number; under the packed
+policy it is a slot and the ordinal of a record in it, so that two batches in one object never tie.
+63 bits, because Arrow, Spark and SQL have no unsigned 64-bit integers that they agree on.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from reef.clock import Clock
+from reef.errors import InvalidInputError
+
+U32_MAX = 2**32 - 1
+LSN_MAX = 2**63 - 1
+ORDINAL_BITS = 20
+ORDINAL_MAX = 2**ORDINAL_BITS - 1
+SLOT_MAX = LSN_MAX >> ORDINAL_BITS
+
+NONCE_BYTES = 16
+NAME_BYTES_MAX = 128
+OBJECT_KEY_BYTES_MAX = 1024
+KEY_PART_BYTES_MAX = 255  # what file systems take
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_KEY_PART = re.compile(r"[A-Za-z0-9._-]+")
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def pack_lsn(slot: int, ordinal: int) -> int:
+    """Return the version of record `ordinal` in log object `slot`."""
+    if not 1 <= slot <= SLOT_MAX:
+        raise InvalidInputError.of("slot", slot, f"a number from 1 to {SLOT_MAX}")
+    if not 0 <= ordinal <= ORDINAL_MAX:
+        raise InvalidInputError.of("ordinal", ordinal, f"a number from 0 to {ORDINAL_MAX}")
+    return slot << ORDINAL_BITS | ordinal
+
+
+def unpack_lsn(lsn: int) -> tuple[int, int]:
+    """Return the slot and the ordinal that `pack_lsn` put into `lsn`."""
+    return lsn >> ORDINAL_BITS, lsn & ORDINAL_MAX
+
+
+def check_namespace(name: str) -> str:
+    """Return `name` if a namespace may be called that.
+
+    Raises InvalidInputError for anything that could leave the namespace's own prefix.
+    """
+    if not _NAME.fullmatch(name) or len(name) > NAME_BYTES_MAX:
+        raise InvalidInputError.of(
+            "namespace",
+            name,
+            f"1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - starting with a letter or a digit",
+        )
+    return name
+
+
+def check_object_key(key: str) -> str:
+    """Return `key` if it is a plain relative path of an object.
+
+    Raises InvalidInputError for empty parts, `.`, `..` and characters outside A-Z a-z 0-9 . _ -.
+    """
+    parts = key.split("/")
+    if len(key) > OBJECT_KEY_BYTES_MAX or not all(
+        _KEY_PART.fullmatch(part) and len(part) <= KEY_PART_BYTES_MAX and part not in (".", "..")
+        for part in parts
+    ):
+        raise InvalidInputError.of(
+            "object key",
+            key,
+            f"at most {OBJECT_KEY_BYTES_MAX} bytes of parts joined by '/', "
+            f"each at most {KEY_PART_BYTES_MAX} of A-Z a-z 0-9 . _ - and none of them '.' or '..'",
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix` if it is "" or names a folder by ending in "/"."""
+    if prefix and (not prefix.endswith("/") or not check_object_key(prefix[:-1])):
+        raise InvalidInputError.of("prefix", prefix, "'' or a folder's path ending in '/'")
+    return prefix
+
+
+def new_nonce(rng: random.Random) -> bytes:
+    """Return 16 bytes that no other author will write: what tells one's own object from another's."""
+    return rng.randbytes(NONCE_BYTES)
+
+
+def new_ulid(clock: Clock, rng: random.Random) -> str:
+    """Return a fresh name of 26 characters: 48 bits of milliseconds, then 80 random bits."""
+    value = (clock.now_us() // 1000 & (2**48 - 1)) << 80 | rng.getrandbits(80)
+    return "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))

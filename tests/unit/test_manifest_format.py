@@ -1,0 +1,672 @@
+"""The manifest's bytes: the frame, every rule, and every way to be damaged."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from reef.errors import (
+    CorruptError,
+    DamagedError,
+    FormatVersionError,
+    IncompleteError,
+    InvalidInputError,
+    InvariantError,
+)
+from reef.format._dedup import encode_dedup
+from reef.format._manifest import (
+    check_invariants,
+    decode_manifest,
+    encode_manifest,
+    manifest_checksum,
+    manifest_key,
+    parse_manifest_key,
+)
+from reef.format._manifest_model import (
+    Boundary,
+    Manifest,
+    Origin,
+    PendingDelete,
+    SegmentRef,
+    SkippedSlot,
+    schema_fingerprint,
+)
+from reef.types import LSN_MAX, ORDINAL_MAX, SLOT_MAX, pack_lsn
+from tests.samples import sample_dedup, sample_manifest
+
+KEY = "namespaces/what-if/manifest/00000000000000000007.manifest.json"
+SAMPLE = sample_manifest()
+DATA = encode_manifest(SAMPLE)
+
+
+def sealed(body: bytes, *, version: str = "1", length: int | None = None) -> bytes:
+    """Return a JSON object framed as a manifest with the right length and checksum, unchecked."""
+    inner = body[1:-1]
+    head = '{"magic":"RFMAN1","format_version":%s,"bytes":"%016d",'
+    total = len(head % (version, 0)) + len(inner) + len(',"checksum":"00000000"}\n')
+    covered = (head % (version, total if length is None else length)).encode() + inner
+    return covered + b',"checksum":"%08x"}\n' % google_crc32c.value(covered)
+
+
+def fields() -> dict[str, Any]:
+    """Return the sample's body as plain JSON values, to be spoilt."""
+    values: dict[str, Any] = json.loads(DATA)
+    for framing in ("magic", "format_version", "bytes", "checksum"):
+        del values[framing]
+    return values
+
+
+def with_segment(manifest: Manifest, **changes: Any) -> Manifest:
+    return replace(
+        manifest, segments=(replace(manifest.segments[0], **changes), *manifest.segments[1:])
+    )
+
+
+def with_pending(manifest: Manifest, key: str) -> Manifest:
+    return replace(manifest, gc=replace(manifest.gc, pending=(PendingDelete(key, 1),)))
+
+
+# The frame
+
+
+def test_it_is_one_json_document_with_a_fixed_prefix_and_trailer() -> None:
+    assert DATA.startswith(b'{"magic":"RFMAN1","format_version":1,"bytes":"%016d",' % len(DATA))
+    covered = DATA[: -len(',"checksum":"00000000"}\n')]
+    assert covered + b',"checksum":"%08x"}\n' % google_crc32c.value(covered) == DATA
+    values = json.loads(DATA)
+    assert values["segments"][0][0] == SAMPLE.segments[0].id
+    assert values["gc"]["boundary"] == {"slot": 91, "generation": 2}
+    assert b"\n" not in DATA[:-1]
+
+
+def test_it_reads_back() -> None:
+    assert decode_manifest(DATA, key=KEY, namespace="what-if", generation=7) == SAMPLE
+    assert encode_manifest(decode_manifest(DATA)) == DATA
+
+
+def test_the_hand_made_frame_of_these_tests_is_the_real_one() -> None:
+    assert sealed(json.dumps(fields(), separators=(",", ":")).encode()) == DATA
+
+
+def test_the_sample_uses_every_field() -> None:
+    first = Manifest.first("what-if", author="a", nonce="0" * 32, created_at_us=0)
+    same = [f for f in Manifest.__struct_fields__ if getattr(first, f) == getattr(SAMPLE, f)]
+    assert same == ["namespace", "state", "lsn_policy"]
+    clipped = SAMPLE.segments[1]
+    assert None not in msgspec.structs.astuple(clipped)
+    assert clipped.namespace
+
+
+def test_the_first_generation_of_a_namespace_is_valid() -> None:
+    first = Manifest.first("new", author="me", nonce="0f" * 16, created_at_us=1)
+    assert decode_manifest(encode_manifest(first)) == first
+
+
+def test_many_segments_read_back() -> None:
+    one = SAMPLE.segments[0]
+    ulids = (f"01J9ZQ3V5N8W2X4Y6Z7A{i:06d}" for i in range(20_000))
+    many = replace(SAMPLE, segments=tuple(replace(one, id=ulid) for ulid in ulids))
+    assert decode_manifest(encode_manifest(many)) == many
+
+
+def test_the_checksum_is_what_the_successor_records() -> None:
+    assert manifest_checksum(DATA) == int(json.loads(DATA)["checksum"], 16)
+    successor = replace(
+        SAMPLE, generation=8, nonce="ab" * 16, predecessor_checksum=manifest_checksum(DATA)
+    )
+    assert manifest_checksum(encode_manifest(successor)) != manifest_checksum(DATA)
+    with pytest.raises(CorruptError):
+        manifest_checksum(DATA.replace(b"what-if", b"what-of", 1))
+
+
+# Damage
+
+
+def test_every_truncation_is_incomplete() -> None:
+    for length in range(len(DATA)):
+        with pytest.raises(IncompleteError) as caught:
+            decode_manifest(DATA[:length], key=KEY)
+        assert caught.value.key == KEY
+        assert caught.value.offset == length
+
+
+def test_every_changed_byte_is_noticed() -> None:
+    for at, byte in enumerate(DATA):
+        for other in {byte ^ 1 << bit for bit in range(8)} | {0x00, 0xFF} - {byte}:
+            damaged = DATA[:at] + bytes([other]) + DATA[at + 1 :]
+            with pytest.raises(DamagedError):
+                decode_manifest(damaged)
+            with pytest.raises(DamagedError):
+                manifest_checksum(damaged)
+
+
+@pytest.mark.parametrize("tail", [b"\n", b"\0", b" ", b"}", DATA])
+def test_appended_bytes_are_corrupt(tail: bytes) -> None:
+    with pytest.raises(CorruptError) as caught:
+        decode_manifest(DATA + tail, key=KEY)
+    assert caught.value.offset == len(DATA)
+
+
+def test_empty_bytes_are_incomplete() -> None:
+    with pytest.raises(IncompleteError, match="an empty object"):
+        decode_manifest(b"", key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (encode_dedup(sample_dedup()), "a dedup window"),
+        (b"RFWAL1\0\0" + bytes(100), "a log object"),
+        (b"RFSEG1\0\0" + bytes(100), "a segment"),
+    ],
+)
+def test_an_object_of_another_kind_is_named(data: bytes, kind: str) -> None:
+    with pytest.raises(CorruptError) as caught:
+        decode_manifest(data, key=KEY)
+    assert caught.value.got == kind
+    assert KEY in str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["0", "2", "10", "4294967295"])
+def test_another_version_is_said_to_be_one(version: str) -> None:
+    whole = sealed(b'{"what":"ever"}', version=version)
+    for data in (whole, whole[:60], whole[: whole.index(b',"bytes')]):
+        with pytest.raises(FormatVersionError) as caught:
+            decode_manifest(data, key=KEY)
+        assert caught.value.got == f"format version {version}"
+
+
+@pytest.mark.parametrize("version", ["01", "-1", "1.0", '"1"', "99999999999", " 1", "null"])
+def test_what_is_no_version_is_corrupt(version: str) -> None:
+    with pytest.raises(CorruptError):
+        decode_manifest(sealed(b'{"what":"ever"}', version=version))
+
+
+def test_the_version_counts_only_behind_the_right_magic() -> None:
+    with pytest.raises(CorruptError):
+        decode_manifest(sealed(b"{}", version="2").replace(b"RFMAN1", b"RFMAN9"))
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 10**16 - 1])
+def test_a_wrong_length_is_noticed(length: int) -> None:
+    with pytest.raises((CorruptError, IncompleteError)):
+        decode_manifest(sealed(b'{"namespace":"a"}', length=length))
+
+
+def test_a_length_too_small_for_a_frame_is_corrupt() -> None:
+    with pytest.raises(CorruptError, match="a length of at least"):
+        decode_manifest(b'{"magic":"RFMAN1","format_version":1,"bytes":"0000000000000064",')
+
+
+# The key
+
+
+def test_a_manifest_at_the_wrong_key_is_corrupt() -> None:
+    with pytest.raises(CorruptError, match="generation 8"):
+        decode_manifest(DATA, generation=8)
+    with pytest.raises(CorruptError, match="products"):
+        decode_manifest(DATA, namespace="products")
+    with pytest.raises(CorruptError, match="generation 8"):
+        decode_manifest(DATA, key=manifest_key("what-if", 8))
+    with pytest.raises(CorruptError, match="products"):
+        decode_manifest(DATA, key=manifest_key("products", 7))
+    moved_aside = "namespaces/what-if/quarantine/00000000000000000007.manifest.json"
+    assert decode_manifest(DATA, key=moved_aside) == SAMPLE
+
+
+def test_keys_are_in_order_of_generation() -> None:
+    assert manifest_key("what-if", 7) == KEY
+    keys = [manifest_key("a", generation) for generation in (1, 9, 10, 10**9, LSN_MAX)]
+    assert keys == sorted(keys)
+    assert [parse_manifest_key(key) for key in keys] == [
+        ("a", generation) for generation in (1, 9, 10, 10**9, LSN_MAX)
+    ]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "namespaces/a/manifest/",
+        "namespaces/a/manifest/7.manifest.json",
+        "namespaces/a/manifest/00000000000000000000.manifest.json",
+        "namespaces/a/manifest/99999999999999999999.manifest.json",
+        "namespaces/a/manifest/00000000000000000007.manifest.json\n",
+        "namespaces/a/manifest/00000000000000000007.manifest.json.tmp",
+        "namespaces/../manifest/00000000000000000007.manifest.json",
+        "namespaces/a/b/manifest/00000000000000000007.manifest.json",
+        "x/namespaces/a/manifest/00000000000000000007.manifest.json",
+        "namespaces/a/manifest/" + "\u0660" * 19 + "\u0667.manifest.json",
+    ],
+)
+def test_other_keys_are_not_taken_for_manifests(key: str) -> None:
+    assert parse_manifest_key(key) is None
+
+
+@pytest.mark.parametrize(("namespace", "generation"), [("a", 0), ("a", LSN_MAX + 1), ("../a", 1)])
+def test_an_impossible_key_is_refused(namespace: str, generation: int) -> None:
+    with pytest.raises(InvalidInputError):
+        manifest_key(namespace, generation)
+
+
+# Rules between fields: each broken once, on the way out and on the way in
+
+EMPTY_SCHEMA = {"schema": b"", "schema_fingerprint": schema_fingerprint(b"")}
+
+BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
+    "namespace": (lambda m: replace(m, namespace="a/b"), "valid name"),
+    "namespace newline": (lambda m: replace(m, namespace="a\n"), "valid name"),
+    "no predecessor": (lambda m: replace(m, predecessor_checksum=None), "predecessor_checksum"),
+    "predecessor of the first": (
+        lambda m: replace(
+            Manifest.first("a", author="a", nonce="0" * 32, created_at_us=0),
+            predecessor_checksum=0,
+        ),
+        "predecessor_checksum",
+    ),
+    "fingerprint": (lambda m: replace(m, schema_fingerprint="0" * 32), "schema_fingerprint"),
+    "schema": (lambda m: replace(m, schema=b""), "schema_fingerprint"),
+    "aborted with segments": (lambda m: replace(m, state="aborted"), "no segments"),
+    "anchor at the floor": (
+        lambda m: replace(m, wal_anchor=replace(m.wal_anchor, slot=101)),
+        "wal_anchor.slot below wal_floor",
+    ),
+    "anchor of nothing": (
+        lambda m: replace(m, wal_anchor=replace(m.wal_anchor, slot=0, epoch=0)),
+        "wal_anchor of slot 0",
+    ),
+    "anchor of no epoch": (
+        lambda m: replace(m, wal_anchor=replace(m.wal_anchor, slot=0, checksum=0)),
+        "wal_anchor of slot 0",
+    ),
+    "anchor of a later epoch": (
+        lambda m: replace(m, wal_anchor=replace(m.wal_anchor, epoch=13)),
+        "writer_epoch",
+    ),
+    "lease without a writer": (
+        lambda m: replace(m, writer_epoch=0, wal_anchor=replace(m.wal_anchor, epoch=0)),
+        "lease",
+    ),
+    "floor beyond the last seen": (lambda m: replace(m, wal_last_seen=99), "wal_last_seen"),
+    "applied beyond the floor": (
+        lambda m: replace(m, last_applied_lsn=pack_lsn(101, 0)),
+        "last_applied_lsn in a slot below",
+    ),
+    "slot skipped twice": (
+        lambda m: replace(m, skipped_slots=(*m.skipped_slots, SkippedSlot(97, 1))),
+        "skipped_slots",
+    ),
+    "snapshot twice": (
+        lambda m: replace(m, snapshots=(m.snapshots[0], replace(m.snapshots[0], lsn=1))),
+        "snapshot id",
+    ),
+    "snapshot of the future": (
+        lambda m: replace(m, snapshots=(replace(m.snapshots[0], generation=8),)),
+        "snapshot of a generation",
+    ),
+    "intent twice": (
+        lambda m: replace(m, intents=(m.intents[0], replace(m.intents[0], kind="index"))),
+        "intent id",
+    ),
+    "intent of the future": (
+        lambda m: replace(m, intents=(replace(m.intents[0], generation=8),)),
+        "intent of a generation",
+    ),
+    "pin twice": (
+        lambda m: replace(m, pins=(m.pins[0], replace(m.pins[0], generation=1))),
+        "pin of one child and nonce",
+    ),
+    "pin of the future": (
+        lambda m: replace(m, pins=(replace(m.pins[0], generation=8),)),
+        "pin of a generation",
+    ),
+    "pin of no name": (
+        lambda m: replace(m, pins=(replace(m.pins[0], child=""),)),
+        "child of a pin",
+    ),
+    "origin of no name": (lambda m: replace(m, origin=Origin("..", 1, 1)), "origin.namespace"),
+    "boundary above the floor": (
+        lambda m: replace(m, gc=replace(m.gc, boundary=Boundary(102, 2))),
+        "boundary.slot",
+    ),
+    "boundary of the future": (
+        lambda m: replace(m, gc=replace(m.gc, boundary=Boundary(91, 8))),
+        "boundary.generation",
+    ),
+    "pending outside": (
+        lambda m: with_pending(m, "namespaces/products/segments/x.seg"),
+        "under namespaces/what-if/",
+    ),
+    "pending no key": (
+        lambda m: with_pending(m, "namespaces/what-if/../products/x"),
+        "under namespaces/what-if/",
+    ),
+    "pending twice": (
+        lambda m: replace(m, gc=replace(m.gc, pending=m.gc.pending * 2)),
+        "key in gc.pending once",
+    ),
+    "pending segment that lives": (
+        lambda m: with_pending(m, "namespaces/what-if/segments/01J9ZQ3V5N8W2X4Y6Z7A8B9C0G-e12.seg"),
+        "nothing that this generation names",
+    ),
+    "pending dedup window that lives": (
+        lambda m: with_pending(m, "namespaces/what-if/dedup/01J9ZQ3V5N8W2X4Y6Z7A8B9C0E.dedup"),
+        "nothing that this generation names",
+    ),
+    "keys": (lambda m: with_segment(m, key_min=b"z\xff\x01"), "key_min at most key_max"),
+    "lsns": (lambda m: with_segment(m, lsn_min=pack_lsn(99, 2)), "lsn_min at most lsn_max"),
+    "tombstones": (lambda m: with_segment(m, tombstones=4), "tombstones at most rows"),
+    "footer": (lambda m: with_segment(m, footer_length=4097), "footer_length at most size"),
+    "beyond what is applied": (
+        lambda m: with_segment(m, lsn_max=pack_lsn(99, 2)),
+        "lsn_max at most last_applied_lsn",
+    ),
+    "empty clip": (
+        lambda m: with_segment(m, clip_key_min=b"b", clip_key_max=b"b"),
+        "clip_key_min below clip_key_max",
+    ),
+    "clip the wrong way round": (
+        lambda m: with_segment(m, clip_key_min=b"c", clip_key_max=b"b"),
+        "clip_key_min below clip_key_max",
+    ),
+    "segment's namespace": (lambda m: with_segment(m, namespace="a b"), "valid name"),
+    "own namespace spelt out": (
+        lambda m: with_segment(m, namespace="what-if"),
+        "a segment of this namespace",
+    ),
+    "segment twice": (
+        lambda m: replace(m, segments=(m.segments[1], replace(m.segments[1], level=5))),
+        "segment of one namespace, id and clip",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_stops_the_writer(name: str) -> None:
+    spoil, rule = BROKEN[name]
+    with pytest.raises(InvariantError, match="nothing was written") as caught:
+        encode_manifest(spoil(SAMPLE))
+    assert rule in str(caught.value)
+    with pytest.raises(InvariantError) as checked:
+        check_invariants(spoil(SAMPLE))
+    assert str(checked.value) == str(caught.value)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_corrupt_to_the_reader(name: str) -> None:
+    spoil, rule = BROKEN[name]
+    with pytest.raises(CorruptError) as caught:
+        decode_manifest(sealed(msgspec.json.encode(spoil(SAMPLE))))
+    assert rule in caught.value.expected
+
+
+ALLOWED: dict[str, Callable[[Manifest], Manifest]] = {
+    "dropped": lambda m: replace(m, state="dropped"),
+    "aborted": lambda m: replace(m, state="aborted", segments=()),
+    "one object under two clips": lambda m: replace(
+        m,
+        segments=(*m.segments, replace(m.segments[1], clip_key_min=b"u", clip_key_max=None)),
+    ),
+    "one id in two namespaces": lambda m: replace(
+        m, segments=(*m.segments, replace(m.segments[1], namespace="other"))
+    ),
+    "lsns from the caller": lambda m: replace(m, lsn_policy="caller", last_applied_lsn=LSN_MAX),
+    "everything seen is folded": lambda m: replace(m, wal_last_seen=100),
+    "snapshot below the floor": lambda m: replace(
+        m, retention=replace(m.retention, floor_lsn=LSN_MAX)
+    ),
+    "snapshot below the boundary": lambda m: replace(
+        m, gc=replace(m.gc, boundary=Boundary(101, 7))
+    ),
+    "two attempts at one child": lambda m: replace(
+        m, pins=(*m.pins, replace(m.pins[0], nonce="1" * 32))
+    ),
+    "no schema yet": lambda m: replace(m, **EMPTY_SCHEMA),
+    "a schema with nothing in it but a zero": lambda m: replace(
+        m, schema=b"\0", schema_fingerprint=schema_fingerprint(b"\0")
+    ),
+    "the last slot": lambda m: replace(
+        m,
+        wal_floor=SLOT_MAX,
+        wal_last_seen=SLOT_MAX,
+        last_applied_lsn=pack_lsn(SLOT_MAX - 1, ORDINAL_MAX),
+    ),
+    "pending of an odd name": lambda m: with_pending(m, "namespaces/what-if/a/b/.hidden"),
+    "a foreign segment pending under its own name": lambda m: with_pending(
+        m, "namespaces/what-if/segments/01J9ZQ3V5N8W2X4Y6Z7A8B9C0H.seg"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_a_correct_history_may_hold_is_accepted(name: str) -> None:
+    manifest = ALLOWED[name](SAMPLE)
+    assert manifest != SAMPLE
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+
+
+# Single fields: types, ranges and forms
+
+WRONG: list[tuple[str, Any]] = [
+    ("generation", 0),
+    ("generation", LSN_MAX + 1),
+    ("generation", True),
+    ("generation", 7.0),
+    ("generation", None),
+    ("state", "gone"),
+    ("author", ""),
+    ("author", "a" * 257),
+    ("nonce", "AB" * 16),
+    ("nonce", "ab" * 15),
+    ("nonce", "ab" * 16 + "\n"),
+    ("created_at_us", -1),
+    ("predecessor_checksum", 2**32),
+    ("origin", {"namespace": "a"}),
+    ("lsn_policy", "clock"),
+    ("max_parallel_writes", 0),
+    ("max_parallel_writes", 65),
+    ("writer_epoch", LSN_MAX + 1),
+    ("compactor_epoch", -1),
+    ("wal_floor", 0),
+    ("wal_floor", SLOT_MAX + 1),
+    ("wal_last_seen", SLOT_MAX + 1),
+    ("last_applied_lsn", 2**64),
+    ("schema", 5),
+    ("schema_fingerprint", "xyz"),
+    ("segments", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda v: repr(v)[:20])
+def test_a_field_out_of_range_is_refused_both_ways(field: str, value: Any) -> None:
+    with pytest.raises(InvariantError, match=r"out of range|cannot be encoded") as caught:
+        encode_manifest(replace(SAMPLE, **{field: value}))
+    assert field in str(caught.value)
+    with pytest.raises(CorruptError) as read:
+        decode_manifest(sealed(json.dumps(fields() | {field: value}).encode()))
+    assert field in read.value.got
+
+
+RECORDS: list[tuple[str, Any]] = [
+    ("segments", {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0"}),
+    ("segments", {"id": "81J9ZQ3V5N8W2X4Y6Z7A8B9C0G"}),
+    ("segments", {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0U"}),
+    ("segments", {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0G-"}),
+    ("segments", {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0G-E1"}),
+    ("segments", {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0G-" + "a" * 41}),
+    ("segments", {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0G\n"}),
+    ("segments", {"level": 256}),
+    ("segments", {"rows": 0}),
+    ("segments", {"tombstones": -1}),
+    ("segments", {"lsn_min": 0}),
+    ("segments", {"lsn_max": LSN_MAX + 1}),
+    ("segments", {"size": 0}),
+    ("segments", {"footer_length": 0}),
+    ("segments", {"checksum": 2**32}),
+    ("segments", {"clip_lsn": 0}),
+    ("snapshots", {"id": ""}),
+    ("snapshots", {"id": "a b"}),
+    ("snapshots", {"generation": 0}),
+    ("snapshots", {"lsn": -1}),
+    ("snapshots", {"expires_at_us": -1}),
+    ("pins", {"nonce": "0" * 31}),
+    ("intents", {"id": "A"}),
+    ("intents", {"id": "a" * 41}),
+    ("intents", {"id": "e12"}),
+    ("intents", {"kind": ""}),
+    ("intents", {"author": ""}),
+    ("skipped_slots", {"slot": 0}),
+    ("skipped_slots", {"checksum": -1}),
+    ("wal_anchor", {"slot": -1}),
+    ("wal_anchor", {"epoch": -1}),
+    ("dedup", {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0E-e1"}),
+    ("dedup", {"size": 0}),
+    ("lease", {"holder": ""}),
+    ("lease", {"host": "h" * 257}),
+    ("retention", {"pitr_window_ms": -1}),
+    ("origin", {"generation": 0}),
+]
+
+
+@pytest.mark.parametrize(("field", "changes"), RECORDS, ids=str)
+def test_a_record_out_of_range_is_refused_both_ways(field: str, changes: dict[str, Any]) -> None:
+    value = getattr(SAMPLE, field)
+    listed = isinstance(value, tuple)
+    spoilt = replace(value[0] if listed else value, **changes)
+    manifest = replace(SAMPLE, **{field: (spoilt, *value[1:]) if listed else spoilt})
+    with pytest.raises(InvariantError, match="out of range") as caught:
+        encode_manifest(manifest)
+    assert f"$.{field}" in str(caught.value)
+    with pytest.raises(CorruptError) as read:
+        decode_manifest(sealed(msgspec.json.encode(manifest)))
+    assert f"$.{field}" in read.value.got
+
+
+@pytest.mark.parametrize("field", Manifest.__struct_fields__)
+def test_no_field_may_be_missing(field: str) -> None:
+    values = fields()
+    del values[field]
+    with pytest.raises(CorruptError, match=field):
+        decode_manifest(sealed(json.dumps(values).encode()))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b"[]",
+        b'{"namespace":',
+        b'{"namespace":"\xff"}',
+        b'{"namespace":"\\ud800"}',
+        b'{"namespace":"what-if","generation":1e400}',
+        b'{"namespace":"what-if","generation":' + b"9" * 5000 + b"}",
+        b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"origin":' + b'{"namespace":' * 100_000 + b"}",
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+def test_a_body_that_is_no_manifest_is_corrupt(body: bytes) -> None:
+    with pytest.raises(CorruptError):
+        decode_manifest(sealed(body))
+
+
+@pytest.mark.parametrize("extra", ["magic", "format_version", "bytes", "checksum", "colour"])
+def test_an_unknown_or_repeated_field_is_corrupt(extra: str) -> None:
+    with pytest.raises(CorruptError, match=extra):
+        decode_manifest(sealed(json.dumps(fields() | {extra: 1}).encode()))
+
+
+def test_a_record_with_too_many_or_too_few_values_is_corrupt() -> None:
+    for change in (lambda row: [*row, None], lambda row: row[:10]):
+        values = fields()
+        values["segments"][0] = change(values["segments"][0])
+        with pytest.raises(CorruptError, match="`array` of at"):
+            decode_manifest(sealed(json.dumps(values).encode()))
+
+
+def test_keys_that_are_no_base64_are_corrupt() -> None:
+    values = fields()
+    values["segments"][0][4] = "YQ"
+    with pytest.raises(CorruptError, match="base64"):
+        decode_manifest(sealed(json.dumps(values).encode()))
+
+
+# What only the writer can get wrong
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda m: replace(m, segments=list(m.segments)),
+        lambda m: with_segment(m, key_min="YQ=="),
+        lambda m: replace(m, schema=m.schema.hex()),
+    ],
+)
+def test_what_would_read_back_as_something_else_is_refused(
+    spoil: Callable[[Manifest], Manifest],
+) -> None:
+    with pytest.raises(InvariantError):
+        encode_manifest(spoil(SAMPLE))
+
+
+@pytest.mark.parametrize("author", ["\ud800", object(), b"bytes\xff"])
+def test_what_json_cannot_hold_is_refused(author: Any) -> None:
+    with pytest.raises(InvariantError):
+        encode_manifest(replace(SAMPLE, author=author))
+
+
+def test_the_nonce_must_be_found_once() -> None:
+    reused = replace(SAMPLE, pins=(replace(SAMPLE.pins[0], nonce=SAMPLE.nonce),))
+    with pytest.raises(InvariantError, match="2 times"):
+        encode_manifest(reused)
+    with pytest.raises(InvariantError, match="2 times"):
+        encode_manifest(replace(SAMPLE, author=f"w-{SAMPLE.nonce}"))
+
+
+def test_an_error_says_where_and_what() -> None:
+    damaged = DATA.replace(b'"wal_floor":101', b'"wal_floor":102')
+    with pytest.raises(CorruptError) as caught:
+        decode_manifest(damaged, key=KEY)
+    assert caught.value.key == KEY
+    assert caught.value.offset == len(DATA) - len(',"checksum":"00000000"}\n')
+    assert "checksum" in caught.value.expected
+    assert "checksum" in caught.value.got
+    assert "reef repair" in str(caught.value)
+
+
+def test_a_long_value_does_not_make_a_long_message() -> None:
+    with pytest.raises(InvariantError) as caught:
+        encode_manifest(with_segment(SAMPLE, key_min=b"z\xff" * 100_000))
+    assert len(str(caught.value)) < 1000
+
+
+def test_the_page_names_every_field_and_its_example_is_real() -> None:
+    page = (Path(__file__).parents[2] / "docs/formats/manifest.md").read_text()
+    records = [type(getattr(SAMPLE, name)) for name in Manifest.__struct_fields__]
+    records += [type(getattr(SAMPLE, name)[0]) for name in ("segments", "snapshots", "pins")]
+    records += [type(SAMPLE.intents[0]), SkippedSlot, PendingDelete, Boundary, Manifest]
+    for record in records:
+        for field in getattr(record, "__struct_fields__", ()):
+            assert f"`{field}`" in page, field
+    lines = page.split("## Example")[1].split("To list")[0].splitlines()
+    example = "".join(line[4:] for line in lines if line.startswith("    ")) + "\n"
+    expected = Manifest.first(
+        "products",
+        author="writer-1",
+        nonce="00112233445566778899aabbccddeeff",
+        created_at_us=1_760_000_000_000_000,
+    )
+    assert decode_manifest(example.encode()) == expected
+
+
+def test_segments_take_no_part_in_cycle_collection() -> None:
+    assert not gc.is_tracked(SAMPLE.segments[0])
+    assert isinstance(SAMPLE.segments[0], SegmentRef)
