@@ -1,0 +1,140 @@
+"""Settings: from arguments, then `REEF_*` variables, then `reef.toml`; the first that speaks wins.
+
+Every refusal names the setting, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reef.errors import InvalidInputError
+
+SECONDS_MAX = 100 * 365 * 86400.0  # a century: more is a mistake, and overflows what it is given to
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "B": 1} | {
+    f"{unit}{suffix}": base**power
+    for suffix, base in (("B", 1000), ("iB", 1024))
+    for power, unit in enumerate("KMGT", start=1)
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def parse_int(name: str, value: object, low: int, high: int) -> int:
+    """Return a whole number from `low` to `high`."""
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = None
+    if number is None or isinstance(value, bool) or not low <= number <= high:
+        raise InvalidInputError.of(name, value, f"a whole number from {low} to {high}")
+    return number
+
+
+def parse_seconds(name: str, value: object, low: float = 0.0, high: float = SECONDS_MAX) -> float:
+    """Return seconds from a number, or from text such as `5ms`, `1.5s`, `10m`, `2h` or `7d`."""
+    seconds = _quantity(value, {"": 1.0, **_SECONDS})
+    if seconds is None or not low <= seconds <= high:
+        raise InvalidInputError.of(
+            name, value, f"a duration from {low:g}s to {high:g}s, such as 5ms or 7d"
+        )
+    return seconds
+
+
+def parse_bytes(name: str, value: object, low: int, high: int) -> int:
+    """Return a size in bytes from a number, or from text such as `64MiB` or `4 MB`."""
+    size = _quantity(value, _BYTES)
+    if size is None or not low <= size <= high or size != int(size):
+        raise InvalidInputError.of(name, value, f"a size from {low} to {high} bytes, such as 64KiB")
+    return int(size)
+
+
+def parse_flag(name: str, value: object) -> bool:
+    """Return True for on, true, yes and 1; False for off, false, no and 0."""
+    text = str(value).lower()
+    if text in ("on", "true", "yes", "1"):
+        return True
+    if text in ("off", "false", "no", "0"):
+        return False
+    raise InvalidInputError.of(name, value, "on or off")
+
+
+def parse_choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `allowed`."""
+    if value not in allowed:
+        raise InvalidInputError.of(name, value, "one of " + ", ".join(allowed))
+    return str(value)
+
+
+def _quantity(value: object, units: Mapping[str, float]) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    match = _QUANTITY.fullmatch(str(value).strip())
+    if match is None or match[2] not in units:
+        return None
+    return float(match[1]) * units[match[2]]
+
+
+def _parse_backoff(name: str, value: object) -> tuple[float, float]:
+    bounds = value if isinstance(value, tuple | list) else str(value).split("-")
+    if len(bounds) != 2:
+        raise InvalidInputError.of(name, value, "two durations, least and most, such as 1ms-100ms")
+    least, most = (parse_seconds(name, bound) for bound in bounds)
+    if least > most:
+        raise InvalidInputError.of(name, value, "the least wait first, then the most")
+    return least, most
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set, with its defaults."""
+
+    cas_max_retries: int = 8
+    cas_backoff: tuple[float, float] = (0.001, 0.100)
+
+
+_PARSERS: Mapping[str, Callable[[str, object], Any]] = {
+    "cas_max_retries": lambda name, value: parse_int(name, value, 0, 1000),
+    "cas_backoff": _parse_backoff,
+}
+
+
+def load_settings(
+    arguments: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    path: Path | None = None,
+) -> Settings:
+    """Return the settings from arguments, then `REEF_*`, then the file.
+
+    The file is `path`, else `$REEF_CONFIG`, else `reef.toml` in the current folder if it is there.
+    Raises InvalidInputError for an unknown name, a bad value or a file that is not TOML.
+    """
+    environ = os.environ if environ is None else environ
+    configured = path or environ.get("REEF_CONFIG") or None
+    values = _read_toml(Path(configured or "reef.toml"), required=configured is not None)
+    for name in _PARSERS:
+        if (text := environ.get(f"REEF_{name.upper()}")) is not None:
+            values[name] = text
+    values.update(arguments or {})
+    for name in values:
+        if name not in _PARSERS:
+            raise InvalidInputError.of("setting", name, "one of " + ", ".join(sorted(_PARSERS)))
+    return Settings(**{name: _PARSERS[name](name, value) for name, value in values.items()})
+
+
+def _read_toml(path: Path, *, required: bool) -> dict[str, object]:
+    if not required and not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError.of(
+            "reef.toml", str(path), f"a readable TOML file: {error}"
+        ) from error

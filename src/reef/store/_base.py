@@ -1,0 +1,143 @@
+"""The object store as Reef sees it: seven requests, and uploads in parts.
+
+Invariants every store keeps, proved by the contract suite (`tests/contract.py`):
+
+- `put_if_absent` is one atomic step. Among racing creators exactly one succeeds, and what it wrote
+  is whole. There is no default: a store that cannot do it must not pretend.
+- It makes a single attempt. `AlreadyExistsError` and `UnavailableError` both leave open whether
+  this very call created the object: only `reef.store.create` may decide that, by reading back.
+- Reading after a successful write sees it. `list` gives keys in byte order.
+- `get_range` gives exactly the bytes asked for, or raises.
+- `delete` of what is not there succeeds.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import NamedTuple, Self
+
+from typing_extensions import Buffer
+
+from reef.store._ranges import merge_ranges
+
+CONCURRENCY_DEFAULT = 16
+MERGE_GAP_BYTES_DEFAULT = 64 << 10
+
+
+class ObjectMeta(NamedTuple):
+    """What a store says of an object without its bytes."""
+
+    key: str
+    size: int
+    last_modified_us: int
+    """The store's own clock, in microseconds since 1970; S3 rounds to seconds."""
+
+
+def as_view(data: Buffer) -> memoryview:
+    """Return the bytes of any buffer (an array, an Arrow buffer) as they lie in memory."""
+    view = memoryview(data)
+    # A view without bytes, or with gaps between them, cannot be cast.
+    return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
+
+
+class Store(ABC):
+    """A bucket, or a prefix of one. Keys are relative to it. Safe to share among threads."""
+
+    url: str
+    """Where it is, for people: without credentials."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        concurrency: int = CONCURRENCY_DEFAULT,
+        merge_gap_bytes: int = MERGE_GAP_BYTES_DEFAULT,
+        pool: Executor | None = None,
+    ) -> None:
+        self.url = url
+        self.concurrency = concurrency
+        self.merge_gap_bytes = merge_gap_bytes
+        self._pool = pool
+        self._pool_lock = threading.Lock()
+        self._owns_pool = pool is None
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: Buffer) -> None:
+        """Create `key` holding `data`, in one attempt.
+
+        Raises AlreadyExistsError if the name is taken (perhaps by this very call, if the client
+        below repeated it), UnavailableError if there was no clear answer.
+        """
+
+    @abstractmethod
+    def upload(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create a large object in parts; it becomes visible whole, when the last part is there.
+
+        Making a part may use the store; a part must not change once it was handed over.
+        For names that nobody else will ever use (they carry a ULID): this is not a commit and
+        does not arbitrate. Raises UnavailableError; the object may then exist or not.
+        """
+
+    @abstractmethod
+    def abort_uploads(self, before_us: int) -> Sequence[str]:
+        """Discard uploads that were begun before that time and never finished; return their keys."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """Return the whole object. Raises NotFoundError, UnavailableError."""
+
+    @abstractmethod
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Return exactly `length` (at least 1) bytes from `start`.
+
+        Raises NotFoundError, UnavailableError, IncompleteError if the object ends before that.
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectMeta:
+        """Return the object's size and time. Raises NotFoundError, UnavailableError."""
+
+    @abstractmethod
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
+        """Yield the objects under the folder `prefix` with keys above `start_after`, in byte order."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove the object; succeeds if it is not there. Raises UnavailableError."""
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """Return the bytes of each (start, length), in the order asked.
+
+        Ranges no further apart than `merge_gap_bytes` share one request, and requests run
+        concurrently, at most `concurrency` at a time for this store.
+        """
+        merged, places = merge_ranges(ranges, self.merge_gap_bytes)
+        if len(merged) <= 1 or self.concurrency == 1:
+            chunks = [self.get_range(key, start, length) for start, length in merged]
+        else:
+            chunks = list(self._executor().map(lambda r: self.get_range(key, *r), merged))
+        return [chunks[i][at : at + length] for i, at, length in places]
+
+    def close(self) -> None:
+        """Let go of threads and connections. The store must not be used afterwards."""
+        if self._owns_pool and self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _executor(self) -> Executor:
+        with self._pool_lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="reef-store")
+            return self._pool
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"

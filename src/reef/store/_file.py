@@ -1,0 +1,285 @@
+"""`file://` — a folder as a bucket, durable and safe among processes.
+
+Invariants:
+
+- An object appears whole or not at all: it is written to a temporary file, which is fsynced and
+  then *linked* to its name. The link is the put-if-absent: it fails if the name is taken.
+- After a put returns, the object survives a power failure: the folder's entry is fsynced too, and
+  so is the entry of every folder that had to be made.
+- Nothing is written in place, so a reader never sees a partial object.
+
+Crash points: before the link, a stray temporary file, which `abort_uploads` removes; after the
+link, the object, whole. If the fsync of a folder fails, the kernel may have dropped what was to be
+written and report success the next time: the handle refuses everything from then on, and after a
+link the outcome is unknown.
+
+`?fsync=off` skips every fsync: still atomic and safe among processes, not safe against power loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from typing_extensions import Buffer
+
+from reef.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    BucketNotFoundError,
+    IncompleteError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+    UnsupportedStoreError,
+)
+from reef.store._base import ObjectMeta, Store, as_view
+from reef.store._ranges import check_range
+from reef.types import check_object_key, check_prefix
+
+TEMPORARY = ".tmp~"  # no object can be called that: keys have no "~"
+
+
+_NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
+class FileStore(Store):
+    """A folder on a local file system that has hard links."""
+
+    def __init__(self, root: str | Path, *, fsync: bool = True) -> None:
+        self.root = os.path.abspath(root)
+        if self.root == "/":
+            raise InvalidInputError.of("root", "/", "a folder below /, as in /data/bucket")
+        super().__init__(f"file://{self.root}" + ("" if fsync else "?fsync=off"), concurrency=1)
+        self._fsync = fsync
+        self._failed = ""
+        self._known_folders: set[str] = set()
+
+    def put_if_absent(self, key: str, data: Buffer) -> None:
+        self._create(key, (data,))
+
+    def upload(self, key: str, parts: Iterable[Buffer]) -> None:
+        self._create(key, parts)
+
+    def abort_uploads(self, before_us: int) -> Sequence[str]:
+        """Remove temporary files last written before that time: their writers are gone."""
+        self._check_usable()
+        self._check_root()
+        removed = []
+        with self._explained(TEMPORARY), contextlib.suppress(FileNotFoundError):
+            for entry in sorted(os.scandir(self._path(TEMPORARY)), key=lambda e: e.name):
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat().st_mtime_ns // 1000 < before_us:
+                        os.unlink(entry.path)
+                        removed.append(f"{TEMPORARY}/{entry.name}")
+        return removed
+
+    def get(self, key: str) -> bytes:
+        path = self._object(key)
+        with self._explained(key), open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_range(start, length)
+        path = self._object(key)
+        with self._explained(key), open(path, "rb", buffering=0) as file:
+            there = os.fstat(file.fileno()).st_size - start
+            if there < length:
+                raise IncompleteError(key, start, f"{length} bytes", f"{max(there, 0)}")
+            data = os.pread(file.fileno(), length, start)
+            while 0 < len(data) < length:  # one call reads 2 GiB at most
+                more = os.pread(file.fileno(), length - len(data), start + len(data))
+                if not more:
+                    break
+                data += more
+        if len(data) != length:
+            raise IncompleteError(key, start, f"{length} bytes", f"{len(data)}")
+        return data
+
+    def head(self, key: str) -> ObjectMeta:
+        path = self._object(key)
+        with self._explained(key):
+            found = os.stat(path)
+            if stat.S_ISDIR(found.st_mode):
+                raise NotFoundError(f"{key!r} is not in {self.url}")
+            return _meta(key, found)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
+        self._check_usable()
+        folder = check_prefix(prefix)
+        self._check_root()
+        with self._explained(prefix):
+            yield from self._walk(folder, start_after)
+
+    def delete(self, key: str) -> None:
+        path = self._object(key)
+        with self._explained(key):
+            try:
+                os.unlink(path)
+            except _NOT_THERE:
+                self._check_root()
+
+    def __reduce__(self) -> tuple[partial[FileStore], tuple[str]]:
+        return partial(FileStore, fsync=self._fsync), (self.root,)
+
+    # How an object comes to be.
+
+    def _create(self, key: str, parts: Iterable[Buffer]) -> None:
+        path = self._object(key)
+        folder = os.path.dirname(path)
+        with self._explained(key):
+            temporary = self._path(f"{TEMPORARY}/{uuid.uuid4().hex}")
+            try:
+                self._make_folder(self._path(TEMPORARY))
+                self._make_folder(folder)
+                self._write(temporary, parts)
+                self._link(temporary, path, key)
+            except NotADirectoryError:
+                raise self._clash(key) from None
+            except FileNotFoundError as error:
+                self._known_folders.clear()
+                raise UnavailableError(
+                    f"{self.url}: a folder was removed while {key!r} was written; retry"
+                ) from error
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+        try:
+            self._sync_folder(folder)
+        except OSError as error:
+            raise OutcomeUnknownError(key, self._failed or str(error)) from error
+
+    def _link(self, temporary: str, path: str, key: str) -> None:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            if os.path.isdir(path):
+                raise self._clash(key) from None
+            raise AlreadyExistsError(f"{key!r} exists in {self.url}") from None
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP):
+                raise UnsupportedStoreError(
+                    f"{self.url}: this file system has no hard links; use one that has"
+                ) from error
+            raise
+
+    def _write(self, path: str, parts: Iterable[Buffer]) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            for part in parts:
+                left = as_view(part)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            if self._fsync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _make_folder(self, path: str) -> None:
+        """Make `path` and what is missing above it in the bucket, and make that durable.
+
+        A folder that another process has just made may not be durable yet, so every entry from
+        the bucket down is synced the first time this handle comes by.
+        """
+        if path in self._known_folders:
+            return
+        self._check_root()
+        chain = [path]
+        while chain[-1] != self.root:
+            chain.append(os.path.dirname(chain[-1]))
+        for folder in reversed(chain):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
+            self._sync_folder(os.path.dirname(folder))
+        self._known_folders.add(path)
+
+    def _sync_folder(self, path: str) -> None:
+        if not self._fsync:
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            self._failed = f"the fsync of {path!r} failed ({error.strerror})"
+            raise
+        finally:
+            os.close(descriptor)
+
+    # How objects are found.
+
+    def _walk(self, folder: str, start_after: str) -> Iterator[ObjectMeta]:
+        """Yield what lies under `folder` in the byte order of whole keys, above `start_after`."""
+        try:
+            with os.scandir(self._path(folder)) as entries:
+                names = sorted(e.name + "/" if e.is_dir() else e.name for e in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        # What sorts below `start_after` without being a folder above it cannot hold what is asked.
+        if start_after > folder:
+            if not start_after.startswith(folder):
+                return
+            first = start_after[len(folder) :].split("/", 1)[0]
+            names = names[bisect_left(names, first) :]
+        for name in names:
+            key = folder + name
+            if name.endswith("/"):
+                if key != f"{TEMPORARY}/":
+                    yield from self._walk(key, start_after)
+            elif key > start_after:
+                with contextlib.suppress(FileNotFoundError):
+                    yield _meta(key, os.stat(self._path(key)))
+
+    def _object(self, key: str) -> str:
+        self._check_usable()
+        return self._path(check_object_key(key))
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}/{key}"
+
+    # What goes wrong, said clearly.
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise UnavailableError(f"{self.url} was closed because {self._failed}; open it again")
+
+    def _check_root(self) -> None:
+        parent = os.path.dirname(self.root)
+        if not os.path.isdir(parent):
+            raise BucketNotFoundError(
+                f"{self.url}: the folder {parent!r} does not exist; create it, or fix the URL"
+            )
+        if os.path.exists(self.root) and not os.path.isdir(self.root):
+            raise BucketNotFoundError(f"{self.url} is a file, not a folder; fix the URL")
+
+    def _clash(self, key: str) -> InvalidInputError:
+        allowed = "on file:// an object cannot have the name of a folder, nor lie below an object"
+        return InvalidInputError.of("object key", key, allowed)
+
+    @contextlib.contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except _NOT_THERE:
+            self._check_root()
+            raise NotFoundError(f"{key!r} is not in {self.url}") from None
+        except PermissionError as error:
+            raise AccessDeniedError(
+                f"{self.url}: no permission for {key!r} ({error.strerror}); "
+                "check the owner and mode of the folder"
+            ) from error
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = "free some space" if full else "check the disk, then retry"
+            raise UnavailableError(f"{self.url}: {key!r}: {error.strerror}; {advice}") from error
+
+
+def _meta(key: str, stat: os.stat_result) -> ObjectMeta:
+    return ObjectMeta(key, stat.st_size, stat.st_mtime_ns // 1000)

@@ -1,0 +1,208 @@
+"""`open_store`: the store behind a URL."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from obstore.exceptions import BaseError
+
+from reef.clock import Clock, SystemClock
+from reef.errors import InvalidInputError
+from reef.settings import parse_bytes, parse_choice, parse_flag, parse_int, parse_seconds
+from reef.store._base import CONCURRENCY_DEFAULT, MERGE_GAP_BYTES_DEFAULT, Store
+from reef.store._file import FileStore
+from reef.store._memory import MemoryStore
+from reef.store._remote import PART_BYTES_DEFAULT, RemoteStore
+from reef.store._s3_uploads import abort_s3_uploads
+from reef.store._url import StoreURL, parse_url, without_secrets
+
+_REPEATS = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+_ONCE = {"max_retries": 0}
+
+_ENDPOINT = re.compile(
+    r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[A-Za-z0-9._/-]*)?"
+)
+
+# URL option -> obstore's own name for it.
+_S3 = {
+    "region": "region",
+    "access_key_id": "access_key_id",
+    "secret_access_key": "secret_access_key",
+    "session_token": "token",
+}
+_GS = {"service_account": "service_account", "application_credentials": "application_credentials"}
+_AZ = {
+    name: name
+    for name in (
+        "account_name",
+        "account_key",
+        "sas_key",
+        "client_id",
+        "client_secret",
+        "tenant_id",
+    )
+}
+
+
+def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | None = None) -> Store:
+    """Open the store that `url` names. Sends no request; a missing bucket shows at the first one.
+
+    Raises InvalidInputError for a URL, an option or a value that cannot be.
+    """
+    parsed = parse_url(url)
+    clock = clock or SystemClock()
+    if parsed.scheme == "file":
+        return FileStore(parsed.path, fsync=parse_flag("fsync", parsed.options.get("fsync", "on")))
+    if parsed.scheme == "memory":
+        return MemoryStore(parsed.bucket, parsed.path, clock=clock)
+    remote = _open_remote(parsed, url)
+    if (
+        parse_choice("cas", parsed.options.get("cas", "native"), ("native", "two-phase"))
+        == "native"
+    ):
+        if "cas_store" in parsed.options:
+            raise InvalidInputError.of("cas_store", "...", "only together with cas=two-phase")
+        return remote
+    from reef.store._records import Records
+    from reef.store._two_phase import TwoPhaseStore
+
+    if "cas_store" not in parsed.options:
+        raise InvalidInputError.of(
+            "cas_store", None, "the SQLAlchemy URL of a transactional store that all clients share"
+        )
+    records = Records(parsed.options["cas_store"], bucket=parsed.shown)
+    return TwoPhaseStore(
+        remote,
+        records,
+        clock=clock,
+        rng=rng or random.SystemRandom(),
+        reopen=partial(open_store, url),
+    )
+
+
+def _open_remote(url: StoreURL, source: str) -> RemoteStore:
+    options = url.options
+    make = {"s3": _s3_client, "gs": _gs_client, "az": _az_client}[url.scheme](url)
+    try:
+        single, repeating = make(retry_config=_ONCE), make(retry_config=_REPEATS)
+    except BaseError as error:
+        why = str(error).split("\n", 1)[0]
+        raise InvalidInputError.of("URL", url.shown, f"options that fit ({why})") from error
+    return RemoteStore(
+        url.shown,
+        single=single,
+        repeating=repeating,
+        prefix=url.path,
+        reopen=partial(open_store, source),
+        abort=partial(abort_s3_uploads, url) if url.scheme == "s3" else _nothing_to_abort,
+        part_bytes=parse_bytes(
+            "part_bytes", options.get("part_bytes", PART_BYTES_DEFAULT), 5 << 20, 1 << 30
+        ),
+        concurrency=parse_int(
+            "concurrency", options.get("concurrency", CONCURRENCY_DEFAULT), 1, 256
+        ),
+        merge_gap_bytes=parse_bytes(
+            "merge_gap_bytes", options.get("merge_gap_bytes", MERGE_GAP_BYTES_DEFAULT), 0, 1 << 30
+        ),
+    )
+
+
+def _nothing_to_abort(_prefix: str, _before_us: int) -> Sequence[str]:
+    """Azure drops uncommitted blocks after a week; on GCS it takes a lifecycle rule."""
+    return ()
+
+
+def _s3_client(url: StoreURL) -> Callable[..., Any]:
+    from obstore.store import S3Store
+
+    options: dict[str, Any] = {
+        **_chosen(url.options, _S3),
+        "conditional_put": "etag",
+        "virtual_hosted_style_request": parse_flag(
+            "virtual_hosted_style", url.options.get("virtual_hosted_style", "off")
+        ),
+        "client_options": _client_options(url, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")),
+        **_endpoint(url, "endpoint"),
+    }
+    profile = url.options.get("profile") or os.environ.get("AWS_PROFILE")
+    if profile and "access_key_id" not in options and not os.environ.get("AWS_ACCESS_KEY_ID"):
+        options["credential_provider"] = _profile(profile)
+    return partial(S3Store, url.bucket, **options)
+
+
+def _gs_client(url: StoreURL) -> Callable[..., Any]:
+    from obstore.store import GCSStore
+
+    return partial(
+        GCSStore,
+        url.bucket,
+        client_options=_client_options(url, ()),
+        **_chosen(url.options, _GS),
+        **_endpoint(url, "base_url"),
+    )
+
+
+def _az_client(url: StoreURL) -> Callable[..., Any]:
+    from obstore.store import AzureStore
+
+    return partial(
+        AzureStore,
+        url.bucket,
+        client_options=_client_options(url, ("AZURE_STORAGE_ENDPOINT",)),
+        **_chosen(url.options, _AZ),
+        **_endpoint(url, "endpoint"),
+    )
+
+
+def _chosen(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+    return {theirs: options[ours] for ours, theirs in names.items() if ours in options}
+
+
+def _endpoint(url: StoreURL, name: str) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    if "skip_signature" in url.options:
+        chosen["skip_signature"] = parse_flag("skip_signature", url.options["skip_signature"])
+    if "endpoint" in url.options:
+        chosen[name] = url.options["endpoint"]
+    return chosen
+
+
+def _client_options(url: StoreURL, variables: Sequence[str]) -> Any:
+    """Plain HTTP is allowed exactly when somebody wrote an endpoint that says http://."""
+    named = [url.options.get("endpoint"), *(os.environ.get(name) or None for name in variables)]
+    endpoint = next((found for found in named if found is not None), None)
+    if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+        raise InvalidInputError.of(
+            "endpoint", without_secrets(endpoint), "http:// or https://, a host, a port, a path"
+        )
+    return {
+        "allow_http": endpoint is not None and endpoint.startswith("http://"),
+        "timeout": _duration(url, "timeout", "30s"),
+        "connect_timeout": _duration(url, "connect_timeout", "5s"),
+    }
+
+
+def _duration(url: StoreURL, name: str, default: str) -> timedelta:
+    return timedelta(seconds=parse_seconds(name, url.options.get(name, default), low=0.001))
+
+
+def _profile(name: str) -> Any:
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise InvalidInputError.of(
+            "profile", name, "boto3 to read profiles: pip install 'reefdb[s3]'"
+        ) from None
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=name))
+    except Exception as error:
+        raise InvalidInputError.of(
+            "profile", name, f"a profile with credentials: {error}"
+        ) from error

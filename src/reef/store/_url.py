@@ -1,0 +1,142 @@
+"""From a URL to a store: which options there are, and clear refusals for everything else.
+
+Credentials may come in the URL or from the variables that the services' own tools read. They are
+kept out of `Store.url`, of every message and of every log line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from reef.errors import InvalidInputError
+from reef.types import check_object_key
+
+SCHEMES = ("file", "memory", "s3", "gs", "az")
+
+_COMMON = ("cas", "cas_store", "concurrency", "merge_gap_bytes", "part_bytes")
+_HTTP = ("timeout", "connect_timeout", "endpoint", "skip_signature")
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "file": ("fsync",),
+    "memory": (),
+    "s3": (
+        *_COMMON,
+        *_HTTP,
+        "region",
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "profile",
+        "virtual_hosted_style",
+    ),
+    "gs": (*_COMMON, *_HTTP, "service_account", "application_credentials"),
+    "az": (
+        *_COMMON,
+        *_HTTP,
+        "account_name",
+        "account_key",
+        "sas_key",
+        "client_id",
+        "client_secret",
+        "tenant_id",
+    ),
+}
+# A name that starts or ends with anything but a letter or a digit is refused by every service.
+_BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9._-]{1,61})[a-z0-9]")
+_MEMORY = re.compile(r"[A-Za-z0-9._-]{0,64}")
+
+
+@dataclass(frozen=True)
+class StoreURL:
+    """A URL taken apart: nothing has been opened yet."""
+
+    scheme: str
+    bucket: str
+    path: str
+    """For `file` the folder; otherwise the prefix, "" or ending in "/"."""
+    options: Mapping[str, str]
+
+    @property
+    def shown(self) -> str:
+        """The URL for people: no options but the harmless, so no credentials."""
+        if self.scheme == "file":
+            return f"file://{self.path}"
+        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
+
+
+def parse_url(url: str) -> StoreURL:
+    """Take a store's URL apart. Raises InvalidInputError that names what is wrong with it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidInputError.of("URL", without_secrets(url), f"a URL ({error})") from None
+    if parts.scheme not in SCHEMES:
+        raise InvalidInputError.of(
+            "URL",
+            without_secrets(url),
+            "it starts with " + ", ".join(f"{s}://" for s in SCHEMES),
+        )
+    if parts.username is not None or parts.fragment:
+        raise InvalidInputError.of(
+            "URL",
+            f"{parts.scheme}://...",
+            "no user, password or #fragment; credentials go into options or variables",
+        )
+    options = _parse_options(parts.scheme, parts.query)
+    if parts.scheme == "file":
+        return StoreURL("file", "", _file_path(parts.netloc, unquote(parts.path)), options)
+    allowed = _MEMORY if parts.scheme == "memory" else _BUCKET
+    if not allowed.fullmatch(parts.netloc):
+        raise InvalidInputError.of(
+            "bucket",
+            parts.netloc,
+            "at most 64 of A-Z a-z 0-9 . _ -, as in memory://trial"
+            if parts.scheme == "memory"
+            else "3 to 63 of a-z 0-9 . _ -, between letters or digits, as in s3://my-bucket/prefix",
+        )
+    prefix = unquote(parts.path).strip("/")
+    return StoreURL(
+        parts.scheme, parts.netloc, f"{check_object_key(prefix)}/" if prefix else "", options
+    )
+
+
+def _parse_options(scheme: str, query: str) -> dict[str, str]:
+    fields = [field.partition("=") for field in query.split("&")] if query else []
+    if not all(name and equals for name, equals, _ in fields):
+        raise InvalidInputError.of(
+            "URL options", "?...", "name=value pairs joined by '&', values percent-encoded"
+        )
+    # A "+" stays one: it is no blank in a URL's path either, and secrets have them.
+    pairs = [(unquote(name), unquote(value)) for name, _, value in fields]
+    options = dict(pairs)
+    if len(options) != len(pairs):
+        raise InvalidInputError.of("URL options", sorted(n for n, _ in pairs), "each name once")
+    for name in options:
+        if name not in OPTIONS[scheme]:
+            raise InvalidInputError.of(
+                f"option of {scheme}://",
+                name,
+                "one of " + (", ".join(sorted(OPTIONS[scheme])) or "none"),
+            )
+    return options
+
+
+def _file_path(host: str, path: str) -> str:
+    if host not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+        raise InvalidInputError.of(
+            "URL",
+            f"file://{host}{path}",
+            "an absolute path after three slashes: file:///data/bucket",
+        )
+    path = os.path.normpath(path).replace("//", "/")
+    if path == "/":
+        raise InvalidInputError.of("URL", "file:///", "a folder below /, as in file:///data/bucket")
+    return path
+
+
+def without_secrets(url: str) -> str:
+    """Return what can be shown of a URL that was refused: no options, user or password."""
+    return re.sub(r".*@", "...@", url.split("?", 1)[0], flags=re.DOTALL)

@@ -1,0 +1,29 @@
+"""Wrappers around any store, for tests of what is built on one.
+
+CountingStore   counts requests and bytes
+LatencyStore    makes requests wait, on a clock that the test owns
+FaultyStore     loses replies, stalls, refuses, damages and forgets, by plan or by chance
+ManualClock     a clock that moves only when it is slept on
+
+They can be stacked: `CountingStore(FaultyStore(MemoryStore()))` counts what the code under test
+asks for, `FaultyStore(CountingStore(MemoryStore()))` what reaches the store.
+"""
+
+from reef.testing._clock import ManualClock
+from reef.testing._counting import CountingStore, Counts
+from reef.testing._faults import Fault, FaultKind, FaultyStore, Fired
+from reef.testing._latency import LatencyStore
+from reef.testing._wrapper import Operation, WrapperStore
+
+__all__ = [
+    "CountingStore",
+    "Counts",
+    "Fault",
+    "FaultKind",
+    "FaultyStore",
+    "Fired",
+    "LatencyStore",
+    "ManualClock",
+    "Operation",
+    "WrapperStore",
+]

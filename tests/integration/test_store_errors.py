@@ -1,0 +1,330 @@
+"""What goes wrong before anything works, on real servers: one clear error each, and no secret in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import random
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from reef.clock import SystemClock
+from reef.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ReefError,
+    UnavailableError,
+)
+from reef.settings import Settings
+from reef.store import Store, create, open_store
+from tests.servers import (
+    ACCESS_KEY_ID,
+    LOOPBACK,
+    REGION,
+    SECRET_ACCESS_KEY,
+    Azurite,
+    Moto,
+    S3Server,
+    SeaweedFS,
+)
+
+pytestmark = pytest.mark.servers
+
+KEY = "wal/1"
+WRONG = "wrong/S3CR3T+value=="
+WRONG_AZURE = base64.b64encode(b"S3CR3T key of thirty-two bytes..").decode()
+
+
+def requests_of(store: Store) -> dict[str, Callable[[], object]]:
+    return {
+        "put_if_absent": lambda: store.put_if_absent(KEY, b"1"),
+        "upload": lambda: store.upload(KEY, [b"1"]),
+        "get": lambda: store.get(KEY),
+        "get_range": lambda: store.get_range(KEY, 0, 1),
+        "head": lambda: store.head(KEY),
+        "list": lambda: list(store.list()),
+        "delete": lambda: store.delete(KEY),
+    }
+
+
+@contextmanager
+def one_error(kind: type[ReefError], says: str, *secrets: str) -> Iterator[None]:
+    """Check that exactly that kind is raised, that it says so, and that it shows no secret."""
+    with pytest.raises(ReefError) as caught:
+        yield
+    assert type(caught.value) is kind, repr(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    for secret in secrets:
+        for form in (secret, quote(secret, safe=""), quote(secret)):
+            assert form not in shown
+
+
+def s3_options(server: S3Server, **changed: str) -> str:
+    options = {
+        "endpoint": server.endpoint,
+        "region": REGION,
+        "access_key_id": ACCESS_KEY_ID,
+        "secret_access_key": SECRET_ACCESS_KEY,
+        **changed,
+    }
+    return urlencode(options, quote_via=quote)
+
+
+def closed_port() -> int:
+    """Return a port that was just free, so that nobody listens there."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+# A missing bucket
+
+
+@pytest.mark.parametrize("asked", ["put_if_absent", "upload", "get", "get_range", "list", "delete"])
+def test_a_missing_bucket_on_s3(moto: Moto, asked: str) -> None:
+    store = open_store(moto.url("no-such-bucket"))
+    says = "s3://no-such-bucket: there is no such bucket; create it, or fix the URL"
+    with one_error(BucketNotFoundError, says, SECRET_ACCESS_KEY):
+        requests_of(store)[asked]()
+
+
+@pytest.mark.parametrize("asked", ["get", "get_range", "list", "delete"])
+def test_a_missing_bucket_on_seaweedfs(seaweedfs: SeaweedFS, asked: str) -> None:
+    """Not PUTs: there, SeaweedFS makes the bucket."""
+    store = open_store(seaweedfs.url("no-such-bucket"))
+    with one_error(BucketNotFoundError, "there is no such bucket", SECRET_ACCESS_KEY):
+        requests_of(store)[asked]()
+
+
+@pytest.mark.parametrize("asked", ["put_if_absent", "upload", "get", "get_range", "list"])
+def test_a_missing_container_on_azure(azurite: Azurite, asked: str) -> None:
+    store = open_store(azurite.url("no-such-container"))
+    with one_error(BucketNotFoundError, "there is no such bucket", Azurite.account_key):
+        requests_of(store)[asked]()
+
+
+@pytest.mark.parametrize("server_name", ["seaweedfs", "moto"])
+def test_discarding_uploads_in_a_missing_bucket(
+    request: pytest.FixtureRequest, server_name: str
+) -> None:
+    server: S3Server = request.getfixturevalue(server_name)
+    store = open_store(server.url("no-such-bucket-2"))
+    with one_error(BucketNotFoundError, "there is no such bucket", SECRET_ACCESS_KEY):
+        store.abort_uploads(2**53)
+
+
+def test_creating_in_a_missing_bucket_is_that_error_and_not_unknown(moto: Moto) -> None:
+    with one_error(BucketNotFoundError, "there is no such bucket", SECRET_ACCESS_KEY):
+        create_in(open_store(moto.url("no-such-bucket")))
+
+
+# A refused credential
+
+
+@pytest.mark.parametrize("asked", ["put_if_absent", "upload", "get", "get_range", "head", "list"])
+@pytest.mark.parametrize(
+    "wrong", [{"secret_access_key": WRONG}, {"access_key_id": "NOBODY"}], ids=["secret", "id"]
+)
+def test_a_wrong_credential_on_s3(seaweedfs: SeaweedFS, wrong: dict[str, str], asked: str) -> None:
+    store = open_store(f"s3://{seaweedfs.shared_bucket}?{s3_options(seaweedfs, **wrong)}")
+    with one_error(AccessDeniedError, "check the credentials", WRONG, SECRET_ACCESS_KEY):
+        requests_of(store)[asked]()
+    assert WRONG not in repr(store) + store.url
+
+
+@pytest.mark.parametrize("asked", ["put_if_absent", "upload", "get", "list"])
+def test_a_malformed_credential_on_s3(seaweedfs: SeaweedFS, asked: str) -> None:
+    options = s3_options(seaweedfs, access_key_id="a/b/c")
+    store = open_store(f"s3://{seaweedfs.shared_bucket}?{options}")
+    with one_error(AccessDeniedError, "check the credentials", SECRET_ACCESS_KEY):
+        requests_of(store)[asked]()
+
+
+def test_deleting_with_a_wrong_credential_on_s3(seaweedfs: SeaweedFS) -> None:
+    good = open_store(seaweedfs.fresh_url())
+    good.put_if_absent(KEY, b"1")
+    place = good.url.removeprefix("s3://")
+    bad = open_store(f"s3://{place}?{s3_options(seaweedfs, secret_access_key=WRONG)}")
+    with one_error(AccessDeniedError, "check the credentials", WRONG):
+        bad.delete(KEY)
+    assert good.get(KEY) == b"1"
+
+
+def test_discarding_uploads_with_a_wrong_credential(seaweedfs: SeaweedFS) -> None:
+    options = s3_options(seaweedfs, secret_access_key=WRONG)
+    store = open_store(f"s3://{seaweedfs.shared_bucket}?{options}")
+    with one_error(AccessDeniedError, "check the credentials", WRONG):
+        store.abort_uploads(2**53)
+
+
+@pytest.mark.parametrize("asked", ["put_if_absent", "upload", "get", "get_range", "head", "list"])
+def test_a_wrong_key_on_azure(azurite: Azurite, asked: str) -> None:
+    store = open_store(azurite_url(azurite, account_key=WRONG_AZURE))
+    with one_error(AccessDeniedError, "check the credentials", WRONG_AZURE, "S3CR3T"):
+        requests_of(store)[asked]()
+
+
+@pytest.mark.parametrize("asked", ["put_if_absent", "get", "head", "list"])
+def test_a_wrong_signature_in_the_url_on_azure(azurite: Azurite, asked: str) -> None:
+    """A shared access signature travels in every request's URL: errors must not repeat it."""
+    store = open_store(azurite_url(azurite, sas_key=sas(WRONG_AZURE)))
+    signature = sas(WRONG_AZURE).rpartition("sig=")[2]
+    with one_error(AccessDeniedError, "check the credentials", signature):
+        requests_of(store)[asked]()
+    assert signature not in repr(store) + store.url
+
+
+def test_a_right_signature_in_the_url_works_on_azure(azurite: Azurite) -> None:
+    container = azurite.make_bucket(f"sas-{random.SystemRandom().randrange(10**9)}")
+    store = open_store(azurite_url(azurite, container, sas_key=sas(Azurite.account_key)))
+    store.put_if_absent(KEY, b"1")
+    assert store.get(KEY) == b"1"
+
+
+def test_creating_with_a_wrong_credential_is_that_error_and_not_unknown(
+    seaweedfs: SeaweedFS,
+) -> None:
+    options = s3_options(seaweedfs, secret_access_key=WRONG)
+    with one_error(AccessDeniedError, "check the credentials", WRONG):
+        create_in(open_store(f"s3://{seaweedfs.shared_bucket}?{options}"))
+
+
+# Nobody there
+
+
+@pytest.mark.parametrize("asked", [*requests_of(open_store("memory://"))])
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+def test_a_refused_connection(scheme: str, asked: str) -> None:
+    store = open_store(nowhere(scheme))
+    with one_error(UnavailableError, "check the endpoint and retry", WRONG, WRONG_AZURE):
+        requests_of(store)[asked]()
+
+
+def test_discarding_uploads_with_a_refused_connection() -> None:
+    with one_error(UnavailableError, "retry", WRONG):
+        open_store(nowhere("s3")).abort_uploads(2**53)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+def test_creating_with_a_refused_connection_is_unknown(scheme: str) -> None:
+    """Nothing says that the request did not get through before."""
+    with one_error(OutcomeUnknownError, "reading it back failed", WRONG, WRONG_AZURE):
+        create_in(open_store(nowhere(scheme)))
+
+
+def test_a_server_that_never_answers_is_given_up(seaweedfs: SeaweedFS) -> None:
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        endpoint = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
+        options = s3_options(seaweedfs, endpoint=endpoint, timeout="100ms")
+        store = open_store(f"s3://bucket?{options}")
+        for asked in ("put_if_absent", "get"):
+            with one_error(UnavailableError, "retry", SECRET_ACCESS_KEY):
+                requests_of(store)[asked]()
+
+
+def test_a_server_that_speaks_something_else_is_no_store() -> None:
+    with socket.create_server((LOOPBACK, 0)) as other:
+        options = {"endpoint": f"http://{LOOPBACK}:{other.getsockname()[1]}", "timeout": "2s"}
+        store = open_store(f"s3://bucket?skip_signature=on&{urlencode(options)}")
+        with greeting(other, b"220 mail.example ESMTP\r\n"), one_error(UnavailableError, "retry"):
+            store.put_if_absent(KEY, b"1")
+
+
+# Where credentials come from
+
+
+def test_the_services_usual_variables_are_read(
+    seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    place = seaweedfs.fresh_url().split("?")[0]
+    store = open_store(place)
+    store.put_if_absent(KEY, b"1")
+    assert store.get(KEY) == b"1"
+    assert list(store.abort_uploads(2**53)) == []
+    # What the URL says comes before the variables.
+    with one_error(AccessDeniedError, "check the credentials", WRONG):
+        open_store(
+            f"{place}?access_key_id={ACCESS_KEY_ID}&secret_access_key={quote(WRONG, safe='')}"
+        ).get(KEY)
+
+
+def test_azures_usual_variables_are_read(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", Azurite.account)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", Azurite.account_key)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azurite.endpoint)
+    store = open_store(azurite.fresh_url().split("?")[0])
+    store.put_if_absent(KEY, b"1")
+    assert store.get(KEY) == b"1"
+
+
+def test_a_missing_object_is_not_a_missing_bucket(moto: Moto, azurite: Azurite) -> None:
+    for url in (moto.fresh_url(), azurite.fresh_url()):
+        with one_error(NotFoundError, "'wal/1' is not in"):
+            open_store(url).get(KEY)
+
+
+def create_in(store: Store) -> None:
+    create(
+        store,
+        KEY,
+        b"0123456789abcdef",
+        nonce=b"0123456789abcdef",
+        is_collected=lambda: False,
+        settings=Settings(),
+        clock=SystemClock(),
+        rng=random.Random(1),
+    )
+
+
+def nowhere(scheme: str) -> str:
+    endpoint = f"http://{LOOPBACK}:{closed_port()}"
+    options = {"endpoint": endpoint, "access_key_id": "id", "secret_access_key": WRONG}
+    if scheme == "az":
+        options = {"endpoint": f"{endpoint}/a", "account_name": "a", "account_key": WRONG_AZURE}
+    return f"{scheme}://bucket?{urlencode(options, quote_via=quote)}"
+
+
+def azurite_url(server: Azurite, container: str = "", **credential: str) -> str:
+    options = {"endpoint": server.endpoint, "account_name": Azurite.account, **credential}
+    place = container or server.shared_bucket
+    return f"az://{place}?{urlencode(options, quote_via=quote)}"
+
+
+def sas(key: str) -> str:
+    """Return a shared access signature of the account, signed with `key`."""
+    fields = {"sv": "2021-12-02", "ss": "b", "srt": "sco", "sp": "rwdlac", "se": "2099-01-01"}
+    signed = [Azurite.account, fields["sp"], fields["ss"], fields["srt"], "", fields["se"]]
+    text = "\n".join([*signed, "", "", fields["sv"], "", ""])
+    digest = hmac.digest(base64.b64decode(key), text.encode(), hashlib.sha256)
+    return urlencode({**fields, "sig": base64.b64encode(digest).decode()})
+
+
+@contextmanager
+def greeting(listener: socket.socket, text: bytes) -> Iterator[None]:
+    """Answer whoever connects with `text`, and hang up."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(text)
+            connection.recv(65536)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield
+    thread.join(30)

@@ -1,0 +1,310 @@
+"""The shape of the code: imports point downward, and time and chance come from outside.
+
+Each rule is a function from a module's source to what is wrong with it, and each is shown to catch
+a made-up violation.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+# From the ground up. A module imports from lower layers and from its own package only.
+LAYERS = (
+    ("errors", "types", "clock", "settings"),
+    ("store",),
+    ("format",),
+    ("log", "manifest", "segment", "gc"),
+    ("engine",),
+    ("documents", "pages", "kv", "tiered"),
+    ("pipeline", "spark"),
+    ("cli", "server"),
+    ("__main__",),
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+GROUND = frozenset(LAYERS[0])
+TOP = frozenset({"cli", "server", "__main__"})
+TESTING_REACHES = RANK["store"]
+
+# Third-party packages that only some may import.
+RESERVED = {
+    "pyspark": {"pipeline", "spark"},
+    "typer": TOP,
+    "click": TOP,
+    "rich": TOP,
+    "obstore": {"store"},
+    "sqlalchemy": {"store"},
+    "boto3": {"store"},
+    "botocore": {"store"},
+}
+
+NAMES_THAT_SAY_NOTHING = frozenset({"utils", "util", "helpers", "helper", "manager", "common"})
+
+# What must come from an injected Clock or random.Random.
+AMBIENT = (
+    "time.time",
+    "time.time_ns",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.perf_counter_ns",
+    "time.sleep",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.datetime.today",
+    "datetime.date.today",
+    "random.*",
+    "secrets.*",
+    "uuid.uuid1",
+    "uuid.uuid4",
+    "os.urandom",
+)
+# Classes to be injected, not sources.
+INJECTED = frozenset({"random.Random", "random.SystemRandom"})
+AMBIENT_ALLOWED = {
+    ("reef.clock", "time.time_ns"): "this is the clock",
+    ("reef.clock", "time.monotonic"): "this is the clock",
+    ("reef.clock", "time.sleep"): "this is the clock",
+    ("reef.store._file", "uuid.uuid4"): "names of temporary files, which no other process may "
+    "choose even if it was given the same seed",
+}
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Yield the name and the source of every module of Reef."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = list(path.relative_to(SOURCE).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        yield ".".join(parts), path.read_text(encoding="utf-8")
+
+
+def package_of(module: str) -> str:
+    """Return the part of Reef that a module belongs to: "store" of "reef.store._base"."""
+    return [*module.split("."), ""][1]
+
+
+def imports(source: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (level, module, name) of every import, wherever it stands; name is "" for plain ones."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield 0, alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.level, node.module or "", alias.name
+
+
+def imported_packages(source: str) -> Iterator[str]:
+    """Yield the parts of Reef that are imported; "" is the package `reef` itself."""
+    for _, module, name in imports(source):
+        if module == "reef":
+            yield name if name in RANK or name == "testing" else ""
+        elif module.startswith("reef."):
+            yield package_of(module)
+
+
+def upward_imports(module: str, source: str) -> list[str]:
+    """Imports that do not point downward."""
+    package = package_of(module)
+    return [
+        f"{module} imports {f'reef.{other}' if other else 'reef itself'}"
+        for other in imported_packages(source)
+        if other != package and not may_import(package, other)
+    ]
+
+
+def may_import(package: str, other: str) -> bool:
+    """Return whether a module of `package` may import one of another package."""
+    if package == "":  # reef/__init__.py, the front door
+        return other in RANK and other not in {"pipeline", "spark", *TOP}
+    if other == "":
+        return package in TOP
+    if other == "testing" or other not in RANK:
+        return False
+    if package == "testing":
+        return RANK[other] <= TESTING_REACHES
+    if package not in RANK:
+        return False
+    if (package, other) == ("format", "store"):
+        return False  # bytes <-> objects, no I/O
+    return RANK[other] < RANK[package] or {package, other} <= GROUND
+
+
+def unknown_packages(module: str, _source: str) -> list[str]:
+    """Parts of Reef that have no place in the layers."""
+    package = package_of(module)
+    known = package in RANK or package in ("", "testing")
+    return [] if known else [f"{module}: give {package!r} a place in LAYERS"]
+
+
+def relative_imports(module: str, source: str) -> list[str]:
+    """Imports with leading dots."""
+    return [
+        f"{module} imports {'.' * level}{name}" for level, name, _ in imports(source) if level > 0
+    ]
+
+
+def reserved_imports(module: str, source: str) -> list[str]:
+    """Third-party packages in places that must do without them."""
+    return [
+        f"{module} imports {top}"
+        for top in (name.split(".")[0] for _, name, _ in imports(source))
+        if top in RESERVED and package_of(module) not in RESERVED[top]
+    ]
+
+
+def empty_names(module: str, _source: str) -> list[str]:
+    """Module names that do not say what is inside."""
+    return [
+        f"{module}: {part!r} says nothing"
+        for part in module.split(".")
+        if part.strip("_").lower() in NAMES_THAT_SAY_NOTHING
+    ]
+
+
+def ambient_sources(module: str, source: str) -> list[str]:
+    """Uses of the machine's time or randomness that nobody passed in."""
+    tree = ast.parse(source)
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                known[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    used = {name for node in ast.walk(tree) if (name := dotted(node, known))}
+    return [
+        f"{module} uses {name}"
+        for name in sorted(used)
+        if name not in INJECTED
+        and any(fnmatch.fnmatchcase(name, pattern) for pattern in AMBIENT)
+        and (module, name) not in AMBIENT_ALLOWED
+    ]
+
+
+def dotted(node: ast.AST, known: dict[str, str]) -> str:
+    """Return the full name that an expression or an import stands for, or ""."""
+    if isinstance(node, ast.Name):
+        return known.get(node.id, "")
+    if isinstance(node, ast.Attribute) and (value := dotted(node.value, known)):
+        return f"{value}.{node.attr}"
+    return ""
+
+
+RULES: tuple[Callable[[str, str], list[str]], ...] = (
+    upward_imports,
+    unknown_packages,
+    relative_imports,
+    reserved_imports,
+    empty_names,
+    ambient_sources,
+)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_code_keeps_the_rule(rule: Callable[[str, str], list[str]]) -> None:
+    assert [problem for module, source in modules() for problem in rule(module, source)] == []
+
+
+def test_there_is_code_to_look_at() -> None:
+    found = dict(modules())
+    assert {"reef", "reef.errors", "reef.store", "reef.store._base", "reef.cli"} <= found.keys()
+
+
+def test_every_exception_is_still_needed() -> None:
+    used = {
+        (module, name)
+        for module, source in modules()
+        for name in (name for _, name in AMBIENT_ALLOWED)
+        if name.split(".")[-1] in source
+    }
+    assert AMBIENT_ALLOWED.keys() <= used
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "source"),
+    [
+        (upward_imports, "reef.store._base", "from reef.format import Manifest"),
+        (upward_imports, "reef.store._base", "import reef.engine"),
+        (upward_imports, "reef.store._base", "import reef"),
+        (upward_imports, "reef.store._base", "from reef import connect"),
+        (upward_imports, "reef.store._base", "from reef import cli"),
+        (upward_imports, "reef.store._base", "def f():\n    from reef.log import Log"),
+        (upward_imports, "reef.store._base", "if TYPE_CHECKING:\n    from reef.kv import Kv"),
+        (upward_imports, "reef.format._log", "from reef.store import Store"),
+        (upward_imports, "reef.log", "from reef.manifest import Manifest"),
+        (upward_imports, "reef.engine", "from reef.documents import Documents"),
+        (upward_imports, "reef.pages", "from reef.documents import Documents"),
+        (upward_imports, "reef.spark", "from reef.cli import app"),
+        (upward_imports, "reef.errors", "from reef.store import Store"),
+        (upward_imports, "reef.testing._faulty", "from reef.format import Manifest"),
+        (upward_imports, "reef.engine", "from reef.testing import FaultyStore"),
+        (upward_imports, "reef.cli", "from reef.testing import FaultyStore"),
+        (upward_imports, "reef", "from reef.cli import app"),
+        (upward_imports, "reef", "from reef.spark import source"),
+        (unknown_packages, "reef.odds._ends", ""),
+        (relative_imports, "reef.store._file", "from ._base import Store"),
+        (relative_imports, "reef.store._file", "from . import _base"),
+        (relative_imports, "reef.store._file", "from ..errors import ReefError"),
+        (reserved_imports, "reef", "import pyspark"),
+        (reserved_imports, "reef.store._remote", "from pyspark.sql import SparkSession"),
+        (reserved_imports, "reef.format._log", "def f():\n    import pyspark.sql"),
+        (reserved_imports, "reef.store._check", "import typer"),
+        (reserved_imports, "reef.engine", "from rich.table import Table"),
+        (reserved_imports, "reef.log", "import obstore"),
+        (empty_names, "reef.store._utils", ""),
+        (empty_names, "reef.helpers", ""),
+        (empty_names, "reef.manager._x", ""),
+        (empty_names, "reef.log.common", ""),
+        (ambient_sources, "reef.log", "import time\ntime.sleep(1)"),
+        (ambient_sources, "reef.log", "import time as t\nx = t.time"),
+        (ambient_sources, "reef.log", "from time import sleep as s\ns(1)"),
+        (ambient_sources, "reef.log", "from time import monotonic\nmonotonic()"),
+        (ambient_sources, "reef.log", "import random\nrandom.random()"),
+        (ambient_sources, "reef.log", "import random\nrandom.shuffle([])"),
+        (ambient_sources, "reef.log", "from random import choice\nchoice([1])"),
+        (ambient_sources, "reef.log", "import datetime\ndatetime.datetime.now()"),
+        (ambient_sources, "reef.log", "from datetime import datetime\ndatetime.now(UTC)"),
+        (ambient_sources, "reef.log", "from datetime import datetime as d\nd.utcnow()"),
+        (ambient_sources, "reef.log", "import uuid\nuuid.uuid4()"),
+        (ambient_sources, "reef.log", "import os\nos.urandom(8)"),
+        (ambient_sources, "reef.log", "import secrets\nsecrets.token_hex()"),
+    ],
+)
+def test_a_violation_is_caught(
+    rule: Callable[[str, str], list[str]], module: str, source: str
+) -> None:
+    assert rule(module, source) != []
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "source"),
+    [
+        (upward_imports, "reef.store._file", "from reef.store._base import Store"),
+        (upward_imports, "reef.types", "from reef.clock import Clock"),
+        (upward_imports, "reef.format._log", "from reef.types import U32_MAX"),
+        (upward_imports, "reef.engine", "from reef.store import Store\nimport reef.log"),
+        (upward_imports, "reef.cli", "import reef\nfrom reef.pipeline import compact"),
+        (upward_imports, "reef.testing._faulty", "from reef.store import Store"),
+        (upward_imports, "reef", "from reef.engine import connect"),
+        (reserved_imports, "reef.spark", "import pyspark"),
+        (reserved_imports, "reef.cli._x", "import typer"),
+        (ambient_sources, "reef.log", "import random\ndef f(rng: random.Random): rng.random()"),
+        (ambient_sources, "reef.log", "from datetime import timedelta\ntimedelta(1)"),
+        (ambient_sources, "reef.log", "def f(clock): clock.sleep(1); clock.time()"),
+    ],
+)
+def test_what_is_allowed_passes(
+    rule: Callable[[str, str], list[str]], module: str, source: str
+) -> None:
+    assert rule(module, source) == []

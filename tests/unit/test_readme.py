@@ -1,0 +1,69 @@
+"""What the documents show runs, what they link to exists, and no option is left out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reef import settings
+from reef.cli import app
+from reef.store._url import OPTIONS, SCHEMES
+
+REPO = Path(__file__).resolve().parents[2]
+DOCUMENTS = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglob("*.md"))]
+
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def run(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", source],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_example_runs_once(tmp_path: Path) -> None:
+    (example,) = _PYTHON.findall((REPO / "README.md").read_text(encoding="utf-8"))
+    first = run(example, tmp_path)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout == "[{'_key': b'a', '_tombstone': False, 'title': 'x'}]\n"
+    assert (tmp_path / "bucket/namespaces/products/wal/00000000000000000001.wal").is_file()
+    second = run(example, tmp_path)
+    assert second.returncode == 1
+    assert "ConflictError: 'namespaces/products/wal/" in second.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPO)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, heading in _LINK.findall(document.read_text(encoding="utf-8")):
+        found = (document.parent / target) if target else document
+        assert found.exists(), f"{document.name} links to {target}"
+        if heading:
+            text = found.read_text(encoding="utf-8")
+            titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+            assert heading in anchors, f"{document.name} links to {target}#{heading}"
+
+
+def test_every_option_and_setting_is_documented() -> None:
+    text = (REPO / "docs/stores.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+    wanted = {option for scheme in SCHEMES for option in OPTIONS[scheme]}
+    assert wanted <= rows
+    assert {name for name in vars(settings.Settings()) if name.startswith("cas_")} <= rows
+    assert all(f"`{scheme}://" in text for scheme in SCHEMES)
+
+
+def test_every_command_is_documented() -> None:
+    text = (REPO / "docs/stores.md").read_text(encoding="utf-8")
+    names = [command.name for command in app.registered_commands]
+    assert names
+    assert all(f"reef {name}" in text for name in names)
