@@ -2,7 +2,9 @@ r"""What a segment file is made of.
 
     segment = head, u32 zero, block*, tail
     head    = magic "RFSEG1\0\0", format version u32
-    block   = length u32, crc32c u32, an Arrow IPC record-batch message, compressed or not
+    block   = length u32, crc32c u32 of what follows, codec u8, padding u8, u16 zero,
+              raw length u32, body, so many zeros as padding says: to a multiple of 8
+    body    = an Arrow IPC record-batch message, compressed as a whole unless codec is 0
     tail    = filter section, row index section, column index section, footer, zeros to 8, trailer
     section = length u32, crc32c u32, bytes, zeros to 8
     trailer = footer length u32, crc32c of the footer u32, tail length u64, object bytes u64,
@@ -35,6 +37,10 @@ from reef.format._manifest_model import U32, Count, Level, Lsn, Micros, Positive
 from reef.types import check_namespace
 
 FRAME = struct.Struct("<II")
+BLOCK_HEAD = struct.Struct("<BBHI")
+CODEC_NUMBERS = {"plain": 0, "lz4": 1, "zstd": 2}
+CODECS = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
+BLOCK_RAW_BYTES_MAX = 1 << 30
 TRAILER = struct.Struct("<IIQQ")
 SEAL = struct.Struct("<I4s8s")
 TRAILER_BYTES = TRAILER.size + SEAL.size

@@ -28,7 +28,11 @@ from reef.format._rows import (
     schema_problem,
 )
 from reef.format._segment_model import (
+    BLOCK_HEAD,
+    BLOCK_RAW_BYTES_MAX,
     BLOOM,
+    CODEC_NUMBERS,
+    CODECS,
     COLUMN_INDEX,
     FRAME,
     PREAMBLE_BYTES,
@@ -167,7 +171,8 @@ def decode_segment(
     """Return the tail and the rows of a whole segment, every block checked.
 
     `columns` chooses the columns to decode, in their order; blocks of others are not touched.
-    `run_all` is `map`, or that of an executor, to decode on its threads.
+    `run_all` is `map`, or that of an executor, to decode zstd on its threads. lz4 and plain blocks
+    come at the speed of memory, where threads only get into each other's way.
     """
     whole = pa.py_buffer(data)
     size = whole.size
@@ -183,7 +188,8 @@ def decode_segment(
         if set(names) & set(schema.names):
             decode = partial(_decode_run, whole, list(places), schema, key)
             starts = range(0, len(places), _RUN)
-            batches = [batch for run in run_all(decode, starts) for batch in run]
+            runs = run_all(decode, starts) if tail.footer.codec == "zstd" else map(decode, starts)
+            batches = [batch for run in runs for batch in run]
             table = pa.Table.from_batches(batches, schema)
             found.update(zip(schema.names, table.columns, strict=True))
     schema = pa.schema([tail.schema.field(name) for name in names])
@@ -284,17 +290,32 @@ def _decode_block(block: pa.Buffer, place: Place, schema: pa.Schema, key: str) -
     """Return the rows of a block from its bytes, frame included."""
     if block.size != place.length:
         raise IncompleteError(key, place.offset, f"{place.length} bytes", f"{block.size}")
-    frame = FRAME.unpack(block.slice(0, FRAME.size))
-    body = block.slice(FRAME.size)
-    got = (body.size, crc32c(body))
-    if not frame == got == (place.length - FRAME.size, place.checksum):
+    framed = block.slice(FRAME.size)
+    got = (framed.size, crc32c(framed))
+    if not FRAME.unpack_from(block) == got == (place.length - FRAME.size, place.checksum):
         raise CorruptError(key, place.offset, f"crc32c {place.checksum:08x}", f"{got[1]:08x}")
     with arrow_errors(key, place.offset, "an Arrow record batch"):
-        batch = pa.ipc.read_record_batch(body, schema)
+        batch = pa.ipc.read_record_batch(_decompress(framed, place, key), schema)
         batch.validate(full=True)
     if batch.num_rows != place.rows:
         raise CorruptError(key, place.offset, f"{place.rows} rows", f"{batch.num_rows}")
     return batch
+
+
+def _decompress(framed: pa.Buffer, place: Place, key: str) -> pa.Buffer:
+    """Return the Arrow message of a block from what its frame holds."""
+    codec, padding, zero, raw = BLOCK_HEAD.unpack_from(framed)
+    body_bytes = framed.size - BLOCK_HEAD.size - padding
+    if zero or padding > 7 or body_bytes < 1 or raw > BLOCK_RAW_BYTES_MAX:
+        raise CorruptError(key, place.offset, "a block's head", f"{codec, padding, zero, raw}")
+    if padding and any(memoryview(framed)[-padding:]):
+        raise CorruptError(key, place.offset, f"{padding} zeros at its end", "something else")
+    body = framed.slice(BLOCK_HEAD.size, body_bytes)
+    if codec in CODECS:
+        return CODECS[codec].decompress(body, decompressed_size=raw, asbytes=False)
+    if codec != CODEC_NUMBERS["plain"] or raw != body_bytes:
+        raise CorruptError(key, place.offset, "a known codec", f"{codec, raw}")
+    return body
 
 
 def _decode_run(
@@ -319,7 +340,7 @@ def _tail_problem(tail: SegmentTail, column_blocks: int, start: int) -> str:
             return problem
     offsets = np.concatenate([some.offset for some in places])
     ends = offsets + np.concatenate([some.length for some in places])
-    if (ends <= offsets + FRAME.size).any():
+    if (ends <= offsets + FRAME.size + BLOCK_HEAD.size).any():
         return "an empty block"
     order = np.argsort(offsets)
     if offsets[order[0]] != PREAMBLE_BYTES or ends[order[-1]] != start:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import google_crc32c
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,11 @@ from reef.format._rows import (
     write_options,
 )
 from reef.format._segment_model import (
+    BLOCK_HEAD,
+    BLOCK_RAW_BYTES_MAX,
     BLOOM,
+    CODEC_NUMBERS,
+    CODECS,
     COLUMN_INDEX,
     FRAME,
     PREAMBLE,
@@ -205,8 +210,9 @@ class SegmentWriter:
         self._last = last
 
     def _place_block(self, block: _Block) -> Iterator[Part]:
-        yield self._place(FRAME.pack(block.body.size, block.checksum))
+        yield self._place(FRAME.pack(block.framed, block.checksum) + block.head)
         yield self._place(block.body)
+        yield self._place(block.padding)
 
     def _place(self, part: Part) -> Part:
         self._size += len(part) if isinstance(part, bytes) else part.size
@@ -219,12 +225,19 @@ class _Block:
 
     row: int
     rows: int
+    head: bytes
     body: pa.Buffer
+    padding: bytes
     checksum: int
+
+    @property
+    def framed(self) -> int:
+        """The bytes that its frame speaks of."""
+        return len(self.head) + int(self.body.size) + len(self.padding)
 
     def place(self, offset: int) -> tuple[int, int, int, int, int]:
         """Return what an index says of the block when its frame starts at `offset`."""
-        return self.row, self.rows, offset, FRAME.size + self.body.size, self.checksum
+        return self.row, self.rows, offset, FRAME.size + self.framed, self.checksum
 
 
 def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -241,11 +254,10 @@ class _BlockCutter:
     def __init__(self, schema: pa.Schema, block_bytes: int, codec: str) -> None:
         self.schema = schema
         self._block_bytes = block_bytes
-        self._options = write_options(codec, threads=False)
+        self._codec = CODEC_NUMBERS[codec]
         # A stream is a schema message, the batch message that we want, and 8 bytes that end it.
-        empty = pa.RecordBatch.from_pylist([], schema=schema)
         sink = pa.BufferOutputStream()
-        pa.ipc.new_stream(sink, empty.schema, options=self._options).close()
+        pa.ipc.new_stream(sink, schema, options=_PLAIN).close()
         self._schema_bytes = sink.getvalue().size - 8
         self._pending: deque[pa.RecordBatch] = deque()
         self._pending_bytes = 0
@@ -279,18 +291,29 @@ class _BlockCutter:
         return pa.concat_batches(taken) if len(taken) > 1 else taken[0]
 
     def _encode(self, batch: pa.RecordBatch) -> _Block:
-        stream = None
-        if not self._plain_left:
-            stream = encode_stream(batch, self._options)
-            if stream.size > batch.nbytes * _WORTHWHILE:
-                stream, self._plain_left = None, _PLAIN_RUN
-        if stream is None:
-            stream = encode_stream(batch, _PLAIN)
-            self._plain_left -= 1
-        body = stream.slice(self._schema_bytes, stream.size - self._schema_bytes - 8)
-        block = _Block(self._row, batch.num_rows, body, crc32c(body))
+        stream = encode_stream(batch, _PLAIN)
+        message = stream.slice(self._schema_bytes, stream.size - self._schema_bytes - 8)
+        if message.size > BLOCK_RAW_BYTES_MAX:
+            raise InvariantError(f"a block of {message.size} bytes is more than a segment takes")
+        number, body = self._compressed(message)
+        padding = -body.size % 8
+        head = BLOCK_HEAD.pack(number, padding, 0, message.size)
+        checksum = google_crc32c.extend(crc32c(head), body)
+        checksum = google_crc32c.extend(checksum, bytes(padding))
+        block = _Block(self._row, batch.num_rows, head, body, bytes(padding), checksum)
         self._row += batch.num_rows
         return block
+
+    def _compressed(self, message: pa.Buffer) -> tuple[int, pa.Buffer]:
+        """Return the number of a codec, and what it makes of `message`."""
+        if self._plain_left:
+            self._plain_left -= 1
+            return CODEC_NUMBERS["plain"], message
+        body = CODECS[self._codec].compress(message, asbytes=False)
+        if body.size > message.size * _WORTHWHILE:
+            self._plain_left = _PLAIN_RUN
+            return CODEC_NUMBERS["plain"], message
+        return self._codec, body
 
 
 class _RowIndex:
