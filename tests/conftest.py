@@ -1,4 +1,4 @@
-"""Servers for whoever asks for them: started on first use, stopped at the end of the run.
+"""How tests run, and servers for whoever asks for them, started on first use and stopped at the end.
 
 Tests share a server, so each keeps to a place of its own: `seaweedfs.fresh_url()`,
 `postgresql.make_database(...)`.
@@ -10,11 +10,21 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.databases import MariaDB, PostgreSQL
 from tests.process import LOOPBACK, Server
 from tests.proxy import CONDITIONS, Proxy
 from tests.servers import Azurite, Moto, Rclone, SeaweedFS
+
+# A slow machine is no finding; and where nobody watches, a run must be like the one before.
+settings.register_profile(
+    "reef",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
+settings.load_profile("reef")
 
 
 def pytest_configure() -> None:

@@ -186,6 +186,8 @@ def running(
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
+        # What runs the tests may ignore it, as a shell's background jobs do.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
