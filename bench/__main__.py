@@ -47,8 +47,11 @@ def main() -> int:
 
 
 def _table(results: list[Ratio]) -> Table:
-    table = Table(title="throughput as a multiple of the rival's, medians of alternating runs")
-    for heading in ("what", "ours", "rival", "ratio", "bar", "", "note"):
+    table = Table(
+        title="throughput as a multiple of plain Arrow IPC's (for manifests: of the limit's), "
+        "medians of alternating runs"
+    )
+    for heading in ("what", "Reef", "rival", "ratio", "bar", "verdict", "note"):
         table.add_column(heading, justify="left" if heading in ("what", "note") else "right")
     for result in results:
         table.add_row(

@@ -58,7 +58,7 @@ COLUMNS = [
     pa.field("price", pa.float64()),
     pa.field("vector", pa.list_(pa.float32(), 4)),
 ]
-console = Console()
+console = Console(highlight=False)
 clock, rng = SystemClock(), random.SystemRandom()
 
 
@@ -67,7 +67,7 @@ def main() -> None:
     shutil.rmtree(bucket, ignore_errors=True)
     bucket.parent.mkdir(parents=True, exist_ok=True)
     url = f"file://{bucket}"
-    chapter("1. Can this store back a log?", f"reef check-store {url}")
+    chapter("1. Can this store back a log?", f"reef check-store --rounds 40 {url}")
     subprocess.run([sys.executable, "-m", "reef", "check-store", url, "--rounds", "40"], check=True)
     with open_store(url) as store:
         commit_a_batch(store)
@@ -78,8 +78,9 @@ def main() -> None:
 
 
 def chapter(title: str, text: str) -> None:
+    console.print()
     console.rule(f"[bold]{title}", align="left")
-    console.print(text, style="dim", highlight=False, soft_wrap=True)
+    console.print(text, style="dim", highlight=False)
 
 
 def put(store: Store, key: str, data: bytes, nonce: bytes) -> None:
@@ -111,7 +112,7 @@ def commit_a_batch(store: Store) -> None:
     )
     key, data = log_key(NAMESPACE, 1), encode_log(log)
     put(store, key, data, log.nonce)
-    console.print(f"{key}: {len(data)} bytes", soft_wrap=True)
+    console.print(f"{key}: {len(data)} bytes")
     annotate(
         data,
         [
@@ -134,7 +135,7 @@ def commit_a_batch(store: Store) -> None:
     try:
         put(store, key, encode_log(rival), rival.nonce)
     except ConflictError as error:
-        console.print(f"a second writer at the same slot: [yellow]{error}[/yellow]", soft_wrap=True)
+        console.print(f"a second writer at the same slot: [yellow]{error}[/yellow]")
 
 
 def fold_into_a_segment(store: Store) -> SegmentRef:
@@ -171,7 +172,7 @@ def fold_into_a_segment(store: Store) -> SegmentRef:
     table = Table("part", "rows", "bytes", "what a reader learns from the tail")
     for i, place in enumerate(tail.row_places):
         first, last = tail.row_index["key_first"][i].as_py(), tail.row_index["key_last"][i].as_py()
-        seen = f"{first.decode()} … {last.decode()}"
+        seen = f"keys {first.decode()} to {last.decode()}"
         table.add_row(f"row block {i}", f"{place.rows:,}", f"{place.length:,}", seen)
     vectors = list(tail.column_places["vector"])
     table.add_row(
@@ -190,7 +191,7 @@ def fold_into_a_segment(store: Store) -> SegmentRef:
     place = tail.row_places[block]
     found = tail.decode_rows(block, store.get_range(key, place.offset, place.length))
     row = found.slice(found["_key"].index(wanted).as_py(), 1).to_pylist()[0]
-    console.print(f"one more GET of {place.length:,} bytes finds {row}", soft_wrap=True)
+    console.print(f"one more GET of {place.length:,} bytes finds {row}")
     strange = tail.bloom.may_contain(hash_key(b"no such product"))
     console.print(f"is 'no such product' in it? the filter says {'perhaps' if strange else 'no'}")
     return segment
@@ -214,6 +215,7 @@ def publish_a_manifest(store: Store, segment: SegmentRef) -> None:
     put(store, key, encode_manifest(manifest), nonce.encode())
     assert decode_manifest(store.get(key), key=key).segments == (segment,)
     said = json.loads(store.get(key))
+    console.print("some of its members:")
     shown = (
         "magic",
         "bytes",
@@ -232,7 +234,7 @@ def remember_a_request(store: Store) -> None:
     entry = DedupEntry(
         key=b"request-1",
         lsn=pack_lsn(1, 0),
-        digest=bytes(16),
+        digest=b"digest of it....",
         receipt=b"{}",
         committed_at_us=clock.now_us(),
     )
@@ -249,7 +251,7 @@ def notice_damage(store: Store) -> None:
     try:
         decode_log(bytes(data), key=log_key(NAMESPACE, 1), slot=1)
     except CorruptError as error:
-        console.print(f"[yellow]{error}[/yellow]", soft_wrap=True)
+        console.print(f"[yellow]{error}[/yellow]")
 
 
 def show_the_bucket(store: Store, bucket: Path) -> None:

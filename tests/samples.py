@@ -11,6 +11,7 @@ from reef.format import (
     DedupRef,
     DedupStream,
     DedupWindow,
+    InheritedLog,
     Intent,
     Lease,
     LogKind,
@@ -32,13 +33,42 @@ from reef.format import (
     log_schema,
     schema_fingerprint,
     segment_schema,
+    with_field_id,
 )
 from reef.types import pack_lsn
+
+LOG_COLUMNS = [
+    with_field_id(pa.field("title", pa.string()), 1),
+    with_field_id(pa.field("price", pa.float64()), 2),
+]
+SEGMENT_COLUMNS = [
+    *LOG_COLUMNS,
+    with_field_id(pa.field("vector", pa.list_(pa.float32(), 4)), 7),
+]
+SCHEMA = pa.schema(SEGMENT_COLUMNS)
+
+
+def sample_attached() -> SegmentRef:
+    """Return a segment that log object 5 attached: all its rows are of that version."""
+    return SegmentRef(
+        id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0K-bulk-load-1",
+        level=0,
+        rows=500,
+        tombstones=0,
+        key_min=b"b",
+        key_max=b"c",
+        lsn_min=pack_lsn(5, 0),
+        lsn_max=pack_lsn(5, 0),
+        size=9000,
+        footer_length=700,
+        checksum=0x99AABBCC,
+        version=pack_lsn(5, 0),
+    )
 
 
 def sample_manifest() -> Manifest:
     """Return generation 7 of a branch: every field set, every list with an entry."""
-    schema = b"\xff\xff\xff\xff\x10\x00\x00\x00an arrow schema"
+    schema = SCHEMA.serialize().to_pybytes()
     return Manifest(
         namespace="what-if",
         generation=7,
@@ -47,7 +77,13 @@ def sample_manifest() -> Manifest:
         nonce="00112233445566778899aabbccddeeff",
         created_at_us=1_760_000_000_123_456,
         predecessor_checksum=0xDEADBEEF,
-        origin=Origin(namespace="products", generation=41, lsn=pack_lsn(90, 3)),
+        repaired_from=5,
+        origin=Origin(
+            namespace="products",
+            generation=41,
+            lsn=pack_lsn(90, 3),
+            head=WalAnchor(slot=90, checksum=0x0BADF00D, epoch=9),
+        ),
         lsn_policy="packed",
         max_parallel_writes=4,
         writer_epoch=12,
@@ -60,6 +96,11 @@ def sample_manifest() -> Manifest:
         wal_floor=101,
         wal_anchor=WalAnchor(slot=99, checksum=0x01020304, epoch=12),
         wal_last_seen=104,
+        inherited_log=(
+            InheritedLog(
+                namespace="products", slot_first=80, slot_last=90, clip_lsn=pack_lsn(90, 3)
+            ),
+        ),
         last_applied_lsn=pack_lsn(99, 1),
         dedup=DedupRef(id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0E", size=210, checksum=0x0A0B0C0D),
         retention=Retention(floor_lsn=pack_lsn(50, 0), pitr_window_ms=604_800_000),
@@ -96,10 +137,11 @@ def sample_manifest() -> Manifest:
             pending=(
                 PendingDelete(
                     key="namespaces/what-if/segments/01J9ZQ3V5N8W2X4Y6Z7A8B9C0F-e11.seg",
-                    since_us=1_760_000_000_050_000,
+                    since_generation=6,
                 ),
             ),
             boundary=Boundary(slot=91, generation=2),
+            grace_ms=900_000,
         ),
         segments=(
             SegmentRef(
@@ -132,6 +174,7 @@ def sample_manifest() -> Manifest:
                 clip_key_min=b"m",
                 clip_key_max=b"t\x80",
             ),
+            sample_attached(),
         ),
     )
 
@@ -161,10 +204,6 @@ def sample_dedup() -> DedupWindow:
             DedupStream(source="kafka/orders/1", sequence=2**63 - 1, lsn=pack_lsn(99, 1)),
         ),
     )
-
-
-LOG_COLUMNS = [pa.field("title", pa.string()), pa.field("price", pa.float64())]
-SEGMENT_COLUMNS = [*LOG_COLUMNS, pa.field("vector", pa.list_(pa.float32(), 4))]
 
 
 def sample_log(kind: LogKind = LogKind.DATA) -> LogObject:
@@ -204,7 +243,7 @@ def _sample_records() -> dict[LogKind, tuple[LogRecord, ...]]:
             LogRecord(lsn=pack_lsn(5, 1), batch=rows.slice(0, 0), source="orders", sequence=41),
         ),
         LogKind.FENCE: (LogRecord(skipped=(SkippedSlot(slot=4, checksum=7),)),),
-        LogKind.ATTACH: (LogRecord(lsn=pack_lsn(5, 0), segments=sample_manifest().segments[:1]),),
+        LogKind.ATTACH: (LogRecord(lsn=pack_lsn(5, 0), segments=(sample_attached(),)),),
         LogKind.SCHEMA: (LogRecord(lsn=pack_lsn(5, 0), schema=pa.schema(LOG_COLUMNS)),),
     }
 
@@ -237,6 +276,7 @@ def sample_segment(
         created_at_us=1_760_000_000_000_000,
         replaced_segments=("01J9ZQ3V5N8W2X4Y6Z7A8B9C0E",),
         replaced_slots=(7, 10),
+        part=(2, 3),
     )
     options = options or SegmentOptions(row_block_bytes=100, column_block_bytes=40)
     writer = SegmentWriter(rows.schema, origin, options)

@@ -2,6 +2,7 @@
 
 ReefError
 ├── UnavailableError          wait and retry: the store did not answer, nothing is decided
+│   └── NotWrittenError       the store did not carry it out, for certain: retry
 ├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
 ├── FencedError               re-open: another writer took over, for good
 ├── NotFoundError             nothing is there
@@ -11,10 +12,11 @@ ReefError
 │   ├── BucketNotFoundError   create the bucket or fix the URL
 │   ├── AccessDeniedError     fix the credentials or the permissions
 │   └── UnsupportedStoreError use another store, or two-phase CAS
-├── DamagedError              run `reef verify`, then `reef repair`
-│   ├── CorruptError          the bytes are not what was written
-│   ├── IncompleteError       the bytes end too early
-│   └── FormatVersionError    written by another version: upgrade Reef
+├── UnreadableError           an object's bytes cannot be used; says which, where and why
+│   ├── DamagedError          read it again, then repair
+│   │   ├── CorruptError      the bytes are not what was written
+│   │   └── IncompleteError   the bytes end too early
+│   └── FormatVersionError    written by another version: use one that reads it
 └── InvariantError            report it: a bug in Reef
 """
 
@@ -33,9 +35,11 @@ __all__ = [
     "InvalidInputError",
     "InvariantError",
     "NotFoundError",
+    "NotWrittenError",
     "OutcomeUnknownError",
     "ReefError",
     "UnavailableError",
+    "UnreadableError",
     "UnsupportedStoreError",
 ]
 
@@ -46,6 +50,10 @@ class ReefError(Exception):
 
 class UnavailableError(ReefError):
     """The store did not give an answer: retry later. A write that raised this may have happened."""
+
+
+class NotWrittenError(UnavailableError):
+    """The store did not carry out this write, for certain: retry, when what it names is mended."""
 
 
 class OutcomeUnknownError(ReefError):
@@ -112,15 +120,15 @@ class UnsupportedStoreError(InvalidInputError):
     """The store cannot do what the log needs."""
 
 
-class DamagedError(ReefError):
-    """An object's bytes cannot be trusted. Run `reef verify`, then `reef repair`.
+class UnreadableError(ReefError):
+    """An object's bytes cannot be used.
 
     `key` is the object (or "" for bytes that have none), `offset` where the check failed, and
     `expected` and `got` what it compared.
     """
 
-    what = "damaged"
-    advice = "read it again; if it persists, run `reef verify` and then `reef repair`"
+    what = "unreadable"
+    advice = "nothing was changed"
 
     def __init__(self, key: str, offset: int, expected: str, got: str) -> None:
         super().__init__(
@@ -136,6 +144,13 @@ class DamagedError(ReefError):
         return type(self), (self.key, self.offset, self.expected, self.got)
 
 
+class DamagedError(UnreadableError):
+    """An object's bytes cannot be trusted."""
+
+    what = "damaged"
+    advice = "read it again; if it persists, the object is damaged where it lies"
+
+
 class CorruptError(DamagedError):
     """The bytes are not what a Reef writer wrote there."""
 
@@ -148,8 +163,8 @@ class IncompleteError(DamagedError):
     what = "incomplete"
 
 
-class FormatVersionError(DamagedError):
-    """The object was written in a format version that this Reef does not read."""
+class FormatVersionError(UnreadableError):
+    """The object is whole, but written in a way that this Reef, or its Arrow, does not read."""
 
     what = "of another format version"
     advice = "use a version of Reef that reads it; nothing was changed"

@@ -9,6 +9,7 @@ from typing import Any
 
 import google_crc32c
 import msgspec
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from reef.format._manifest_model import (
     Boundary,
     Collection,
     DedupRef,
+    InheritedLog,
     Intent,
     Lease,
     Manifest,
@@ -33,6 +35,7 @@ from reef.format._manifest_model import (
     WalAnchor,
     schema_fingerprint,
 )
+from reef.format._rows import with_field_id
 from reef.types import LSN_MAX, SLOT_MAX, U32_MAX, pack_lsn
 from tests.samples import sample_dedup, sample_manifest
 
@@ -83,6 +86,18 @@ def segments(draw: st.DrawFn, own: str, applied: int) -> SegmentRef:
     )
 
 
+anchors = st.builds(WalAnchor, st.integers(0, SLOT_MAX), u32, u63)
+schemas = st.just(b"") | st.dictionaries(
+    st.integers(1, 2**31), st.text(max_size=9), max_size=4
+).map(
+    lambda columns: (
+        pa.schema([with_field_id(pa.field(name, pa.int8()), i) for i, name in columns.items()])
+        .serialize()
+        .to_pybytes()
+    )
+)
+
+
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     namespace = draw(names)
@@ -95,7 +110,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
     packed_max = pack_lsn(floor, 0) - 1 if floor > 1 else 0
     applied = draw(st.integers(0, packed_max if policy == "packed" else LSN_MAX))
     state = draw(st.sampled_from(["live", "dropped", "aborted"]))
-    schema = draw(st.binary(max_size=40))
+    schema = draw(schemas)
+    last_seen = draw(st.integers(max(floor - 1, 1), SLOT_MAX))
     manifest = Manifest(
         namespace=namespace,
         generation=generation,
@@ -104,7 +120,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         nonce="",
         created_at_us=draw(u63),
         predecessor_checksum=None if generation == 1 else draw(u32),
-        origin=draw(st.none() | st.builds(Origin, names, lsns, u63)),
+        repaired_from=None if generation == 1 else draw(st.none() | st.integers(1, generation - 1)),
+        origin=draw(st.none() | st.builds(Origin, names, lsns, u63, anchors)),
         lsn_policy=policy,
         max_parallel_writes=draw(st.integers(1, 64)),
         writer_epoch=epoch,
@@ -116,7 +133,21 @@ def manifests(draw: st.DrawFn) -> Manifest:
             if anchored
             else WalAnchor(0, 0, 0)
         ),
-        wal_last_seen=draw(st.integers(floor - 1, SLOT_MAX)),
+        wal_last_seen=last_seen,
+        inherited_log=draw(
+            several(
+                st.integers(1, last_seen).flatmap(
+                    lambda first: st.builds(
+                        InheritedLog,
+                        names.filter(lambda name: name != namespace),
+                        st.just(first),
+                        st.integers(first, last_seen),
+                        st.none() | lsns,
+                    )
+                ),
+                "slot_first",
+            )
+        ),
         last_applied_lsn=applied,
         dedup=draw(st.none() | st.builds(DedupRef, ulids, lsns, u32)),
         retention=draw(st.builds(Retention, u63, st.none() | u63)),
@@ -144,12 +175,13 @@ def manifests(draw: st.DrawFn) -> Manifest:
                     st.builds(
                         PendingDelete,
                         st.builds(f"namespaces/{namespace}/quarantine/{{}}".format, names),
-                        u63,
+                        earlier,
                     ),
                     "key",
                 )
             ),
             boundary=Boundary(draw(st.integers(1, floor)), draw(earlier)),
+            grace_ms=draw(u63),
         ),
         segments=() if state == "aborted" else draw(several(segments(namespace, applied), "id")),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reef.errors import DamagedError
+from reef.errors import UnreadableError
 from reef.format import (
     LogKind,
     decode_dedup,
@@ -46,21 +46,21 @@ def test_every_flipped_bit_is_noticed(sample: str) -> None:
     data, decode = SAMPLES[sample]
     for at in range(len(data)):
         for flip in FLIPS:
-            with pytest.raises(DamagedError):
+            with pytest.raises(UnreadableError):
                 decode(data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :])
 
 
 def test_every_truncation_is_noticed(sample: str) -> None:
     data, decode = SAMPLES[sample]
     for length in range(len(data)):
-        with pytest.raises(DamagedError):
+        with pytest.raises(UnreadableError):
             decode(data[:length])
 
 
 def test_every_byte_too_many_is_noticed(sample: str) -> None:
     data, decode = SAMPLES[sample]
     for extra in (b"\0", b"\n", b"junk", bytes(8), data):
-        with pytest.raises(DamagedError):
+        with pytest.raises(UnreadableError):
             decode(data + extra)
-        with pytest.raises(DamagedError):
+        with pytest.raises(UnreadableError):
             decode(extra + data)

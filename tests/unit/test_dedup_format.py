@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from reef.errors import (
     CorruptError,
-    DamagedError,
     FormatVersionError,
     IncompleteError,
     InvalidInputError,
     InvariantError,
+    UnreadableError,
 )
 from reef.format._dedup import (
     RECEIPT_BYTES_MAX,
@@ -115,9 +115,9 @@ def test_every_changed_byte_is_noticed() -> None:
     for at, byte in enumerate(DATA):
         for other in set(range(256)) - {byte}:
             damaged = DATA[:at] + bytes([other]) + DATA[at + 1 :]
-            with pytest.raises(DamagedError):
+            with pytest.raises(UnreadableError):
                 decode_dedup(damaged)
-            with pytest.raises(DamagedError):
+            with pytest.raises(UnreadableError):
                 dedup_checksum(damaged)
 
 

@@ -7,28 +7,52 @@ import struct
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
-from reef.errors import CorruptError, FormatVersionError, IncompleteError, InvariantError
+from reef.errors import (
+    CorruptError,
+    FormatVersionError,
+    IncompleteError,
+    InvalidInputError,
+    InvariantError,
+)
 from reef.format import (
     LogKind,
     LogObject,
     LogRecord,
     Prev,
+    damaged_checksum,
     decode_log,
     encode_log,
     encode_manifest,
     log_checksum,
     log_key,
     log_schema,
+    with_field_id,
 )
 from reef.format._frame import crc32c
 from reef.format._log import HEADER_BYTES
 from reef.types import SLOT_MAX, pack_lsn
-from tests.samples import LOG_COLUMNS, sample_log, sample_manifest, sample_segment
+from tests.samples import (
+    LOG_COLUMNS,
+    sample_attached,
+    sample_log,
+    sample_manifest,
+    sample_segment,
+)
 
 
 def changed(log: LogObject, **fields: object) -> LogObject:
     return dataclasses.replace(log, **fields)
+
+
+NESTED_DICTIONARY = pa.list_(pa.struct([("d", pa.dictionary(pa.int32(), pa.string()))]))
+
+
+def rows_with(name: str, column: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch(
+        [[b"a"], [False], column], schema=log_schema([pa.field(name, column.type)])
+    )
 
 
 def record(log: LogObject, **fields: object) -> LogObject:
@@ -76,7 +100,7 @@ def test_keys_sort_like_slots() -> None:
     keys = [log_key("products", slot) for slot in slots]
     assert keys == sorted(keys)
     assert keys[0] == "namespaces/products/wal/00000000000000000001.wal"
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvalidInputError):
         log_key("products", 0)
 
 
@@ -114,6 +138,43 @@ def test_keys_sort_like_slots() -> None:
                 ),
             ),
             "a null",
+        ),
+        (record(sample_log(LogKind.ATTACH), lsn=pack_lsn(5, 1)), "another version"),
+        (
+            record(
+                sample_log(LogKind.ATTACH), segments=(replace(sample_attached(), namespace="x"),)
+            ),
+            "another namespace",
+        ),
+        (
+            record(sample_log(LogKind.SCHEMA), schema=pa.schema([("title", pa.string())])),
+            "without a stable id",
+        ),
+        (
+            record(sample_log(LogKind.SCHEMA), schema=pa.schema([LOG_COLUMNS[0]] * 2)),
+            "same name",
+        ),
+        (
+            record(
+                sample_log(LogKind.SCHEMA),
+                schema=pa.schema([LOG_COLUMNS[0], with_field_id(LOG_COLUMNS[1], 1)]),
+            ),
+            "two columns of one id",
+        ),
+        (record(sample_log(), batch=rows_with("_lsn", pa.array([7]))), "_lsn, which is reserved"),
+        (
+            record(
+                sample_log(),
+                batch=rows_with("deep", pa.array([[{"d": "x"}]], NESTED_DICTIONARY)),
+            ),
+            "dictionary",
+        ),
+        (
+            record(
+                sample_log(),
+                batch=pa.record_batch([[b"k" * 4097], [False]], schema=log_schema([])),
+            ),
+            "a key of 4097 bytes",
         ),
         (
             record(
@@ -187,3 +248,84 @@ def _resealed(data: bytearray) -> bytes:
 def test_the_columns_of_a_schema_object_come_back() -> None:
     log = decode_log(encode_log(sample_log(LogKind.SCHEMA)))
     assert log.records[0].schema == pa.schema(LOG_COLUMNS)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("columns", [0, 1, 99, 400])
+@pytest.mark.parametrize("rows", [0, 1, 3, 500])
+def test_any_number_of_columns(columns: int, rows: int, codec: str) -> None:
+    """What the codecs and Arrow add to small buffers must fit, too."""
+    kinds = [pa.string(), pa.list_(pa.string()), pa.struct([("x", pa.int8()), ("y", pa.string())])]
+    fields = [pa.field(f"column {i}", kinds[i % 3]) for i in range(columns)]
+    values = [[None, "text"], [None, ["a", None]], [None, {"x": 1, "y": "b"}]]
+    batch = pa.record_batch(
+        [
+            pa.array([b"%d" % i for i in range(rows)], pa.binary()),
+            pa.array([False] * rows, pa.bool_()),
+            *(
+                pa.array([values[i % 3][r % 2] for r in range(rows)], f.type)
+                for i, f in enumerate(fields)
+            ),
+        ],
+        schema=log_schema(fields),
+    )
+    assert (
+        decode_log(encode_log(record(sample_log(), batch=batch), codec=codec)).records[0].batch
+        == batch
+    )
+
+
+def test_a_slice_of_a_union_is_encoded() -> None:
+    """Arrow writes more for it than the slice itself holds."""
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 1] * 500, pa.int8()),
+        pa.array([i // 2 for i in range(1000)], pa.int32()),
+        [pa.array(range(500)), pa.array([str(i) for i in range(500)])],
+    )
+    batch = pa.record_batch(
+        [[b"a"] * 1000, [False] * 1000, union], schema=log_schema([pa.field("u", union.type)])
+    )
+    log = record(sample_log(), batch=batch.slice(990, 3))
+    assert decode_log(encode_log(log)).records[0].batch.num_rows == 3
+
+
+def test_running_out_of_memory_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit must never be passed over because a machine was short of memory."""
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 419430400 failed")
+
+    data = encode_log(sample_log())
+    monkeypatch.setattr(pa.ipc, "open_stream", exhausted)
+    with pytest.raises(MemoryError):
+        decode_log(data)
+
+
+def test_what_this_arrow_lacks_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object, **__: object) -> None:
+        raise pa.ArrowNotImplementedError("Support for codec 'x' not built")
+
+    data = encode_log(sample_log())
+    monkeypatch.setattr(pa.ipc, "open_stream", lacking)
+    with pytest.raises(FormatVersionError, match="codec 'x'"):
+        decode_log(data)
+
+
+def test_packed_versions_belong_to_their_slot() -> None:
+    log = sample_log()
+    assert decode_log(encode_log(log), lsn_policy="packed") == log
+    shifted = changed(
+        log, records=tuple(dataclasses.replace(r, lsn=r.lsn + 1) for r in log.records)
+    )
+    assert decode_log(encode_log(shifted), lsn_policy="caller") == shifted
+    with pytest.raises(CorruptError, match="versions of slot 5"):
+        decode_log(encode_log(shifted), lsn_policy="packed")
+    fence = sample_log(LogKind.FENCE)
+    assert decode_log(encode_log(fence), lsn_policy="packed") == fence
+
+
+@pytest.mark.parametrize("data", [b"", b"abc", b"RFWAL1\0\0\1\0\0\0"])
+def test_what_is_no_log_object_has_no_checksum(data: bytes) -> None:
+    with pytest.raises((IncompleteError, CorruptError)):
+        log_checksum(data)
+    assert damaged_checksum(data) == crc32c(data)

@@ -10,16 +10,17 @@ from typing import Any
 
 import google_crc32c
 import msgspec
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
 from reef.errors import (
     CorruptError,
-    DamagedError,
     FormatVersionError,
     IncompleteError,
     InvalidInputError,
     InvariantError,
+    UnreadableError,
 )
 from reef.format._dedup import encode_dedup
 from reef.format._manifest import (
@@ -33,7 +34,6 @@ from reef.format._manifest import (
 from reef.format._manifest_model import (
     Boundary,
     Manifest,
-    Origin,
     PendingDelete,
     SegmentRef,
     SkippedSlot,
@@ -62,6 +62,11 @@ def fields() -> dict[str, Any]:
     for framing in ("magic", "format_version", "bytes", "checksum"):
         del values[framing]
     return values
+
+
+def with_schema(manifest: Manifest, schema: pa.Schema) -> Manifest:
+    data = schema.serialize().to_pybytes()
+    return replace(manifest, schema=data, schema_fingerprint=schema_fingerprint(data))
 
 
 def with_segment(manifest: Manifest, **changes: Any) -> Manifest:
@@ -100,9 +105,10 @@ def test_the_sample_uses_every_field() -> None:
     first = Manifest.first("what-if", author="a", nonce="0" * 32, created_at_us=0)
     same = [f for f in Manifest.__struct_fields__ if getattr(first, f) == getattr(SAMPLE, f)]
     assert same == ["namespace", "state", "lsn_policy"]
-    clipped = SAMPLE.segments[1]
-    assert None not in msgspec.structs.astuple(clipped)
+    _, clipped, attached = SAMPLE.segments
+    assert None not in msgspec.structs.astuple(replace(clipped, version=attached.version))
     assert clipped.namespace
+    assert attached.version
 
 
 def test_the_first_generation_of_a_namespace_is_valid() -> None:
@@ -142,9 +148,9 @@ def test_every_changed_byte_is_noticed() -> None:
     for at, byte in enumerate(DATA):
         for other in {byte ^ 1 << bit for bit in range(8)} | {0x00, 0xFF} - {byte}:
             damaged = DATA[:at] + bytes([other]) + DATA[at + 1 :]
-            with pytest.raises(DamagedError):
+            with pytest.raises(UnreadableError):
                 decode_manifest(damaged)
-            with pytest.raises(DamagedError):
+            with pytest.raises(UnreadableError):
                 manifest_checksum(damaged)
 
 
@@ -332,7 +338,36 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
         lambda m: replace(m, pins=(replace(m.pins[0], child=""),)),
         "child of a pin",
     ),
-    "origin of no name": (lambda m: replace(m, origin=Origin("..", 1, 1)), "origin.namespace"),
+    "origin of no name": (
+        lambda m: replace(m, origin=replace(m.origin, namespace="..")),
+        "origin.namespace",
+    ),
+    "a log inherited from itself": (
+        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], namespace="what-if"),)),
+        "inherited slots of others",
+    ),
+    "a log inherited from no name": (
+        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], namespace=".."),)),
+        "namespace of inherited_log",
+    ),
+    "inherited slots that nobody saw": (
+        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], slot_last=105),)),
+        "up to wal_last_seen 104",
+    ),
+    "inherited slots backwards": (
+        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], slot_first=91),)),
+        "inherited slots",
+    ),
+    "repaired from itself": (lambda m: replace(m, repaired_from=7), "repaired_from below"),
+    "a version that is not the rows'": (
+        lambda m: with_segment(m, version=pack_lsn(99, 1)),
+        "lsn_min and lsn_max",
+    ),
+    "a schema that is none": (
+        lambda m: replace(m, schema=b"junk", schema_fingerprint=schema_fingerprint(b"junk")),
+        "stable ids",
+    ),
+    "a schema without ids": (lambda m: with_schema(m, pa.schema([("x", pa.int8())])), "stable id"),
     "boundary above the floor": (
         lambda m: replace(m, gc=replace(m.gc, boundary=Boundary(102, 2))),
         "boundary.slot",
@@ -430,9 +465,9 @@ ALLOWED: dict[str, Callable[[Manifest], Manifest]] = {
         m, pins=(*m.pins, replace(m.pins[0], nonce="1" * 32))
     ),
     "no schema yet": lambda m: replace(m, **EMPTY_SCHEMA),
-    "a schema with nothing in it but a zero": lambda m: replace(
-        m, schema=b"\0", schema_fingerprint=schema_fingerprint(b"\0")
-    ),
+    "a schema of no columns": lambda m: with_schema(m, pa.schema([])),
+    "no repair": lambda m: replace(m, repaired_from=None),
+    "nothing inherited": lambda m: replace(m, inherited_log=()),
     "the last slot": lambda m: replace(
         m,
         wal_floor=SLOT_MAX,

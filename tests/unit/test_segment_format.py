@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable
+from functools import partialmethod
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from reef.errors import CorruptError, FormatVersionError, IncompleteError, InvariantError
 from reef.format import (
@@ -25,6 +27,7 @@ from reef.format import (
     segment_schema,
     tail_length,
 )
+from reef.format._segment_writer import _RowIndex
 from reef.types import pack_lsn
 from tests.samples import SEGMENT_COLUMNS, sample_log, sample_rows, sample_segment
 
@@ -287,3 +290,78 @@ def test_blocks_that_their_codec_barely_shrinks_are_read_without_a_copy(compress
     for chunk in table["v"].chunks:
         address = chunk.values.buffers()[1].address
         assert (data.address <= address < data.address + data.size) is not compressible
+
+
+def test_index_blocks_lie_before_the_tail_and_are_found_by_name() -> None:
+    """Room for vector and text indexes, which a plan need not download."""
+    rows = sample_rows(60)
+    index = {"vector-index": b"v" * 1001, "text-index": b""}
+    writer = SegmentWriter(rows.schema, ORIGIN, indexes=lambda: index)
+    data = b"".join(writer.parts([rows]))
+    tail, table = decode_segment(data)
+    assert table.combine_chunks() == pa.table(rows)
+    sections = {section.name: section for section in tail.footer.sections}
+    place = sections["vector-index"]
+    assert place.offset < len(data) - writer.ref.footer_length
+    assert data[place.offset + 8 : place.offset + 8 + place.length] == index["vector-index"]
+    for at in (place.offset, place.offset + 9, place.offset + 8 + 1001):  # frame, bytes, padding
+        with pytest.raises(CorruptError):
+            decode_segment(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def test_a_tail_is_compared_with_what_the_manifest_says() -> None:
+    data, ref = sample_segment()
+    tail = data[-ref.footer_length :]
+    decode_tail(tail, size=len(data), ref=ref)
+    for change in ({"checksum": 1}, {"rows": 7}, {"id": "01J9ZQ3V5N8W2X4Y6Z7A8B9C0Z"}):
+        with pytest.raises(CorruptError, match="where the manifest says"):
+            decode_tail(tail, size=len(data), ref=replace(ref, **change))
+
+
+@pytest.mark.parametrize("columns", [0, 1, 300])
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_any_number_of_columns(columns: int, rows: int) -> None:
+    fields = [pa.field(f"c{i}", pa.string()) for i in range(columns)]
+    batch = pa.record_batch(
+        [
+            [b"%06d" % i for i in range(rows)],
+            [1] * rows,
+            [False] * rows,
+            *(pa.array([None, "x"] * rows).slice(0, rows) for _ in fields),
+        ],
+        schema=segment_schema(fields),
+    )
+    _, table = decode_segment(written([batch]))
+    assert table.combine_chunks() == pa.table(batch)
+
+
+def test_one_long_key_costs_no_more_than_itself() -> None:
+    keys = [b"%06d" % i for i in range(1000)] + [b"z" * 4096]
+    rows = pa.record_batch([keys, [1] * 1001, [False] * 1001], schema=segment_schema([]))
+    tail, _ = decode_segment(written([rows]))
+    assert all(tail.bloom.may_contain(hash_key(key)) for key in keys)
+    with pytest.raises(InvariantError, match="4097"):
+        written([pa.record_batch([[b"z" * 4097], [1], [False]], schema=segment_schema([]))])
+
+
+def test_rows_that_are_not_those_of_the_index_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer gone wrong, whose checksums are right."""
+    rows = sample_rows(1)
+    monkeypatch.setattr(
+        "reef.format._segment_writer.SegmentWriter._check", lambda self, batch: None
+    )
+    nulls = rows.set_column(1, rows.schema.field(1), pa.array([None], pa.int64()))
+    monkeypatch.setattr(
+        "reef.format._segment_writer._RowIndex.add", partialmethod(_add_other_rows, rows)
+    )
+    with pytest.raises(CorruptError, match="a null in"):
+        decode_segment(b"".join(SegmentWriter(rows.schema, ORIGIN).parts([nulls])))
+
+
+_add_rows = _RowIndex.add
+
+
+def _add_other_rows(
+    index: _RowIndex, rows: pa.RecordBatch, _batch: pa.RecordBatch, place: tuple[int, ...]
+) -> None:
+    _add_rows(index, rows, place)

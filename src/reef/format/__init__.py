@@ -16,9 +16,11 @@ from reef.format._dedup import (
     DedupStream,
     DedupWindow,
     decode_dedup,
+    dedup_checksum,
     dedup_key,
     encode_dedup,
 )
+from reef.format._frame import damaged_checksum
 from reef.format._log import decode_log, encode_log, log_checksum, log_key
 from reef.format._log_model import LogKind, LogObject, LogRecord, Prev
 from reef.format._manifest import (
@@ -32,6 +34,7 @@ from reef.format._manifest_model import (
     Boundary,
     Collection,
     DedupRef,
+    InheritedLog,
     Intent,
     Lease,
     Manifest,
@@ -45,7 +48,16 @@ from reef.format._manifest_model import (
     WalAnchor,
     schema_fingerprint,
 )
-from reef.format._rows import KEY, LSN, TOMBSTONE, log_schema, segment_schema
+from reef.format._rows import (
+    KEY,
+    LSN,
+    TOMBSTONE,
+    decode_schema,
+    field_id,
+    log_schema,
+    segment_schema,
+    with_field_id,
+)
 from reef.format._segment_model import (
     Footer,
     SegmentOptions,
@@ -74,6 +86,7 @@ __all__ = [
     "DedupStream",
     "DedupWindow",
     "Footer",
+    "InheritedLog",
     "Intent",
     "Lease",
     "LogKind",
@@ -96,15 +109,19 @@ __all__ = [
     "Snapshot",
     "WalAnchor",
     "check_preamble",
+    "damaged_checksum",
     "decode_dedup",
     "decode_log",
     "decode_manifest",
+    "decode_schema",
     "decode_segment",
     "decode_tail",
+    "dedup_checksum",
     "dedup_key",
     "encode_dedup",
     "encode_log",
     "encode_manifest",
+    "field_id",
     "hash_key",
     "hash_keys",
     "log_checksum",
@@ -118,4 +135,5 @@ __all__ = [
     "segment_schema",
     "tail_length",
     "vector_columns",
+    "with_field_id",
 ]

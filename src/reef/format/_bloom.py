@@ -18,6 +18,7 @@ single key in plain integers; a test holds the two together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,30 +71,32 @@ def hash_keys(keys: pa.BinaryArray) -> Hashes:
     starts -= first
     words = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     h = lengths.astype(np.uint64) * np.uint64(_C0)
-    rows: slice | npt.NDArray[np.int64] = slice(None)
-    for at in range(0, int(lengths.max(initial=0)), 8):
-        left = lengths - at
-        if (left <= 0).any():  # some keys have ended: go on with the others only
-            rows = np.flatnonzero(left > 0)
-        word = words[starts[rows] + at]
-        short = np.maximum(8 - left[rows], 0).astype(np.uint64) * np.uint64(8)
-        word &= np.uint64(_U64) >> short
+    rows = np.flatnonzero(lengths)
+    at = 0
+    while len(rows):  # one word of every key that has one; few keys are longer than the others
+        left = lengths[rows] - at
+        short = np.maximum(8 - left, 0).astype(np.uint64) * np.uint64(8)
+        word = words[starts[rows] + at] & (np.uint64(_U64) >> short)
         mixed = (h[rows] ^ word) * np.uint64(_C1)
         h[rows] = mixed ^ mixed >> np.uint64(32)
+        rows = rows[left > 8]
+        at += 8
     h *= np.uint64(_C2)
     return h ^ h >> np.uint64(29)
 
 
-def build_bloom(hashes: Hashes, bits_per_key: int = BITS_PER_KEY_DEFAULT) -> bytes:
-    """Return the filter that holds `hashes`."""
-    blocks = max(1, -(-len(hashes) * bits_per_key // (BLOCK_BYTES * 8)))
-    bits = np.zeros(blocks * BLOCK_BYTES * 8, np.bool_)
-    base = (hashes >> np.uint64(32)) * np.uint64(blocks) >> np.uint64(32) << np.uint64(8)
-    low = hashes.astype(np.uint32)
-    for word, salt in enumerate(_SALTS):
-        bit = (low * np.uint32(salt) >> np.uint32(27)).astype(np.uint64)
-        bits[base + np.uint64(32 * word) + bit] = True
-    return np.packbits(bits, bitorder="little").tobytes()
+def build_bloom(chunks: Sequence[Hashes], bits_per_key: int = BITS_PER_KEY_DEFAULT) -> bytes:
+    """Return the filter that holds the hashes of all `chunks`."""
+    count = sum(map(len, chunks))
+    blocks = max(1, -(-count * bits_per_key // (BLOCK_BYTES * 8)))
+    words = np.zeros(blocks * len(_SALTS), np.dtype("<u4"))
+    for hashes in chunks:
+        base = (hashes >> np.uint64(32)) * np.uint64(blocks) >> np.uint64(32) << np.uint64(3)
+        low = hashes.astype(np.uint32)
+        for word, salt in enumerate(_SALTS):
+            bit = np.uint32(1) << (low * np.uint32(salt) >> np.uint32(27))
+            np.bitwise_or.at(words, base + np.uint64(word), bit)
+    return words.tobytes()
 
 
 @dataclass(frozen=True)

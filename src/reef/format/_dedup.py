@@ -23,10 +23,10 @@ from msgspec import Meta, Struct
 
 from reef.errors import (
     CorruptError,
-    DamagedError,
     IncompleteError,
     InvalidInputError,
     InvariantError,
+    UnreadableError,
 )
 from reef.format._frame import DEDUP_MAGIC, HEAD_BYTES, check_head, crc32c, head
 from reef.format._log_model import DIGEST_BYTES, IDEMPOTENCY_KEY_BYTES_MAX, SOURCE_BYTES_MAX
@@ -115,7 +115,7 @@ def encode_dedup(window: DedupWindow) -> bytes:
     data = covered + _U32.pack(crc32c(covered))
     try:
         decoded = decode_dedup(data)
-    except DamagedError as error:
+    except UnreadableError as error:
         raise InvariantError(
             f"a dedup window breaks a rule: expected {error.expected}, got {error.got}; "
             "nothing was written"

@@ -24,7 +24,7 @@ import google_crc32c
 import msgspec
 import pyarrow as pa
 
-from reef.errors import CorruptError, IncompleteError, InvariantError
+from reef.errors import CorruptError, IncompleteError, InvalidInputError, InvariantError
 from reef.format._frame import HEAD_BYTES, LOG_MAGIC, check_head, crc32c, head
 from reef.format._log_model import (
     DIGEST_BYTES,
@@ -36,15 +36,18 @@ from reef.format._log_model import (
     Prev,
     log_problem,
 )
-from reef.format._manifest_model import LsnOrZero, SegmentRef, SkippedSlot
-from reef.format._rows import decode_schema, decode_stream, encode_stream, write_options
-from reef.types import SLOT_MAX, U32_MAX, check_namespace
+from reef.format._manifest_model import LsnOrZero, LsnPolicy, SegmentRef, SkippedSlot
+from reef.format._rows import decode_schema, decode_stream, encode_rows
+from reef.types import SLOT_MAX, check_namespace, pack_lsn
 
 _HEADER = struct.Struct("<B3sQQQQQ16s16sQQQI4s")
 _FRAME = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 HEADER_BYTES = HEAD_BYTES + _HEADER.size
 FOOTER_BYTES = _FRAME.size
+
+RECORD_BYTES_MAX = 1 << 30
+"""What a block of a segment can hold, too: every row that is logged can be folded."""
 
 _Opaque: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=16 << 20)]
 
@@ -93,9 +96,9 @@ _decoder = msgspec.msgpack.Decoder(_Envelope)
 
 
 def log_key(namespace: str, slot: int) -> str:
-    """Return the key of the log object `slot` of `namespace`."""
+    """Return the key of the log object `slot` of `namespace`. Raises InvalidInputError."""
     if not 1 <= slot <= SLOT_MAX:
-        raise InvariantError(f"slot {slot} is not from 1 to {SLOT_MAX}")
+        raise InvalidInputError.of("slot", slot, f"a number from 1 to {SLOT_MAX}")
     return f"namespaces/{check_namespace(namespace)}/wal/{slot:020d}.wal"
 
 
@@ -111,7 +114,7 @@ def encode_log(log: LogObject, *, codec: str = "lz4") -> bytes:
     covered = crc32c(parts[0])
     for envelope, body in payloads:
         length = len(envelope) + body.size
-        if length > U32_MAX:
+        if length > RECORD_BYTES_MAX:
             raise InvariantError(f"a record of log object {log.slot} would be {length} bytes")
         frame = _FRAME.pack(length, google_crc32c.extend(crc32c(envelope), body))
         covered = google_crc32c.extend(covered, frame)
@@ -121,10 +124,13 @@ def encode_log(log: LogObject, *, codec: str = "lz4") -> bytes:
     return b"".join(parts)
 
 
-def decode_log(data: bytes, *, key: str = "", slot: int | None = None) -> LogObject:
+def decode_log(
+    data: bytes, *, key: str = "", slot: int | None = None, lsn_policy: LsnPolicy | None = None
+) -> LogObject:
     """Return the log object that `data` is, every check made.
 
-    `slot` is the one that its key names. Raises IncompleteError, CorruptError, FormatVersionError.
+    `slot` is the one that its key names; under the policy "packed", versions are those of the slot.
+    Raises IncompleteError, CorruptError, FormatVersionError.
     """
     check_head(data, LOG_MAGIC, key)
     if len(data) < HEADER_BYTES + FOOTER_BYTES:
@@ -136,11 +142,23 @@ def decode_log(data: bytes, *, key: str = "", slot: int | None = None) -> LogObj
     log = _decode_body(data, header, frames, key)
     if slot is not None and log.slot != slot:
         raise CorruptError(key, HEAD_BYTES, f"slot {slot}, as its key says", f"slot {log.slot}")
+    if lsn_policy == "packed" and log.kind is not LogKind.FENCE:
+        for ordinal, record in enumerate(log.records):
+            if record.lsn != pack_lsn(log.slot, ordinal):
+                said = f"version {record.lsn} of record {ordinal}"
+                raise CorruptError(key, HEAD_BYTES, f"versions of slot {log.slot}", said)
     return log
 
 
-def log_checksum(data: bytes) -> int:
-    """Return the checksum that a successor's `prev` names, from the bytes of a whole log object."""
+def log_checksum(data: bytes, *, key: str = "") -> int:
+    """Return the checksum that a successor's `prev` names, from the bytes of a log object.
+
+    Looks at the first and the last bytes only. Raises like `decode_log`. For a damaged object, which
+    is skipped by name, see `damaged_checksum`.
+    """
+    check_head(data, LOG_MAGIC, key)
+    if len(data) < HEADER_BYTES + FOOTER_BYTES:
+        raise IncompleteError(key, len(data), "a header and a footer", "the end")
     checksum: int = _LENGTH.unpack_from(data, len(data) - _LENGTH.size)[0]
     return checksum
 
@@ -183,7 +201,7 @@ def _encode_payload(record: LogRecord, codec: str) -> tuple[bytes, pa.Buffer]:
     except msgspec.ValidationError as error:
         raise InvariantError(f"a log record would have a wrong field: {error}") from error
     if record.batch is not None:
-        body = encode_stream(record.batch, write_options(codec))
+        body = encode_rows(record.batch, codec)
     elif record.schema is not None:
         body = record.schema.serialize()
     else:

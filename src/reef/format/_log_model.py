@@ -10,7 +10,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from reef.format._manifest_model import SegmentRef, SkippedSlot
-from reef.format._rows import LOG_COLUMNS, batch_problem, schema_problem
+from reef.format._rows import LOG_COLUMNS, batch_problem, ids_problem, schema_problem
 from reef.types import LSN_MAX, NONCE_BYTES, SLOT_MAX, U32_MAX
 
 IDEMPOTENCY_KEY_BYTES_MAX = 512
@@ -27,7 +27,7 @@ class LogKind(IntEnum):
     FENCE = 2
     """Takes the slot from every older writer; names the slots that are to be skipped."""
     ATTACH = 3
-    """Names segments uploaded beforehand, whose rows take this version."""
+    """Names segments uploaded beforehand, all of whose rows take the record's version."""
     SCHEMA = 4
     """A new schema."""
 
@@ -49,9 +49,9 @@ class LogRecord:
     batch: pa.RecordBatch | None = None
     """DATA: `_key`, `_tombstone` and the columns of the face."""
     segments: tuple[SegmentRef, ...] = ()
-    """ATTACH: the segments, in no order."""
+    """ATTACH: the segments, in no order; their `version` is the record's."""
     schema: pa.Schema | None = None
-    """SCHEMA: the columns of the face, from this version on."""
+    """SCHEMA: the columns of the face, each with its stable id, from this version on."""
     skipped: tuple[SkippedSlot, ...] = ()
     """FENCE: damaged objects below it that every reader passes over from now on."""
     idempotency_key: bytes | None = None
@@ -147,5 +147,17 @@ def _record_problem(kind: LogKind, record: LogRecord) -> str:
     if record.batch is not None:
         return batch_problem(record.batch, LOG_COLUMNS)
     if record.schema is not None:
-        return schema_problem(record.schema, ())
+        return schema_problem(record.schema, ()) or ids_problem(record.schema)
+    return next((p for segment in record.segments if (p := _attach_problem(record, segment))), "")
+
+
+def _attach_problem(record: LogRecord, segment: SegmentRef) -> str:
+    if not segment.version == segment.lsn_min == segment.lsn_max == record.lsn:
+        return f"segment {segment.id} at another version than the record's {record.lsn}"
+    if segment.namespace or (segment.clip_lsn, segment.clip_key_min, segment.clip_key_max) != (
+        None,
+        None,
+        None,
+    ):
+        return f"segment {segment.id} of another namespace, or clipped"
     return ""

@@ -18,10 +18,10 @@ import msgspec
 
 from reef.errors import (
     CorruptError,
-    DamagedError,
     IncompleteError,
     InvalidInputError,
     InvariantError,
+    UnreadableError,
 )
 from reef.format._frame import FORMAT_VERSION, MANIFEST_MAGIC, check_magic, check_version, crc32c
 from reef.format._manifest_invariants import check_invariants, find_violation
@@ -93,7 +93,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     data = _frame(body)
     try:
         decoded = _decode_body(data, what)
-    except DamagedError as error:
+    except UnreadableError as error:
         raise InvariantError(
             f"{what} has a field out of range: expected {error.expected}, got {error.got}; "
             "nothing was written"

@@ -12,8 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from reef.errors import InvalidInputError, InvariantError
+import pyarrow as pa
+
+from reef.errors import InvalidInputError, InvariantError, UnreadableError
 from reef.format._manifest_model import Manifest, SegmentRef, schema_fingerprint
+from reef.format._rows import decode_schema, ids_problem
 from reef.types import check_namespace, check_object_key, unpack_lsn
 
 Violation = tuple[str, str]
@@ -58,6 +61,9 @@ def _identity(m: Manifest) -> Iterator[Violation]:
             f"schema_fingerprint {schema_fingerprint(m.schema)} of the schema present",
             m.schema_fingerprint,
         )
+    if m.repaired_from is not None and m.repaired_from >= m.generation:
+        yield f"repaired_from below generation {m.generation}", str(m.repaired_from)
+    yield from _bad_schema(m.schema)
     if m.state == "aborted" and m.segments:
         yield "no segments in an aborted generation", f"{len(m.segments)} segments"
 
@@ -83,6 +89,21 @@ def _log(m: Manifest) -> Iterator[Violation]:
             f"{m.last_applied_lsn} in slot {unpack_lsn(m.last_applied_lsn)[0]}",
         )
     yield from _repeated("slot in skipped_slots", (s.slot for s in m.skipped_slots))
+    yield from _bad_names("namespace of inherited_log", {i.namespace for i in m.inherited_log})
+    for i in m.inherited_log:
+        if i.namespace == m.namespace or not i.slot_first <= i.slot_last <= m.wal_last_seen:
+            yield f"inherited slots of others, up to wal_last_seen {m.wal_last_seen}", _show(i)
+
+
+def _bad_schema(schema: bytes) -> Iterator[Violation]:
+    if not schema:
+        return
+    try:
+        problem = ids_problem(decode_schema(pa.py_buffer(schema), "", 0))
+    except UnreadableError as error:
+        problem = error.got
+    if problem:
+        yield "a schema of columns with stable ids", problem
 
 
 def _references(m: Manifest) -> Iterator[Violation]:
@@ -131,6 +152,7 @@ def _segments(m: Manifest) -> Iterator[Violation]:
             or s.footer_length > s.size
             or (s.lsn_max > applied and not _clipped(s))
             or (s.clip_key_min is not None and _empty_clip(s))
+            or (s.version is not None and not s.lsn_min == s.lsn_max == s.version)
         ):
             yield _segment_rule(s, applied)
     owners = {s.namespace for s in m.segments} - {""}
@@ -156,6 +178,8 @@ def _segment_rule(s: SegmentRef, applied: int) -> Violation:
         return f"footer_length at most size {s.size} {of}", str(s.footer_length)
     if s.lsn_max > applied and not _clipped(s):
         return f"lsn_max at most last_applied_lsn {applied} {of}", str(s.lsn_max)
+    if s.version is not None and not s.lsn_min == s.lsn_max == s.version:
+        return f"lsn_min and lsn_max {s.version}, its version, {of}", f"{s.lsn_min}, {s.lsn_max}"
     return f"clip_key_min below clip_key_max {_show(s.clip_key_max)} {of}", _show(s.clip_key_min)
 
 

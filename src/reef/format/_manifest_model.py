@@ -18,6 +18,8 @@ from reef.types import LSN_MAX, NAME_BYTES_MAX, SLOT_MAX, U32_MAX
 ULID_PATTERN = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
 OWNER_PATTERN = r"[a-z0-9-]{1,40}"
 
+GRACE_MS_DEFAULT = 15 * 60 * 1000
+
 U32 = Annotated[int, Meta(ge=0, le=U32_MAX)]
 Count = Annotated[int, Meta(ge=0, le=LSN_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=LSN_MAX)]
@@ -71,6 +73,8 @@ class SegmentRef(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     footer_length: Annotated[int, Meta(ge=1, le=U32_MAX)]
     """Bytes to read from the end of the file to plan a read."""
     checksum: U32
+    version: Lsn | None = None
+    """The version of every row, whatever the file says: it was attached by the log."""
     namespace: str = ""
     """Whose prefix holds the file; "" is this namespace's own."""
     clip_lsn: Lsn | None = None
@@ -88,7 +92,7 @@ class Snapshot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True,
     generation: Generation
     lsn: LsnOrZero
     expires_at_us: Micros
-    """0 is never."""
+    """By the store's clock; 0 is never."""
 
 
 class Pin(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -116,6 +120,7 @@ class SkippedSlot(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
     slot: Slot
     checksum: U32
+    """`damaged_checksum` of its bytes as they were found."""
 
 
 class PendingDelete(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -123,7 +128,18 @@ class PendingDelete(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     key: str
     """From the root of the bucket, under this namespace's own prefix."""
-    since_us: Micros
+    since_generation: Generation
+    """The first generation that does not name it; its age is that generation's on the store."""
+
+
+class InheritedLog(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Log slots at or above `wal_floor` that a branch reads under another namespace's prefix."""
+
+    namespace: str
+    slot_first: Slot
+    slot_last: Slot
+    clip_lsn: Lsn | None
+    """The greatest LSN visible through it."""
 
 
 class WalAnchor(Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +148,7 @@ class WalAnchor(Struct, frozen=True, forbid_unknown_fields=True):
     slot: SlotOrZero
     """0: there is none yet."""
     checksum: U32
+    """`log_checksum` of it."""
     epoch: Epoch
 
 
@@ -171,6 +188,8 @@ class Collection(Struct, frozen=True, forbid_unknown_fields=True):
 
     pending: tuple[PendingDelete, ...]
     boundary: Boundary
+    grace_ms: Count
+    """How long what nothing names any more stays; readers rely on it."""
 
 
 class Origin(Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +198,8 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str
     generation: Generation
     lsn: LsnOrZero
+    head: WalAnchor
+    """The last valid log object at that point: the branch's first one names it as its `prev`."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,7 +213,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tells this author's object from another's at the same key; found once in the bytes."""
     created_at_us: Micros
     predecessor_checksum: U32 | None
-    """`manifest_checksum` of the generation before; None for generation 1."""
+    """`manifest_checksum` of the generation before, or of `repaired_from`; None for generation 1."""
+    repaired_from: Generation | None
+    """Set by repair: the generation that this one goes on from, those between being damaged."""
     origin: Origin | None
     lsn_policy: LsnPolicy
     max_parallel_writes: Annotated[int, Meta(ge=1, le=64)]
@@ -203,12 +226,13 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The first slot that is not folded into segments."""
     wal_anchor: WalAnchor
     wal_last_seen: SlotOrZero
+    inherited_log: tuple[InheritedLog, ...]
     last_applied_lsn: LsnOrZero
     """The newest LSN that the segments reflect."""
     dedup: DedupRef | None
     retention: Retention
     schema: bytes
-    """An Arrow IPC schema message, or b"" before there is one."""
+    """An Arrow IPC schema message of columns with stable ids, or b"" before there is one."""
     schema_fingerprint: Fingerprint
     skipped_slots: tuple[SkippedSlot, ...]
     intents: tuple[Intent, ...]
@@ -227,6 +251,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         created_at_us: int,
         lsn_policy: LsnPolicy = "packed",
         max_parallel_writes: int = 1,
+        grace_ms: int = GRACE_MS_DEFAULT,
     ) -> Manifest:
         """Return generation 1 of an empty namespace that no writer has opened yet."""
         return cls(
@@ -237,6 +262,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             nonce=nonce,
             created_at_us=created_at_us,
             predecessor_checksum=None,
+            repaired_from=None,
             origin=None,
             lsn_policy=lsn_policy,
             max_parallel_writes=max_parallel_writes,
@@ -246,6 +272,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             wal_floor=1,
             wal_anchor=WalAnchor(slot=0, checksum=0, epoch=0),
             wal_last_seen=0,
+            inherited_log=(),
             last_applied_lsn=0,
             dedup=None,
             retention=Retention(floor_lsn=0, pitr_window_ms=None),
@@ -255,6 +282,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             intents=(),
             pins=(),
             snapshots=(),
-            gc=Collection(pending=(), boundary=Boundary(slot=1, generation=1)),
+            gc=Collection(pending=(), boundary=Boundary(slot=1, generation=1), grace_ms=grace_ms),
             segments=(),
         )

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from reef.errors import CorruptError, InvariantError
+from reef.errors import CorruptError, FormatVersionError, InvariantError, UnreadableError
+from reef.types import KEY_BYTES_MAX
 
 KEY = "_key"
 LSN = "_lsn"
@@ -24,6 +26,12 @@ _LSN_FIELD = pa.field(LSN, pa.int64(), nullable=False)
 _TOMBSTONE_FIELD = pa.field(TOMBSTONE, pa.bool_(), nullable=False)
 LOG_COLUMNS = (_KEY_FIELD, _TOMBSTONE_FIELD)
 SEGMENT_COLUMNS = (_KEY_FIELD, _LSN_FIELD, _TOMBSTONE_FIELD)
+_RESERVED = {KEY, LSN, TOMBSTONE}
+FIELD_ID = b"reef:field-id"
+
+# Below this, a codec costs more than it saves; from that on, threads pay for compressing columns.
+_PLAIN_BYTES_MAX = 2 << 10
+_THREADS_BYTES_MIN = 1 << 20
 
 # One column usually outweighs the others, so that threads cost more than they bring.
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
@@ -33,13 +41,18 @@ _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 def arrow_errors(key: str, offset: int, expected: str) -> Iterator[None]:
     """Turn whatever Arrow raises on bad bytes into CorruptError.
 
-    Its errors have no common root: EOFError, StopIteration, UnicodeDecodeError and MemoryError (for a
-    length that no memory could hold) have all been met.
+    Its errors have no common root: EOFError, StopIteration and UnicodeDecodeError have been met. Two
+    are no damage: a machine out of memory, which must never pass for a lost object, and a type or
+    codec that this build of Arrow does not have.
     """
     try:
         yield
-    except CorruptError:
+    except (UnreadableError, MemoryError):
         raise
+    except pa.ArrowNotImplementedError as error:
+        raise FormatVersionError(
+            key, offset, expected, f"what Arrow here lacks: {error}"
+        ) from error
     except Exception as error:
         raise CorruptError(key, offset, expected, str(error)[:200] or repr(error)) from error
 
@@ -63,30 +76,65 @@ def schema_problem(schema: pa.Schema, first: tuple[pa.Field, ...]) -> str:
     if [(f.name, f.type) for f in found] != [(f.name, f.type) for f in first]:
         wanted = ", ".join(f"{f.name} {f.type}" for f in first)
         return f"columns {', '.join(names[:4])}... instead of {wanted} first"
-    if any(pa.types.is_dictionary(field.type) for field in schema):
+    reserved = _RESERVED.intersection(names[len(first) :])
+    if reserved:
+        return f"a column called {reserved.pop()}, which is reserved"
+    if any(_has_dictionary(field.type) for field in schema):
         return "a dictionary column"
     return ""
 
 
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Return whether dictionaries, which would need messages of their own, are in a type."""
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     """Return what keeps `batch` from being rows whose first columns are `first`, or ""."""
-    problem = schema_problem(batch.schema, first)
-    if problem:
-        return problem
+    return schema_problem(batch.schema, first) or values_problem(batch, first)
+
+
+def values_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
+    """Return what is wrong with the values of the system columns of `batch`, or ""."""
     if any(batch.column(i).null_count for i in range(len(first))):
         return f"a null in {', '.join(f.name for f in first)}"
+    longest = pc.max(pc.binary_length(batch.column(KEY))).as_py() or 0
+    if longest > KEY_BYTES_MAX:
+        return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
     return ""
 
 
-def write_options(codec: str, *, threads: bool = True) -> pa.ipc.IpcWriteOptions:
-    """Return how Reef writes Arrow: compressed, always.
+# Stable ids of columns: a column keeps its own through every rename, and no other ever gets it.
 
-    `threads` compresses the columns of a batch side by side, which pays for megabytes, not for
-    blocks.
-    """
+
+def with_field_id(field: pa.Field, number: int) -> pa.Field:
+    """Return `field` carrying the stable id `number`."""
+    return field.with_metadata({**(field.metadata or {}), FIELD_ID: b"%d" % number})
+
+
+def field_id(field: pa.Field) -> int | None:
+    """Return the stable id that `field` carries, or None."""
+    text = (field.metadata or {}).get(FIELD_ID, b"")
+    return int(text) if text.isdigit() and len(text) <= 10 else None
+
+
+def ids_problem(schema: pa.Schema) -> str:
+    """Return what keeps the columns of `schema` from having a stable id each, or ""."""
+    ids = [field_id(field) for field in schema]
+    if None in ids or 0 in ids:
+        return "a column without a stable id"
+    return "" if len(set(ids)) == len(ids) else "two columns of one id"
+
+
+def encode_rows(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
+    """Return an Arrow IPC stream of one batch, compressed where that pays."""
     if codec not in CODECS:
         raise InvariantError(f"codec {codec!r} is none of {CODECS}")
-    return pa.ipc.IpcWriteOptions(compression=codec, use_threads=threads)
+    chosen = codec if batch.nbytes > _PLAIN_BYTES_MAX else None
+    threads = batch.nbytes >= _THREADS_BYTES_MIN
+    return encode_stream(batch, pa.ipc.IpcWriteOptions(compression=chosen, use_threads=threads))
 
 
 def decode_schema(data: pa.Buffer, key: str, offset: int) -> pa.Schema:
@@ -107,9 +155,11 @@ def _check_text(fields: Iterable[pa.Field]) -> None:
 def encode_stream(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> pa.Buffer:
     """Return an Arrow IPC stream of one batch."""
     # Written into memory that is large enough from the start: a sink that grows would copy what it
-    # has again and again. Codecs add less than 1% to what they cannot compress.
-    schema = batch.schema.serialize().size
-    room = batch.nbytes + batch.nbytes // 64 + 3 * schema + 4096
+    # has again and again. A codec adds a few bytes to each buffer, and less than 1% to what it
+    # cannot compress.
+    size = pa.ipc.get_record_batch_size(batch)
+    buffers = sum(len(column.buffers()) for column in batch.columns)
+    room = size + size // 64 + 64 * buffers + batch.schema.serialize().size + 256
     buffer = pa.allocate_buffer(room, resizable=True)
     sink = pa.FixedSizeBufferWriter(buffer)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:

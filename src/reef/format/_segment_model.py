@@ -34,7 +34,7 @@ from reef.errors import InvariantError
 from reef.format._bloom import BITS_PER_KEY_DEFAULT
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, head
 from reef.format._manifest_model import U32, Count, Level, Lsn, Micros, Positive, SegmentId, Slot
-from reef.types import check_namespace
+from reef.types import check_namespace, check_object_key
 
 FRAME = struct.Struct("<II")
 BLOCK_HEAD = struct.Struct("<BBHI")
@@ -90,6 +90,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The segments whose rows it took over: a rebuild must not bring them back beside it."""
     replaced_slots: tuple[Slot, Slot] | None
     """The first and the last log slot that it folded."""
+    part: tuple[Positive, Positive]
+    """Which of how many outputs of its job it is: only all of them together replace anything."""
     sections: tuple[Section, ...]
 
 
@@ -119,11 +121,12 @@ class SegmentOrigin:
     created_at_us: int
     replaced_segments: tuple[str, ...] = ()
     replaced_slots: tuple[int, int] | None = None
+    part: tuple[int, int] = (1, 1)
 
 
 def segment_key(namespace: str, id: str) -> str:
     """Return the key of segment `id` of `namespace`."""
-    return f"namespaces/{check_namespace(namespace)}/segments/{id}.seg"
+    return check_object_key(f"namespaces/{check_namespace(namespace)}/segments/{id}.seg")
 
 
 def vector_columns(schema: pa.Schema) -> tuple[str, ...]:

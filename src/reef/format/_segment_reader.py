@@ -20,12 +20,14 @@ from reef.errors import CorruptError, IncompleteError
 from reef.format._block_index import COLUMN_INDEX_SCHEMA, Place, Places, row_index_schema
 from reef.format._bloom import BLOCK_BYTES, Bloom
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, check_head, crc32c
+from reef.format._manifest_model import SegmentRef
 from reef.format._rows import (
     SEGMENT_COLUMNS,
     arrow_errors,
     decode_schema,
     decode_stream,
     schema_problem,
+    values_problem,
 )
 from reef.format._segment_model import (
     BLOCK_HEAD,
@@ -70,6 +72,10 @@ class SegmentTail:
     """For each wide column."""
 
     @cached_property
+    def _narrow(self) -> pa.Schema:
+        return split_schema(self.schema, self.footer.wide)[0]
+
+    @cached_property
     def _key_first(self) -> list[bytes]:
         found: list[bytes] = self.row_index["key_first"].to_pylist()
         return found
@@ -95,8 +101,10 @@ class SegmentTail:
 
     def decode_rows(self, block: int, data: bytes) -> pa.RecordBatch:
         """Return the narrow columns of row block `block` from its bytes, frame included."""
-        narrow, _ = split_schema(self.schema, self.footer.wide)
-        return _decode_block(pa.py_buffer(data), self.row_places[block], narrow, self.key)
+        place = self.row_places[block]
+        rows = _decode_block(pa.py_buffer(data), place, self._narrow, self.key)
+        _check_rows(rows, self.row_index, block, place, self.key)
+        return rows
 
     def decode_column(self, column: str, block: int, data: bytes) -> pa.Array:
         """Return the values of block `block` of a wide column from its bytes, frame included."""
@@ -114,10 +122,12 @@ def tail_length(data: bytes, *, key: str = "", size: int) -> int:
     return length
 
 
-def decode_tail(data: bytes, *, key: str = "", size: int) -> SegmentTail:
+def decode_tail(
+    data: bytes, *, key: str = "", size: int, ref: SegmentRef | None = None
+) -> SegmentTail:
     """Return what the tail of a segment of `size` bytes says, every check made.
 
-    `data` is exactly the tail. Raises IncompleteError, CorruptError, FormatVersionError.
+    `data` is exactly the tail; `ref` is what a manifest says of the segment. Raises IncompleteError, CorruptError, FormatVersionError.
     """
     footer_bytes, checksum, length, start = _decode_trailer(data, key, size)
     if len(data) != length:
@@ -128,7 +138,8 @@ def decode_tail(data: bytes, *, key: str = "", size: int) -> SegmentTail:
         raise CorruptError(key, start, f"a footer of {footer_bytes} bytes", f"{end} bytes for it")
     footer = _decode_footer(data[at:end], footer_bytes, checksum, key, start + at)
     schema = _decode_schema(footer, key, start + at)
-    sections = _decode_sections(pa.py_buffer(data).slice(0, at), footer.sections, key, start)
+    inner = [section for section in footer.sections if section.offset >= start]
+    sections = _decode_sections(pa.py_buffer(data).slice(0, at), inner, key, start)
     narrow, _ = split_schema(schema, footer.wide)
     row_index = _decode_index(sections, ROW_INDEX, row_index_schema(narrow), key, start)
     column_index = _decode_index(sections, COLUMN_INDEX, COLUMN_INDEX_SCHEMA, key, start)
@@ -146,9 +157,10 @@ def decode_tail(data: bytes, *, key: str = "", size: int) -> SegmentTail:
             for number, name in enumerate(footer.wide)
         },
     )
-    problem = _tail_problem(tail, column_index.num_rows, start)
+    outer = [section for section in footer.sections if section.offset < start]
+    problem = _tail_problem(tail, column_index.num_rows, outer, start) or _ref_problem(tail, ref)
     if problem:
-        raise CorruptError(key, start, "indexes that agree with the footer", problem)
+        raise CorruptError(key, start, "a tail that agrees with itself and its manifest", problem)
     return tail
 
 
@@ -180,6 +192,10 @@ def decode_segment(
     end = whole.slice(max(0, size - TRAILER_BYTES)).to_pybytes()
     length = tail_length(end, key=key, size=size)
     tail = decode_tail(whole.slice(size - length).to_pybytes(), key=key, size=size)
+    outer = [section for section in tail.footer.sections if section.offset < size - length]
+    for section in outer:
+        body = whole.slice(section.offset, _framed_bytes(section))
+        _decode_sections(body, [section], key, section.offset, all_of_tail=False)
     names = tail.schema.names if columns is None else list(columns)
     narrow, wide = split_schema(tail.schema, tail.footer.wide)
     found: dict[str, pa.ChunkedArray] = {}
@@ -190,6 +206,9 @@ def decode_segment(
             starts = range(0, len(places), _RUN)
             runs = run_all(decode, starts) if tail.footer.codec == "zstd" else map(decode, starts)
             batches = [batch for run in runs for batch in run]
+            if places is tail.row_places:
+                for block, batch in enumerate(batches):
+                    _check_rows(batch, tail.row_index, block, places[block], key)
             table = pa.Table.from_batches(batches, schema)
             found.update(zip(schema.names, table.columns, strict=True))
     schema = pa.schema([tail.schema.field(name) for name in names])
@@ -239,15 +258,19 @@ def _decode_schema(footer: Footer, key: str, offset: int) -> pa.Schema:
     return schema
 
 
+def _framed_bytes(section: Section) -> int:
+    return FRAME.size + section.length + -section.length % 8
+
+
 def _decode_sections(
-    data: pa.Buffer, sections: Sequence[Section], key: str, start: int
+    data: pa.Buffer, sections: Sequence[Section], key: str, start: int, *, all_of_tail: bool = True
 ) -> Mapping[str, pa.Buffer]:
     """Return the sections' bytes by name; they fill `data`, which starts at `start` in the file."""
     found: dict[str, pa.Buffer] = {}
     at = 0
     for section in sections:
         body_at = at + FRAME.size
-        end = body_at + section.length + -section.length % 8
+        end = at + _framed_bytes(section)
         if section.offset != start + at or end > data.size or section.name in found:
             raise CorruptError(key, start + at, f"section {section.name!r}", "another layout")
         body = data.slice(body_at, section.length)
@@ -261,7 +284,8 @@ def _decode_sections(
             raise CorruptError(key, start + body_at + section.length, "zeros", "something else")
         found[section.name] = body
         at = end
-    if at != data.size or not {BLOOM, ROW_INDEX, COLUMN_INDEX} <= found.keys():
+    wanted = {BLOOM, ROW_INDEX, COLUMN_INDEX} if all_of_tail else set()
+    if at != data.size or not wanted <= found.keys():
         raise CorruptError(key, start + at, "all sections up to the footer", f"{sorted(found)}")
     return found
 
@@ -328,7 +352,32 @@ def _decode_run(
     ]
 
 
-def _tail_problem(tail: SegmentTail, column_blocks: int, start: int) -> str:
+def _check_rows(
+    batch: pa.RecordBatch, index: pa.RecordBatch, block: int, place: Place, key: str
+) -> None:
+    """Raise unless the rows of a row block are those that the index speaks of."""
+    problem = values_problem(batch, SEGMENT_COLUMNS)
+    if not problem:
+        keys, last = batch.column(0), batch.num_rows - 1
+        if (keys[0], keys[last]) != (index["key_first"][block], index["key_last"][block]):
+            problem = "other keys"
+    if problem:
+        raise CorruptError(key, place.offset, "the rows of its index", problem)
+
+
+def _ref_problem(tail: SegmentTail, ref: SegmentRef | None) -> str:
+    """Return where a manifest says something else of the segment, or ""."""
+    if ref is None:
+        return ""
+    footer = tail.footer
+    found = (footer.id, tail.size, tail.checksum, footer.rows, footer.key_min, footer.key_max)
+    said = (ref.id, ref.size, ref.checksum, ref.rows, ref.key_min, ref.key_max)
+    return "" if found == said else f"{found}, where the manifest says {said}"
+
+
+def _tail_problem(
+    tail: SegmentTail, column_blocks: int, outer: Sequence[Section], start: int
+) -> str:
     """Return where indexes and footer disagree, or ""."""
     footer, index = tail.footer, tail.row_index
     places = [tail.row_places, *tail.column_places.values()]
@@ -338,10 +387,13 @@ def _tail_problem(tail: SegmentTail, column_blocks: int, start: int) -> str:
         problem = some.problem(footer.rows)
         if problem:
             return problem
-    offsets = np.concatenate([some.offset for some in places])
-    ends = offsets + np.concatenate([some.length for some in places])
-    if (ends <= offsets + FRAME.size + BLOCK_HEAD.size).any():
+    lengths = np.concatenate([some.length for some in places])
+    if (lengths <= FRAME.size + BLOCK_HEAD.size).any():
         return "an empty block"
+    lengths = np.append(lengths, [_framed_bytes(section) for section in outer])
+    offsets = np.concatenate([some.offset for some in places])
+    offsets = np.append(offsets, [section.offset for section in outer])
+    ends = offsets + lengths
     order = np.argsort(offsets)
     if offsets[order[0]] != PREAMBLE_BYTES or ends[order[-1]] != start:
         return "blocks that do not reach from the preamble to the tail"

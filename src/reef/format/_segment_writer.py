@@ -2,13 +2,14 @@
 
 Invariants, checked before bytes leave: rows are sorted by key, then by version from new to old,
 with no version twice; the bytes of every block are under a checksum that the index repeats. Memory
-holds one block's worth of rows, at most `stripe_bytes` of finished column blocks, and 8 bytes a key.
+holds one block's worth of rows, at most `stripe_bytes` of finished column blocks, 8 bytes a key, and
+at the end the filter and the indexes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,9 +35,9 @@ from reef.format._rows import (
     SEGMENT_COLUMNS,
     TOMBSTONE,
     batch_problem,
+    encode_rows,
     encode_stream,
     schema_problem,
-    write_options,
 )
 from reef.format._segment_model import (
     BLOCK_HEAD,
@@ -72,14 +73,25 @@ class SegmentWriter:
     """Turns sorted batches into the parts of one segment file. Use `parts`, then `ref`."""
 
     def __init__(
-        self, schema: pa.Schema, origin: SegmentOrigin, options: SegmentOptions | None = None
+        self,
+        schema: pa.Schema,
+        origin: SegmentOrigin,
+        options: SegmentOptions | None = None,
+        *,
+        indexes: Callable[[], Mapping[str, bytes]] = dict,
     ) -> None:
+        """Write rows of `schema`.
+
+        `indexes` is called after the last row and gives named sections that lie before the tail,
+        to be read only by those who look for them.
+        """
         problem = schema_problem(schema, SEGMENT_COLUMNS)
         if problem:
             raise InvariantError(f"segment {origin.id} would have {problem}")
         self._schema = schema
         self._origin = origin
         self._options = options or SegmentOptions()
+        self._indexes = indexes
         wide = self._options.wide
         self._wide = vector_columns(schema) if wide is None else wide
         narrow, columns = split_schema(schema, self._wide)
@@ -94,7 +106,6 @@ class SegmentWriter:
         self._waiting_bytes = 0
         self._hashes: list[Hashes] = []
         self._last: tuple[bytes, int] | None = None
-        self._offset = 0
         self._size = 0
         self._footer: Footer | None = None
         self._tail: tuple[int, int] = (0, 0)
@@ -158,25 +169,21 @@ class SegmentWriter:
             self._waiting, self._waiting_bytes = [], 0
 
     def _finish(self) -> Iterator[Part]:
-        start = self._size
-        options = write_options(self._options.codec)
+        codec = self._options.codec
         columns = sorted(self._column_index)
         column_index = pa.record_batch(
             [pa.array(c, pa.int64()) for c in zip(*columns, strict=True)]
             or [pa.array([], pa.int64())] * len(COLUMN_INDEX_SCHEMA),
             schema=COLUMN_INDEX_SCHEMA,
         )
-        bloom = build_bloom(np.concatenate(self._hashes), self._options.bloom_bits_per_key)
-        sections = []
-        for name, body in (
-            (BLOOM, pa.py_buffer(bloom)),
-            (ROW_INDEX, encode_stream(self._index.batch(), options)),
-            (COLUMN_INDEX, encode_stream(column_index, options)),
-        ):
-            sections.append(Section(name, self._size, body.size, crc32c(body)))
-            yield self._place(FRAME.pack(body.size, sections[-1].checksum))
-            yield self._place(body)
-            yield self._place(bytes(-body.size % 8))
+        bloom = build_bloom(self._hashes, self._options.bloom_bits_per_key)
+        sections: list[Section] = []
+        for name, data in self._indexes().items():
+            yield from self._place_section(name, pa.py_buffer(data), sections)
+        start = self._size
+        yield from self._place_section(BLOOM, pa.py_buffer(bloom), sections)
+        yield from self._place_section(ROW_INDEX, encode_rows(self._index.batch(), codec), sections)
+        yield from self._place_section(COLUMN_INDEX, encode_rows(column_index, codec), sections)
         self._footer = self._index.footer(self._origin, self._schema, self._wide, self._options)
         self._footer = msgspec.structs.replace(self._footer, sections=tuple(sections))
         footer = msgspec.msgpack.encode(self._footer)
@@ -208,6 +215,12 @@ class SegmentWriter:
         if problem:
             raise InvariantError(f"segment {self._origin.id} would have {problem}")
         self._last = last
+
+    def _place_section(self, name: str, body: pa.Buffer, sections: list[Section]) -> Iterator[Part]:
+        sections.append(Section(name, self._size, body.size, crc32c(body)))
+        yield self._place(FRAME.pack(body.size, sections[-1].checksum))
+        yield self._place(body)
+        yield self._place(bytes(-body.size % 8))
 
     def _place_block(self, block: _Block) -> Iterator[Part]:
         yield self._place(FRAME.pack(block.framed, block.checksum) + block.head)
@@ -371,5 +384,6 @@ class _RowIndex:
             lsn_max=pc.max(index["lsn_max"]).as_py(),
             replaced_segments=origin.replaced_segments,
             replaced_slots=origin.replaced_slots,
+            part=origin.part,
             sections=(),
         )
