@@ -111,6 +111,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     applied = draw(st.integers(0, packed_max if policy == "packed" else LSN_MAX))
     state = draw(st.sampled_from(["live", "dropped", "aborted"]))
     schema = draw(schemas)
+    origin = draw(st.none() | st.builds(Origin, names, lsns, u63, anchors))
     last_seen = draw(st.integers(max(floor - 1, 1), SLOT_MAX))
     manifest = Manifest(
         namespace=namespace,
@@ -121,7 +122,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         created_at_us=draw(u63),
         predecessor_checksum=None if generation == 1 else draw(u32),
         repaired_from=None if generation == 1 else draw(st.none() | st.integers(1, generation - 1)),
-        origin=draw(st.none() | st.builds(Origin, names, lsns, u63, anchors)),
+        origin=origin,
         lsn_policy=policy,
         max_parallel_writes=draw(st.integers(1, 64)),
         writer_epoch=epoch,
@@ -134,12 +135,14 @@ def manifests(draw: st.DrawFn) -> Manifest:
             else WalAnchor(0, 0, 0)
         ),
         wal_last_seen=last_seen,
-        inherited_log=draw(
+        inherited_log=()
+        if origin is None
+        else draw(
             several(
                 st.integers(1, last_seen).flatmap(
                     lambda first: st.builds(
                         InheritedLog,
-                        names.filter(lambda name: name != namespace),
+                        names,
                         st.just(first),
                         st.integers(first, last_seen),
                         st.none() | lsns,
@@ -153,7 +156,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         retention=draw(st.builds(Retention, u63, st.none() | u63)),
         schema=schema,
         schema_fingerprint=schema_fingerprint(schema),
-        skipped_slots=draw(several(st.builds(SkippedSlot, st.integers(1, SLOT_MAX), u32), "slot")),
+        skipped_slots=draw(several(st.builds(SkippedSlot, st.integers(1, last_seen), u32), "slot")),
         intents=draw(
             several(
                 st.builds(

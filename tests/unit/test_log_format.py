@@ -21,6 +21,7 @@ from reef.format import (
     LogObject,
     LogRecord,
     Prev,
+    SkippedSlot,
     damaged_checksum,
     decode_log,
     encode_log,
@@ -329,3 +330,29 @@ def test_what_is_no_log_object_has_no_checksum(data: bytes) -> None:
     with pytest.raises((IncompleteError, CorruptError)):
         log_checksum(data)
     assert damaged_checksum(data) == crc32c(data)
+
+
+@pytest.mark.parametrize("slots", [(5,), (6,), (4, 4)])
+def test_a_fence_skips_slots_below_it_each_once(slots: tuple[int, ...]) -> None:
+    skipped = tuple(SkippedSlot(slot, 1) for slot in slots)
+    with pytest.raises(InvariantError, match="skipped slots"):
+        encode_log(record(sample_log(LogKind.FENCE), skipped=skipped))
+
+
+def test_values_that_a_reader_would_refuse_are_not_logged() -> None:
+    """What is acknowledged must be readable."""
+    broken = pa.StringArray.from_buffers(
+        1, pa.py_buffer(struct.pack("<ii", 0, 2)), pa.py_buffer(b"\xff\xfe")
+    )
+    with pytest.raises(InvariantError, match="refused when it is read"):
+        encode_log(record(sample_log(), batch=rows_with("s", broken)))
+
+
+def test_a_batch_that_no_segment_could_hold_is_not_logged() -> None:
+    huge = pa.array([b"x" * (1 << 20)] * 1030, pa.large_binary())
+    batch = pa.record_batch(
+        [[b"a"] * 1030, [False] * 1030, huge],
+        schema=log_schema([pa.field("v", pa.large_binary())]),
+    )
+    with pytest.raises(InvariantError, match="bytes of rows"):
+        encode_log(record(sample_log(), batch=batch))

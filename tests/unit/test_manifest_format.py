@@ -342,9 +342,16 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
         lambda m: replace(m, origin=replace(m.origin, namespace="..")),
         "origin.namespace",
     ),
-    "a log inherited from itself": (
-        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], namespace="what-if"),)),
-        "inherited slots of others",
+    "a log inherited without an origin": (lambda m: replace(m, origin=None), "inherited slots"),
+    "a slot skipped before it was seen": (
+        lambda m: replace(m, skipped_slots=(SkippedSlot(105, 1),)),
+        "skipped slots up to",
+    ),
+    "pending since a later generation": (
+        lambda m: replace(
+            m, gc=replace(m.gc, pending=(replace(m.gc.pending[0], since_generation=8),))
+        ),
+        "gc.pending since",
     ),
     "a log inherited from no name": (
         lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], namespace=".."),)),
@@ -674,7 +681,7 @@ def test_an_error_says_where_and_what() -> None:
     assert caught.value.offset == len(DATA) - len(',"checksum":"00000000"}\n')
     assert "checksum" in caught.value.expected
     assert "checksum" in caught.value.got
-    assert "reef repair" in str(caught.value)
+    assert "read it again" in str(caught.value)
 
 
 def test_a_long_value_does_not_make_a_long_message() -> None:

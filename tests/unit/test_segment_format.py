@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import struct
 from collections.abc import Iterable
 from functools import partialmethod
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from reef.errors import CorruptError, FormatVersionError, IncompleteError, InvariantError
+from reef.errors import (
+    CorruptError,
+    FormatVersionError,
+    IncompleteError,
+    InvalidInputError,
+    InvariantError,
+)
 from reef.format import (
     LSN,
     SegmentOptions,
@@ -26,6 +35,7 @@ from reef.format import (
     segment_key,
     segment_schema,
     tail_length,
+    with_field_id,
 )
 from reef.format._segment_writer import _RowIndex
 from reef.types import pack_lsn
@@ -34,6 +44,10 @@ from tests.samples import SEGMENT_COLUMNS, sample_log, sample_rows, sample_segme
 ORIGIN = SegmentOrigin(
     id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0F", namespace="n", level=0, author="a", created_at_us=1
 )
+
+
+def replace_origin(**changes: object) -> SegmentOrigin:
+    return dataclasses.replace(ORIGIN, **changes)  # type: ignore[arg-type]
 
 
 def tail_of(data: bytes) -> SegmentTail:
@@ -342,6 +356,134 @@ def test_one_long_key_costs_no_more_than_itself() -> None:
     assert all(tail.bloom.may_contain(hash_key(key)) for key in keys)
     with pytest.raises(InvariantError, match="4097"):
         written([pa.record_batch([[b"z" * 4097], [1], [False]], schema=segment_schema([]))])
+
+
+@pytest.mark.parametrize("wide", [(), ("price",)])
+@pytest.mark.parametrize("in_schema", ["plain", "field", "schema"])
+@pytest.mark.parametrize("in_batch", ["plain", "field", "schema"])
+def test_metadata_makes_no_difference(in_schema: str, in_batch: str, wide: tuple[str, ...]) -> None:
+    """A batch without ids under a schema with them, and every other mix, is read back."""
+    plain = segment_schema([pa.field("price", pa.int64()), pa.field("x", pa.int64())])
+    schemas = {
+        "plain": plain,
+        "field": plain.set(3, with_field_id(plain.field(3), 1)),
+        "schema": plain.with_metadata({"written by": "somebody" * 30}),
+    }
+    batch = pa.record_batch(
+        [[b"a", b"b"], [1, 1], [False, True], [5, None], [6, 7]], schema=schemas[in_batch]
+    )
+    options = SegmentOptions(wide=wide)
+    data = b"".join(SegmentWriter(schemas[in_schema], ORIGIN, options).parts([batch]))
+    tail, table = decode_segment(data)
+    assert table.to_pylist() == batch.to_pylist()
+    assert tail.schema.equals(schemas[in_schema], check_metadata=True)
+
+
+def test_extension_types_are_read_by_who_knows_them_and_who_does_not() -> None:
+    rows = pa.record_batch(
+        [
+            [b"a", b"b"],
+            [1, 1],
+            [False, False],
+            pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"x": 1}', "[]"])),
+            pa.ExtensionArray.from_storage(_Url(), pa.array(["file:///a", "file:///b"])),
+        ],
+        schema=segment_schema([pa.field("j", pa.json_()), pa.field("u", _Url())]),
+    )
+    pa.register_extension_type(_Url())
+    data = written([rows])
+    assert decode_segment(data)[1]["u"].type == _Url()
+    pa.unregister_extension_type("reef.test.url")
+    tail, table = decode_segment(data)
+    assert table["u"].to_pylist() == ["file:///a", "file:///b"]
+    assert tail.row_index["max:j"][0].as_py() == b'{"x": 1}'
+
+
+class _Url(pa.ExtensionType):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(pa.string(), "reef.test.url")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, _storage: pa.DataType, _data: bytes) -> _Url:
+        return cls()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.list_(pa.struct([("d", pa.dictionary(pa.int8(), pa.string()))])),
+        pa.string_view(),
+        pa.list_(pa.binary_view()),
+        pa.list_view(pa.int8()),
+        functools.reduce(lambda kind, _: pa.list_(kind), range(40), pa.int8()),
+    ],
+    ids=str,
+)
+def test_types_that_cannot_be_stored_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(InvariantError, match=r"dictionary|a column of|nested"):
+        SegmentWriter(segment_schema([pa.field("x", kind)]), ORIGIN)
+
+
+def test_values_that_a_reader_would_refuse_are_not_written() -> None:
+    broken = pa.StringArray.from_buffers(
+        1, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")
+    )
+    rows = pa.record_batch(
+        [[b"a"], [1], [False], broken], schema=segment_schema([pa.field("s", pa.string())])
+    )
+    with pytest.raises(InvariantError, match=r"UTF8|utf8|UTF-8"):
+        written([rows])
+
+
+def test_long_rows_among_short_ones_do_not_swell_blocks() -> None:
+    values = [b"x" * 300_000] * 3 + [b"y"] * 20_000
+    rows = pa.record_batch(
+        [[b"%08d" % i for i in range(20_003)], [1] * 20_003, [False] * 20_003, values],
+        schema=segment_schema([pa.field("v", pa.binary())]),
+    )
+    options = SegmentOptions(row_block_bytes=64 << 10)
+    _, table = decode_segment(written([rows], options))
+    assert table.combine_chunks() == pa.table(rows)
+    sizes = [batch.nbytes for batch in table.to_batches()]
+    assert max(sizes) < 301_000
+    assert sorted(sizes)[-4] <= 2 * (64 << 10)
+
+
+def test_small_wide_columns_go_out_with_their_stripe() -> None:
+    """Else their slices would keep every batch in memory up to the end."""
+    rows = sample_rows(6000)
+    options = SegmentOptions(wide=("price",), stripe_bytes=50_000, row_block_bytes=10_000)
+    tail = tail_of(written([rows.slice(i, 500) for i in range(0, 6000, 500)], options))
+    assert len(tail.column_places["price"]) > 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"origin": replace_origin(id="nope")},
+        {"origin": replace_origin(level=256)},
+        {"origin": replace_origin(author="\ud800")},
+        {"origin": replace_origin(part=(0, 1))},
+        {"options": SegmentOptions(row_block_bytes=0)},
+        {"options": SegmentOptions(codec="gzip")},  # type: ignore[arg-type]
+        {"options": SegmentOptions(wide=("price", "price"))},
+    ],
+    ids=str,
+)
+def test_a_wrong_origin_or_option_is_refused_before_anything_is_written(
+    wrong: dict[str, Any],
+) -> None:
+    with pytest.raises(InvariantError):
+        SegmentWriter(**{"schema": segment_schema(SEGMENT_COLUMNS), "origin": ORIGIN, **wrong})
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="nope"):
+        decode_segment(sample_segment()[0], columns=["nope"])
 
 
 def test_rows_that_are_not_those_of_the_index_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

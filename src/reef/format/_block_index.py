@@ -111,6 +111,8 @@ def row_index_schema(narrow: pa.Schema) -> pa.Schema:
 
 def bounds_of(column: pa.Array) -> tuple[object, object, int]:
     """Return the least and the greatest value of a column, shortened, and how many are null."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
     found = pc.min_max(column)
     least, greatest = found["min"], found["max"]
     if not least.is_valid or (pa.types.is_floating(column.type) and math.isnan(least.as_py())):
@@ -141,6 +143,8 @@ _ORDERED = (
 
 
 def _bound_type(kind: pa.DataType) -> pa.DataType | None:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type  # so that it matters to nobody which ones a process knows
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.binary()
     return kind if any(is_one(kind) for is_one in _ORDERED) else None

@@ -47,7 +47,8 @@ HEADER_BYTES = HEAD_BYTES + _HEADER.size
 FOOTER_BYTES = _FRAME.size
 
 RECORD_BYTES_MAX = 1 << 30
-"""What a block of a segment can hold, too: every row that is logged can be folded."""
+BATCH_BYTES_MAX = RECORD_BYTES_MAX - (16 << 20)
+"""Uncompressed: every row that is logged must fit into a block of a segment, with what Arrow adds."""
 
 _Opaque: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=16 << 20)]
 
@@ -201,6 +202,8 @@ def _encode_payload(record: LogRecord, codec: str) -> tuple[bytes, pa.Buffer]:
     except msgspec.ValidationError as error:
         raise InvariantError(f"a log record would have a wrong field: {error}") from error
     if record.batch is not None:
+        if record.batch.nbytes > BATCH_BYTES_MAX:
+            raise InvariantError(f"a log record would hold {record.batch.nbytes} bytes of rows")
         body = encode_rows(record.batch, codec)
     elif record.schema is not None:
         body = record.schema.serialize()

@@ -116,6 +116,9 @@ def log_problem(log: LogObject) -> str:
         return "a nonce of zeros"
     if not log.records:
         return "no record"
+    skipped = [slot.slot for record in log.records for slot in record.skipped]
+    if len(set(skipped)) != len(skipped) or any(slot >= log.slot for slot in skipped):
+        return f"skipped slots {skipped}, which are not below it, each once"
     return _versions_problem(log) or next(
         (problem for record in log.records if (problem := _record_problem(log.kind, record))), ""
     )

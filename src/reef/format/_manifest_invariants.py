@@ -91,8 +91,10 @@ def _log(m: Manifest) -> Iterator[Violation]:
     yield from _repeated("slot in skipped_slots", (s.slot for s in m.skipped_slots))
     yield from _bad_names("namespace of inherited_log", {i.namespace for i in m.inherited_log})
     for i in m.inherited_log:
-        if i.namespace == m.namespace or not i.slot_first <= i.slot_last <= m.wal_last_seen:
-            yield f"inherited slots of others, up to wal_last_seen {m.wal_last_seen}", _show(i)
+        if m.origin is None or not i.slot_first <= i.slot_last <= m.wal_last_seen:
+            yield f"a branch's inherited slots, up to wal_last_seen {m.wal_last_seen}", _show(i)
+    if any(skipped.slot > m.wal_last_seen for skipped in m.skipped_slots):
+        yield f"skipped slots up to wal_last_seen {m.wal_last_seen}", _show(m.skipped_slots[-1])
 
 
 def _bad_schema(schema: bytes) -> Iterator[Violation]:
@@ -127,6 +129,9 @@ def _collection(m: Manifest) -> Iterator[Violation]:
         yield f"gc.boundary.generation at most {m.generation}", str(boundary.generation)
     if not m.gc.pending:
         return
+    newest = max(p.since_generation for p in m.gc.pending)
+    if newest > m.generation:
+        yield f"gc.pending since a generation up to {m.generation}", f"generation {newest}"
     keys = [p.key for p in m.gc.pending]
     prefix = f"namespaces/{m.namespace}/"
     if not all(map(re.compile(re.escape(prefix) + _PLAIN_TAIL).fullmatch, keys)):

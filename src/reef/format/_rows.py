@@ -29,6 +29,15 @@ SEGMENT_COLUMNS = (_KEY_FIELD, _LSN_FIELD, _TOMBSTONE_FIELD)
 _RESERVED = {KEY, LSN, TOMBSTONE}
 FIELD_ID = b"reef:field-id"
 
+_NESTING_MAX = 32  # Arrow reads no more than 64
+_VIEWS = (
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
 # Below this, a codec costs more than it saves; from that on, threads pay for compressing columns.
 _PLAIN_BYTES_MAX = 2 << 10
 _THREADS_BYTES_MIN = 1 << 20
@@ -79,16 +88,21 @@ def schema_problem(schema: pa.Schema, first: tuple[pa.Field, ...]) -> str:
     reserved = _RESERVED.intersection(names[len(first) :])
     if reserved:
         return f"a column called {reserved.pop()}, which is reserved"
-    if any(_has_dictionary(field.type) for field in schema):
-        return "a dictionary column"
-    return ""
+    return next((problem for field in schema if (problem := _type_problem(field.type))), "")
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
-    """Return whether dictionaries, which would need messages of their own, are in a type."""
+def _type_problem(kind: pa.DataType, depth: int = 1) -> str:
+    """Return what keeps a type from being stored, or ""."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
     if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+        return "a dictionary column"  # it would need messages of its own
+    if any(is_view(kind) for is_view in _VIEWS):
+        return f"a column of {kind}"  # a slice of one carries the whole
+    if depth > _NESTING_MAX:
+        return f"a column nested more than {_NESTING_MAX} deep"
+    children = (kind.field(i).type for i in range(kind.num_fields))
+    return next((problem for child in children if (problem := _type_problem(child, depth + 1))), "")
 
 
 def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
@@ -132,15 +146,27 @@ def encode_rows(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
     """Return an Arrow IPC stream of one batch, compressed where that pays."""
     if codec not in CODECS:
         raise InvariantError(f"codec {codec!r} is none of {CODECS}")
+    check_valid(batch)
     chosen = codec if batch.nbytes > _PLAIN_BYTES_MAX else None
     threads = batch.nbytes >= _THREADS_BYTES_MIN
     return encode_stream(batch, pa.ipc.IpcWriteOptions(compression=chosen, use_threads=threads))
 
 
+def check_valid(batch: pa.RecordBatch) -> None:
+    """Raise InvariantError unless Arrow finds every value of `batch` valid: a decoder will look."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvariantError(f"a batch would be refused when it is read: {error}") from error
+
+
 def decode_schema(data: pa.Buffer, key: str, offset: int) -> pa.Schema:
     """Return the schema of an Arrow IPC schema message. Raises CorruptError."""
     with arrow_errors(key, offset, "an Arrow schema"):
-        schema = pa.ipc.read_schema(data)
+        source = pa.BufferReader(data)
+        schema = pa.ipc.read_schema(source)
+        if source.tell() != data.size:
+            raise CorruptError(key, offset + source.tell(), "the end of the schema", "more bytes")
         _check_text(schema)
     return schema
 
@@ -175,9 +201,9 @@ def decode_stream(data: pa.Buffer, key: str, offset: int) -> pa.RecordBatch:
             batches = list(reader)
         if len(batches) != 1:
             raise CorruptError(key, offset, "an Arrow stream of one batch", f"{len(batches)}")
-        if source.tell() != data.size:
+        if source.tell() != data.size or data.slice(data.size - 8).to_pybytes() != _END_OF_STREAM:
             raise CorruptError(
-                key, offset + source.tell(), "the end of the Arrow stream", "more bytes"
+                key, offset + source.tell(), "the end of the Arrow stream", "something else"
             )
         batch = batches[0]
         _check_text(batch.schema)

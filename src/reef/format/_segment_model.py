@@ -140,8 +140,7 @@ def vector_columns(schema: pa.Schema) -> tuple[str, ...]:
 
 def split_schema(schema: pa.Schema, wide: tuple[str, ...]) -> tuple[pa.Schema, list[pa.Schema]]:
     """Return the schema of the row blocks, and one for each wide column."""
-    missing = [name for name in wide if name not in schema.names[3:]]
-    if missing:
-        raise InvariantError(f"wide columns {missing} are not columns of the segment")
+    if len(set(wide)) != len(wide) or not set(wide) <= set(schema.names[3:]):
+        raise InvariantError(f"wide columns {wide} are not columns of the segment, each once")
     narrow = pa.schema([field for field in schema if field.name not in wide])
     return narrow, [pa.schema([schema.field(name)]) for name in wide]

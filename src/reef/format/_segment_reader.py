@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.errors import CorruptError, IncompleteError
+from reef.errors import CorruptError, IncompleteError, InvalidInputError
 from reef.format._block_index import COLUMN_INDEX_SCHEMA, Place, Places, row_index_schema
 from reef.format._bloom import BLOCK_BYTES, Bloom
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, check_head, crc32c
@@ -197,6 +197,8 @@ def decode_segment(
         body = whole.slice(section.offset, _framed_bytes(section))
         _decode_sections(body, [section], key, section.offset, all_of_tail=False)
     names = tail.schema.names if columns is None else list(columns)
+    if not set(names) <= set(tail.schema.names):
+        raise InvalidInputError.of("columns", names, f"some of {', '.join(tail.schema.names)}")
     narrow, wide = split_schema(tail.schema, tail.footer.wide)
     found: dict[str, pa.ChunkedArray] = {}
     groups = [(narrow, tail.row_places), *zip(wide, tail.column_places.values(), strict=True)]
@@ -361,6 +363,11 @@ def _check_rows(
         keys, last = batch.column(0), batch.num_rows - 1
         if (keys[0], keys[last]) != (index["key_first"][block], index["key_last"][block]):
             problem = "other keys"
+        lsns = pc.min_max(batch.column(1))
+        if (lsns["min"], lsns["max"]) != (index["lsn_min"][block], index["lsn_max"][block]):
+            problem = "other versions"
+        if batch.column(2).true_count != index["tombstones"][block].as_py():
+            problem = "other tombstones"
     if problem:
         raise CorruptError(key, place.offset, "the rows of its index", problem)
 

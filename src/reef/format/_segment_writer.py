@@ -35,6 +35,7 @@ from reef.format._rows import (
     SEGMENT_COLUMNS,
     TOMBSTONE,
     batch_problem,
+    check_valid,
     encode_rows,
     encode_stream,
     schema_problem,
@@ -91,6 +92,7 @@ class SegmentWriter:
         self._schema = schema
         self._origin = origin
         self._options = options or SegmentOptions()
+        _check_origin(origin, self._options)
         self._indexes = indexes
         wide = self._options.wide
         self._wide = vector_columns(schema) if wide is None else wide
@@ -103,7 +105,7 @@ class SegmentWriter:
         self._index = _RowIndex(narrow)
         self._column_index: list[tuple[int, ...]] = []
         self._waiting: list[tuple[int, _Block]] = []
-        self._waiting_bytes = 0
+        self._stripe_bytes = 0
         self._hashes: list[Hashes] = []
         self._last: tuple[bytes, int] | None = None
         self._size = 0
@@ -151,6 +153,7 @@ class SegmentWriter:
         self._rows.add(batch.select(self._rows.schema.names))
         for cutter in self._columns:
             cutter.add(batch.select(cutter.schema.names))
+        self._stripe_bytes += batch.nbytes
         yield from self._drain(last=False)
 
     def _drain(self, *, last: bool) -> Iterator[Part]:
@@ -158,15 +161,16 @@ class SegmentWriter:
         for block, batch in self._rows.cut(last=last):
             self._index.add(batch, block.place(self._size))
             yield from self._place_block(block)
+        # A small wide column, too, goes out with its stripe: its slices keep whole batches alive.
+        full = last or self._stripe_bytes >= self._options.stripe_bytes
         for column, cutter in enumerate(self._columns):
-            for block, _ in cutter.cut(last=last):
+            for block, _ in cutter.cut(last=full):
                 self._waiting.append((column, block))
-                self._waiting_bytes += block.body.size
-        if last or self._waiting_bytes >= self._options.stripe_bytes:
+        if full:
             for column, block in self._waiting:
                 self._column_index.append((column, *block.place(self._size)))
                 yield from self._place_block(block)
-            self._waiting, self._waiting_bytes = [], 0
+            self._waiting, self._stripe_bytes = [], 0
 
     def _finish(self) -> Iterator[Part]:
         codec = self._options.codec
@@ -200,6 +204,7 @@ class SegmentWriter:
         if batch.schema != self._schema:
             raise InvariantError(f"segment {self._origin.id}: a batch has another schema")
         problem = batch_problem(batch, SEGMENT_COLUMNS)
+        check_valid(batch)
         keys, lsns = batch.column(KEY), batch.column(LSN)
         if not problem and pc.min(lsns).as_py() < 1:
             problem = "a version below 1"
@@ -253,6 +258,33 @@ class _Block:
         return self.row, self.rows, offset, FRAME.size + self.framed, self.checksum
 
 
+def _check_origin(origin: SegmentOrigin, options: SegmentOptions) -> None:
+    """Raise InvariantError now rather than after everything but the footer was written."""
+    if options.codec not in ("lz4", "zstd"):
+        raise InvariantError(f"codec {options.codec!r} is neither lz4 nor zstd")
+    sizes = (options.row_block_bytes, options.column_block_bytes, options.stripe_bytes)
+    if min(*sizes, options.bloom_bits_per_key) < 1:
+        raise InvariantError(f"segment {origin.id}: {options} has a size below 1")
+    fields = {name: getattr(origin, name) for name in origin.__dataclass_fields__}
+    rows = Footer(
+        **fields,
+        codec=options.codec,
+        schema=b"",
+        wide=(),
+        rows=1,
+        tombstones=0,
+        key_min=b"",
+        key_max=b"",
+        lsn_min=1,
+        lsn_max=1,
+        sections=(),
+    )
+    try:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(rows), type=Footer)
+    except (msgspec.MsgspecError, ValueError, OverflowError, TypeError) as error:
+        raise InvariantError(f"segment {origin.id!r}: {error}") from error
+
+
 def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield `batch` in slices of at most about `most_bytes`, which share its memory."""
     if batch.num_rows:
@@ -278,7 +310,8 @@ class _BlockCutter:
         self._row = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self._pending.append(batch)
+        # Under our own schema: the batch's may have other metadata, and so another length.
+        self._pending.append(pa.RecordBatch.from_arrays(batch.columns, schema=self.schema))
         self._pending_bytes += batch.nbytes
 
     def cut(self, *, last: bool) -> Iterator[tuple[_Block, pa.RecordBatch]]:
@@ -295,6 +328,9 @@ class _BlockCutter:
             batch = self._pending.popleft()
             size = max(1, batch.nbytes)
             rows = max(1, room * batch.num_rows // size)
+            # By the average; but one long row among short ones must not swell its block.
+            while rows > 1 and batch.slice(0, rows).nbytes > 2 * self._block_bytes:
+                rows //= 2
             if rows < batch.num_rows:
                 self._pending.appendleft(batch.slice(rows))
                 batch, size = batch.slice(0, rows), room
