@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Iterator
@@ -194,6 +195,58 @@ def test_racers_through_a_line_that_loses_every_other_reply(line: Line) -> None:
                 said.append(error.found)
         assert said == [b"won", bytes(16), bytes(16)]
         assert line.direct.get(key) == bytes(16)
+
+
+# Uploads: not a commit, and still an honest answer.
+
+LARGE = [bytes(6 << 20), bytes(6 << 20)]  # more than one part
+
+
+@pytest.mark.parametrize("parts", [[], [b"one"], [b"one", b"", b"two"], [bytes(8 << 20)]])
+def test_a_small_upload_is_one_request(line: Line, parts: list[bytes]) -> None:
+    line.proxied.upload(KEY, parts)
+    assert [(e.method, e.status) for e in line.proxy.exchanges] in ([("PUT", 200)], [("PUT", 201)])
+    assert line.holds() == [b"".join(parts)]
+
+
+def test_a_small_upload_may_use_the_store_and_is_repeated(line: Line) -> None:
+    line.direct.put_if_absent("source", b"abc")
+    line.proxy.inject(Fault.REPLY_LOST, "PUT", KEY)
+    line.proxied.upload(KEY, (line.proxied.get_range("source", i, 1) for i in range(3)))
+    assert line.holds() == [b"abc"]
+    assert line.count("PUT") == 2
+
+
+def test_a_large_upload_goes_in_parts(line: Line) -> None:
+    line.proxied.upload(KEY, iter(LARGE))
+    assert len(line.proxy.exchanges) >= 3
+    assert [len(data) for data in line.holds()] == [12 << 20]
+
+
+def test_a_lost_reply_of_the_last_request_of_an_upload_is_no_missing_object(line: Line) -> None:
+    """The client repeats it: some servers say yes again, others that there is no such upload."""
+    if line.url.startswith("az"):
+        line.proxy.inject(Fault.REPLY_LOST, "PUT", "comp=blocklist")
+    else:
+        line.proxy.inject(Fault.REPLY_LOST, "POST", "uploadId=")
+    with contextlib.suppress(UnavailableError):
+        line.proxied.upload(KEY, iter(LARGE))
+    assert any(e.fault for e in line.proxy.exchanges)
+    assert [len(data) for data in line.holds()] == [12 << 20]
+
+
+@pytest.mark.parametrize("line", ["seaweedfs", "moto"], indirect=True)
+def test_an_upload_whose_parts_were_swept_is_unavailable(line: Line) -> None:
+    def parts() -> Iterator[bytes]:
+        yield from LARGE
+        wait_until(lambda: line.count("POST") == 1)  # it has begun
+        assert list(line.direct.sweep(2**53)) == [KEY]
+        yield from LARGE
+
+    with pytest.raises(UnavailableError, match="may have been finished or discarded"):
+        line.proxied.upload(KEY, parts())
+    assert 404 in [e.status for e in line.proxy.exchanges]
+    assert line.holds() == []
 
 
 # Why the stores make single attempts.

@@ -89,10 +89,10 @@ class AbandonedS3Uploads:
                 Body=bytes(5 << 20),
             )
         assert keys(store.list()) == []
-        assert list(store.abort_uploads(0)) == []
+        assert list(store.sweep(0)) == []
         soon = time.time_ns() // 1000 + 60_000_000
-        assert list(store.abort_uploads(soon)) == ["segments/1.seg"]
-        assert list(store.abort_uploads(soon)) == []
+        assert list(store.sweep(soon)) == ["segments/1.seg"]
+        assert list(store.sweep(soon)) == []
         left = client.list_multipart_uploads(Bucket=bucket).get("Uploads", ())
         assert elsewhere in [upload["Key"] for upload in left]
         store.upload("segments/1.seg", [b"again"])

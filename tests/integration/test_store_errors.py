@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import random
 import socket
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -23,6 +27,7 @@ from reef.errors import (
     OutcomeUnknownError,
     ReefError,
     UnavailableError,
+    UnsupportedStoreError,
 )
 from reef.settings import Settings
 from reef.store import Store, create, open_store
@@ -121,7 +126,7 @@ def test_discarding_uploads_in_a_missing_bucket(
     server: S3Server = request.getfixturevalue(server_name)
     store = open_store(server.url("no-such-bucket-2"))
     with one_error(BucketNotFoundError, "there is no such bucket", SECRET_ACCESS_KEY):
-        store.abort_uploads(2**53)
+        store.sweep(2**53)
 
 
 def test_creating_in_a_missing_bucket_is_that_error_and_not_unknown(moto: Moto) -> None:
@@ -165,7 +170,7 @@ def test_discarding_uploads_with_a_wrong_credential(seaweedfs: SeaweedFS) -> Non
     options = s3_options(seaweedfs, secret_access_key=WRONG)
     store = open_store(f"s3://{seaweedfs.shared_bucket}?{options}")
     with one_error(AccessDeniedError, "check the credentials", WRONG):
-        store.abort_uploads(2**53)
+        store.sweep(2**53)
 
 
 @pytest.mark.parametrize("asked", ["put_if_absent", "upload", "get", "get_range", "head", "list"])
@@ -213,7 +218,7 @@ def test_a_refused_connection(scheme: str, asked: str) -> None:
 
 def test_discarding_uploads_with_a_refused_connection() -> None:
     with one_error(UnavailableError, "retry", WRONG):
-        open_store(nowhere("s3")).abort_uploads(2**53)
+        open_store(nowhere("s3")).sweep(2**53)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "az"])
@@ -241,6 +246,52 @@ def test_a_server_that_speaks_something_else_is_no_store() -> None:
             store.put_if_absent(KEY, b"1")
 
 
+# A server that does not do what is asked
+
+
+def test_what_a_server_does_not_implement_is_no_matter_of_retrying() -> None:
+    with answering(lambda _: (501, "<Error><Code>NotImplemented</Code></Error>")) as url:
+        store = open_store(url)
+        says = "501 NotImplemented); use another store, or cas=two-phase"
+        for asked in ("put_if_absent", "upload", "get", "list"):
+            with one_error(UnsupportedStoreError, says):
+                requests_of(store)[asked]()
+        with one_error(UnsupportedStoreError, says):
+            create_in(store)
+
+
+def test_check_store_says_no_with_the_reason_where_conditional_puts_are_not_implemented() -> None:
+    empty = "<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
+    refused = "<Error><Code>NotImplemented</Code></Error>"
+    with answering(lambda m: (501, refused) if m == "PUT" else (200, empty)) as url:
+        done = subprocess.run(
+            [sys.executable, "-m", "reef", "check-store", url, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2, done.stderr
+    report = json.loads(done.stdout)
+    assert report["can_back_a_log"] is False
+    assert [(c["name"], c["ok"]) for c in report["checks"]] == [("create", False)]
+    assert "501 NotImplemented" in report["reason"]
+    assert "cas=two-phase" in report["reason"]
+
+
+def test_a_server_that_lists_in_no_order_cannot_be_used() -> None:
+    entry = (
+        "<Contents><Key>{}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified>"
+        "<ETag>x</ETag></Contents>"
+    )
+    entries = "".join(map(entry.format, ["wal/2", "wal/1", "wal/3"]))
+    listing = f"<ListBucketResult><KeyCount>3</KeyCount>{entries}</ListBucketResult>"
+    with (
+        answering(lambda _: (200, listing)) as url,
+        one_error(UnsupportedStoreError, "lists 'wal/1' after 'wal/2'"),
+    ):
+        list(open_store(url).list("wal/"))
+
+
 # Where credentials come from
 
 
@@ -255,7 +306,7 @@ def test_the_services_usual_variables_are_read(
     store = open_store(place)
     store.put_if_absent(KEY, b"1")
     assert store.get(KEY) == b"1"
-    assert list(store.abort_uploads(2**53)) == []
+    assert list(store.sweep(2**53)) == []
     # What the URL says comes before the variables.
     with one_error(AccessDeniedError, "check the credentials", WRONG):
         open_store(
@@ -312,6 +363,34 @@ def sas(key: str) -> str:
     text = "\n".join([*signed, "", "", fields["sv"], "", ""])
     digest = hmac.digest(base64.b64decode(key), text.encode(), hashlib.sha256)
     return urlencode({**fields, "sig": base64.b64encode(digest).decode()})
+
+
+@contextmanager
+def answering(answer: Callable[[str], tuple[int, str]]) -> Iterator[str]:
+    """Yield the URL of a server that gives each method's answer to every request."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_request(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            status, text = answer(self.command)
+            self.send_response_only(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request
+
+    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        endpoint = f"http://{LOOPBACK}:{server.server_port}"
+        try:
+            yield f"s3://bucket?skip_signature=on&{urlencode({'endpoint': endpoint})}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

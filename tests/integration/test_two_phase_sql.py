@@ -77,6 +77,23 @@ def open_records(database: str) -> Iterator[Callable[[str], Records]]:
         records.close()
 
 
+def test_a_statement_that_waits_is_given_up_on_postgresql(postgresql: PostgreSQL) -> None:
+    url = postgresql.make_database(f"cas_{uuid.uuid4().hex}")
+    records = Records(url, bucket="b")
+    with records._connect() as connection:
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "30s"
+    impatient = Records(f"{url}?options=-c%20statement_timeout%3D100", bucket="b")
+    assert impatient.find(KEY) is None
+    with records._engine.connect().execution_options(isolation_level="SERIALIZABLE") as holder:
+        holder.exec_driver_sql("LOCK TABLE reef_cas IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(UnavailableError, match="statement timeout"):
+            impatient.insert(KEY, ".tmp/a")
+        holder.rollback()
+    assert impatient.insert(KEY, ".tmp/a")
+    records.close()
+    impatient.close()
+
+
 def test_buckets_do_not_meet(open_records: Callable[[str], Records]) -> None:
     longest = "s3://" + "b" * 250
     for bucket in ("s3://bucket", "s3://Bucket", "s3://bucket-2", longest, longest[:-1]):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,10 @@ from reef.errors import (
     UnsupportedStoreError,
 )
 from reef.settings import Settings
-from reef.store import FileStore, MemoryStore, Store
+from reef.store import FileStore, MemoryStore, ObjectMeta, Store
 from reef.store._check import Check, StoreCheck
 from reef.store._file import TEMPORARY
-from reef.testing import Fault, FaultyStore, ManualClock
+from reef.testing import Fault, FaultyStore, ManualClock, WrapperStore
 from tests import liars
 
 JUDGED = [
@@ -215,6 +217,20 @@ def test_a_store_that_cannot_create_ends_the_run_with_its_own_words() -> None:
         (only,) = check_of(liars.Refuses(error)).run()
         assert (only.name, only.ok) == ("create", False)
         assert str(error) in only.seen
+
+
+@pytest.mark.parametrize(
+    ("prefix", "named"), [("check-store/*", "list"), ("*/list/", "ordered list")]
+)
+def test_a_list_that_is_not_supported_is_a_no_with_the_reason(prefix: str, named: str) -> None:
+    class Unlisted(WrapperStore):
+        def list(self, given: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
+            if fnmatchcase(given, prefix):
+                raise UnsupportedStoreError("501 NotImplemented")
+            return super().list(given, start_after)
+
+    failed = [c for c in check_of(Unlisted(MemoryStore())).run() if c.ok is False]
+    assert (failed[0].name, failed[0].seen) == (named, "501 NotImplemented")
 
 
 def test_refused_credentials_are_no_verdict() -> None:

@@ -87,6 +87,7 @@ def test_a_usage_error_is_one_line_and_exit_code_1(
         (errors.AccessDeniedError("fix it"), 1),
         (errors.UnsupportedStoreError("fix it"), 1),
         (errors.UnavailableError("try later"), 2),
+        (errors.NotWrittenError("free some space"), 2),
         (errors.OutcomeUnknownError("key", "no answer"), 2),
         (errors.FencedError("re-open"), 2),
         (errors.NotFoundError("not there"), 2),

@@ -11,12 +11,15 @@ import pytest
 
 from reef.errors import (
     AccessDeniedError,
+    AlreadyExistsError,
     BucketNotFoundError,
     ConflictError,
     CorruptError,
     IncompleteError,
     InvalidInputError,
     InvariantError,
+    NotFoundError,
+    NotWrittenError,
     OutcomeUnknownError,
     ReefError,
     UnavailableError,
@@ -287,6 +290,52 @@ def test_a_refusal_at_the_first_attempt_is_the_stores_own_error(bench: Bench) ->
     with pytest.raises(AccessDeniedError):
         bench.create()
     assert bench.below.counts.total == 0
+
+
+class Raising(WrapperStore):
+    """Raises these at one attempt after the other, and then does what it is asked."""
+
+    def __init__(self, inner: Store, *errors: ReefError) -> None:
+        super().__init__(inner)
+        self.left = list(errors)
+
+    def put_if_absent(self, key: str, data: object) -> None:
+        if self.left:
+            raise self.left.pop(0)
+        self.inner.put_if_absent(key, data)  # type: ignore[arg-type]
+
+
+DEFINITE = [
+    NotFoundError("404 NoSuchKey"),
+    NotWrittenError("disk full"),
+    AccessDeniedError("403"),
+    IncompleteError(KEY, 0, "this", "that"),
+    InvariantError("a bug"),
+]
+
+
+@pytest.mark.parametrize("error", DEFINITE, ids=lambda error: type(error).__name__)
+def test_a_definite_error_is_told_as_it_is_and_not_repeated(bench: Bench, error: ReefError) -> None:
+    store = Raising(bench.below, error)
+    with pytest.raises(type(error)) as caught:
+        bench.create(store=store)
+    assert caught.value is error
+    assert bench.below.counts.total == 0
+    assert bench.clock.sleeps == ()
+    bench.create(store=store)  # to try again is up to the caller
+    assert bench.holds() == OURS
+
+
+@pytest.mark.parametrize("error", DEFINITE, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("first", [UnavailableError("no reply"), AlreadyExistsError("409")])
+def test_any_error_after_an_open_attempt_is_unknown(
+    bench: Bench, first: ReefError, error: ReefError
+) -> None:
+    with pytest.raises(OutcomeUnknownError) as caught:
+        bench.create(store=Raising(bench.below, first, error))
+    assert caught.value.__cause__ is error
+    assert str(error) in caught.value.why
+    assert bench.below.counts.requests == {"get": 1}
 
 
 @pytest.mark.parametrize("error", [BucketNotFoundError, InvalidInputError])

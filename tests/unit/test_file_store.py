@@ -22,6 +22,7 @@ from reef.errors import (
     BucketNotFoundError,
     InvalidInputError,
     NotFoundError,
+    NotWrittenError,
     OutcomeUnknownError,
     ReefError,
     UnavailableError,
@@ -30,6 +31,7 @@ from reef.errors import (
 from reef.settings import Settings
 from reef.store import FileStore, create, open_store
 from reef.store._file import TEMPORARY
+from reef.testing import ManualClock
 
 KEY = "ns/wal/1"
 
@@ -199,7 +201,7 @@ def test_a_failed_fsync_after_the_link_is_unknown_and_closes_the_handle(
         lambda: store.head(KEY),
         lambda: list(store.list()),
         lambda: store.delete(KEY),
-        lambda: store.abort_uploads(0),
+        lambda: store.sweep(0),
     ):
         with pytest.raises(UnavailableError, match=r"was closed because .* open it again"):
             ask()
@@ -272,6 +274,77 @@ def test_a_full_disk_leaves_no_object_and_says_so(
     store.put_if_absent("ns/wal/2", b"2")
 
 
+BEFORE_THE_LINK = {
+    "no room for a folder": ("mkdir", errno.ENOSPC),
+    "no descriptors": ("open", errno.EMFILE),
+    "no room": ("write", errno.ENOSPC),
+    "no quota": ("write", errno.EDQUOT),
+    "bad disk": ("write", errno.EIO),
+    "failed fsync": ("fsync", errno.EIO),
+    "no room for the name": ("link", errno.ENOSPC),
+    "temporary gone": ("link", errno.ENOENT),
+}
+
+
+@pytest.mark.parametrize("case", BEFORE_THE_LINK)
+def test_what_fails_before_the_link_was_not_written_for_certain(
+    store: FileStore, root: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, code = BEFORE_THE_LINK[case]
+    store.put_if_absent(KEY, b"1")
+    monkeypatch.setattr(os, name, failing(code))
+    for put in (store.put_if_absent, lambda k, data: store.upload(k, [data]), create_at(store)):
+        with pytest.raises(NotWrittenError):
+            put("ns/new/2", b"nonce")
+    monkeypatch.undo()
+    assert [meta.key for meta in FileStore(root).list()] == [KEY]
+    assert temporaries(root) == []
+
+
+def test_a_link_that_fails_without_saying_how_leaves_it_open(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+
+    def link(source: str, path: str) -> None:
+        real(source, path)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(UnavailableError) as caught:
+        store.put_if_absent(KEY, b"1")
+    assert not isinstance(caught.value, NotWrittenError)
+    create_at(store)("ns/wal/2", b"nonce")  # which reads it back
+    assert store.get("ns/wal/2") == b"nonce"
+
+
+def test_a_handle_that_was_closed_by_a_failure_writes_nothing_for_certain(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(NotWrittenError):
+        store.put_if_absent(KEY, b"1")
+    monkeypatch.undo()
+    with pytest.raises(NotWrittenError, match=r"was closed because .* open it again"):
+        create_at(store)(KEY, b"nonce")
+
+
+def create_at(store: FileStore) -> Callable[[str, bytes], None]:
+    def put(key: str, data: bytes) -> None:
+        create(
+            store,
+            key,
+            data,
+            nonce=b"nonce",
+            is_collected=lambda: False,
+            settings=Settings(),
+            clock=ManualClock(),
+            rng=random.Random(1),
+        )
+
+    return put
+
+
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
 def test_a_file_system_without_hard_links_is_refused(
     store: FileStore, root: Path, code: int, monkeypatch: pytest.MonkeyPatch
@@ -316,7 +389,7 @@ def asks_of(store: FileStore) -> list[Callable[[], object]]:
         lambda: store.head(KEY),
         lambda: list(store.list()),
         lambda: store.delete(KEY),
-        lambda: store.abort_uploads(0),
+        lambda: store.sweep(0),
     ]
 
 
@@ -345,7 +418,7 @@ def test_the_bucket_itself_is_made_at_the_first_put(store: FileStore, root: Path
     with pytest.raises(NotFoundError):
         store.get(KEY)
     store.delete(KEY)
-    assert store.abort_uploads(2**62) == []
+    assert store.sweep(2**62) == []
     assert not root.exists()
     store.put_if_absent(KEY, b"1")
     assert (root / KEY).read_bytes() == b"1"
@@ -406,9 +479,9 @@ def test_temporaries_are_swept_by_age_and_never_listed(store: FileStore, root: P
         os.utime(path, (time.time() - age, time.time() - age))
     assert [meta.key for meta in store.list()] == [KEY]
     hour_ago = time.time_ns() // 1000 - 1800 * 1_000_000
-    assert store.abort_uploads(hour_ago) == [f"{TEMPORARY}/old"]
+    assert store.sweep(hour_ago) == [f"{TEMPORARY}/old"]
     assert temporaries(root) == ["new"]
-    assert store.abort_uploads(hour_ago) == []
+    assert store.sweep(hour_ago) == []
     assert store.get(KEY) == b"1"
 
 
@@ -418,7 +491,7 @@ def test_no_object_can_be_taken_for_a_temporary(store: FileStore) -> None:
         store.put_if_absent(f"{TEMPORARY}/x", b"1")
     store.put_if_absent(".tmp/x", b"1")
     assert [meta.key for meta in store.list()] == [".tmp/x"]
-    assert store.abort_uploads(2**62) == []
+    assert store.sweep(2**62) == []
     assert store.get(".tmp/x") == b"1"
 
 
@@ -427,7 +500,7 @@ def test_an_upload_swept_while_it_runs_fails_and_leaves_nothing(
 ) -> None:
     def parts() -> Iterator[bytes]:
         yield b"1"
-        assert store.abort_uploads(2**62)
+        assert store.sweep(2**62)
         yield b"2"
 
     with pytest.raises(UnavailableError):
@@ -444,6 +517,60 @@ def test_an_upload_whose_parts_fail_leaves_nothing(store: FileStore, root: Path)
         store.upload(KEY, parts())
     assert list(store.list()) == []
     assert temporaries(root) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "the caller's own"),
+        NotADirectoryError(errno.ENOTDIR, "the caller's own"),
+        PermissionError(errno.EACCES, "the caller's own"),
+        OSError(errno.ENOSPC, "the caller's own"),
+        NotFoundError("'another' is not in another store"),
+        KeyboardInterrupt(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_the_parts_raise_comes_out_as_it_is(
+    store: FileStore, root: Path, after: int, error: BaseException
+) -> None:
+    def parts() -> Iterator[bytes]:
+        yield from [b"1"] * after
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        store.upload(KEY, parts())
+    assert caught.value is error
+    assert list(store.list()) == []
+    assert temporaries(root) == []
+    store.upload(KEY, [b"2"])
+
+
+def test_a_listing_shows_only_what_can_be_read_and_lies_in_the_bucket(
+    store: FileStore, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    store.put_if_absent(KEY, b"1")
+    (root / "folder").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    (root / "ns" / "loop").symlink_to(root)
+    (root / "ns" / "dangling").symlink_to(root / "nothing")
+    os.mkfifo(root / "ns" / "pipe")
+    for name in ("with blank", "ümlaut", "a~", "a\nb"):
+        (root / name).write_bytes(b"")
+        (root / "ns" / f"{name}-folder").mkdir()
+        (root / "ns" / f"{name}-folder" / "x").write_bytes(b"")
+    deep = root
+    for _ in range(5):  # a path that is longer than any key
+        deep = deep / ("d" * 250)
+        deep.mkdir()
+    (deep / "x").write_bytes(b"")
+    for start in ("", "a", "ns/a"):
+        assert [meta.key for meta in store.list("", start)] == [KEY]
+    assert [meta.key for meta in store.list("ns/")] == [KEY]
 
 
 def test_losing_a_race_leaves_no_temporary(store: FileStore, root: Path) -> None:

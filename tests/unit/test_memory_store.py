@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 
 import pytest
 
@@ -62,6 +64,12 @@ def test_what_was_put_does_not_change_with_its_source() -> None:
     store.put_if_absent("k", source)
     source[0] = 0
     assert store.get("k") == b"abc"
+
+
+def test_it_cannot_go_to_another_process(name: str) -> None:
+    for move in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=rf"memory://{name}'\) .*lives in this process only"):
+            move(open_store(f"memory://{name}"))
 
 
 def test_objects_may_come_and_go_while_a_listing_is_read() -> None:

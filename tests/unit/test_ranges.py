@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from reef.errors import InvalidInputError
 from reef.store import MemoryStore
-from reef.store._ranges import check_range, merge_ranges
+from reef.store._ranges import MERGED_BYTES_MAX, check_range, cut_range, merge_ranges
 from reef.testing import CountingStore
 
 RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), max_size=30)
 GAPS = st.integers(0, 40)
+MOST = st.one_of(st.integers(1, 120), st.just(MERGED_BYTES_MAX))
 
 
 def test_nothing_asked_is_nothing_fetched() -> None:
@@ -42,31 +43,67 @@ def test_merged_at_most_gap_apart(
     assert merge_ranges(ranges, gap)[0] == fetched
 
 
-@given(RANGES, GAPS)
+@pytest.mark.parametrize(
+    ("ranges", "fetched"),
+    [
+        ([(0, 10), (12, 8)], [(0, 20)]),  # exactly as much as may be
+        ([(0, 10), (12, 9)], [(0, 10), (12, 9)]),
+        ([(0, 10), (10, 11)], [(0, 10), (10, 11)]),
+        ([(0, 50)], [(0, 50)]),  # larger by itself
+        ([(0, 50), (10, 20), (48, 2)], [(0, 50)]),  # inside it: nothing grows
+        ([(0, 5), (0, 50)], [(0, 50)]),
+        ([(0, 50), (45, 10), (50, 5)], [(0, 50), (50, 5)]),
+        ([(0, 15), (5, 15), (10, 15)], [(0, 20), (20, 5)]),  # what overlaps is fetched once
+    ],
+)
+def test_no_request_grows_beyond_the_bound(
+    ranges: list[tuple[int, int]], fetched: list[tuple[int, int]]
+) -> None:
+    assert merge_ranges(ranges, 2, most=20)[0] == fetched
+
+
+def test_the_bound_is_16_mib() -> None:
+    half = 8 << 20
+    assert merge_ranges([(0, half), (half, half)], 0)[0] == [(0, 2 * half)]
+    assert len(merge_ranges([(0, half), (half, half + 1)], 0)[0]) == 2
+
+
+@given(RANGES, GAPS, MOST)
 def test_every_byte_asked_for_is_delivered_in_the_order_asked(
-    ranges: list[tuple[int, int]], gap: int
+    ranges: list[tuple[int, int]], gap: int, most: int
 ) -> None:
     data = bytes(i * 37 % 251 for i in range(400))
-    merged, places = merge_ranges(ranges, gap)
+    merged, places = merge_ranges(ranges, gap, most)
     chunks = [data[start : start + length] for start, length in merged]
-    delivered = [chunks[i][at : at + length] for i, at, length in places]
+    delivered = [cut_range(chunks, place) for place in places]
     assert delivered == [data[start : start + length] for start, length in ranges]
 
 
-@given(RANGES, GAPS)
-def test_fetched_ranges_are_in_order_disjoint_and_more_than_gap_apart(
-    ranges: list[tuple[int, int]], gap: int
+@given(RANGES, GAPS, MOST)
+def test_fetched_ranges_are_disjoint_and_apart_unless_too_much_together(
+    ranges: list[tuple[int, int]], gap: int, most: int
 ) -> None:
-    merged, _ = merge_ranges(ranges, gap)
-    for (start, length), (following, _) in itertools.pairwise(merged):
-        assert following - (start + length) > gap
+    merged, _ = merge_ranges(ranges, gap, most)
+    for (start, length), (following, more) in itertools.pairwise(merged):
+        assert following >= start + length
+        assert following - (start + length) > gap or following + more - start > most
 
 
-@given(RANGES, GAPS)
+@given(RANGES, GAPS, MOST)
+def test_only_a_range_that_was_asked_for_exceeds_the_bound(
+    ranges: list[tuple[int, int]], gap: int, most: int
+) -> None:
+    for start, length in merge_ranges(ranges, gap, most)[0]:
+        assert length <= most or any(
+            first <= start and start + length <= first + asked for first, asked in ranges
+        )
+
+
+@given(RANGES, GAPS, MOST)
 def test_nothing_is_fetched_but_what_was_asked_for_and_small_gaps(
-    ranges: list[tuple[int, int]], gap: int
+    ranges: list[tuple[int, int]], gap: int, most: int
 ) -> None:
-    merged, _ = merge_ranges(ranges, gap)
+    merged, _ = merge_ranges(ranges, gap, most)
     asked = {byte for start, length in ranges for byte in range(start, start + length)}
     for start, length in merged:
         assert start in asked

@@ -41,6 +41,13 @@ def test_the_example_runs_once(tmp_path: Path) -> None:
     assert "ConflictError: 'namespaces/products/wal/" in second.stderr
 
 
+def test_the_example_of_the_wrappers_prints_what_it_says(tmp_path: Path) -> None:
+    (example,) = _PYTHON.findall((REPO / "docs/stores.md").read_text(encoding="utf-8"))
+    done = run(example, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == example.splitlines()[-1].removeprefix("# ") + "\n"
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPO)))
 def test_links_lead_somewhere(document: Path) -> None:
     for target, heading in _LINK.findall(document.read_text(encoding="utf-8")):

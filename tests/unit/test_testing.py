@@ -48,7 +48,7 @@ def requests(store: Store) -> dict[str, Callable[[], object]]:
     return {
         "put_if_absent": lambda: store.put_if_absent("a/new", b"12345"),
         "upload": lambda: store.upload("a/big", iter([b"123", b"4567"])),
-        "abort_uploads": lambda: store.abort_uploads(0),
+        "sweep": lambda: store.sweep(0),
         "get": lambda: store.get("a/1"),
         "get_range": lambda: store.get_range("a/1", 10, 20),
         "head": lambda: store.head("a/1"),

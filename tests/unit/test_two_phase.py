@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,13 +18,14 @@ from reef.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
+    NotWrittenError,
     UnavailableError,
 )
 from reef.settings import Settings
 from reef.store import MemoryStore, create
 from reef.store._two_phase import CollectReport, RecoveryReport, TwoPhaseStore
-from reef.testing import Fault, FaultyStore, ManualClock
-from tests.two_phase import EVER, FaultyRecords, LostError, Site, Steps, race
+from reef.testing import Fault, FaultyStore, ManualClock, WrapperStore
+from tests.two_phase import EVER, Crash, FaultyRecords, LostError, Site, Steps, race
 
 KEY = "wal/1"
 NONCE = b"our own nonce"
@@ -81,11 +84,66 @@ def test_it_is_a_store_like_any_other(site: Site) -> None:
     assert store.get_ranges("b/big", [(8, 2), (0, 1)]) == [b"89", b"0"]
     assert store.head("a/2").size == 0
     assert [meta.key for meta in store.list("a/", "a/1")] == ["a/2"]
-    assert store.abort_uploads(EVER) == []
+    assert store.sweep(EVER) == []
     store.delete("a/1")
     store.delete("a/1")
     with pytest.raises(NotFoundError):
         store.get("a/1")
+
+
+def test_a_sweep_finishes_what_was_begun_and_removes_what_was_left(site: Site) -> None:
+    """One creator died behind its record, another before it; a deleter stopped half way."""
+    for key, step in (("wal/1", "copy"), ("wal/2", "insert-record")):
+        with pytest.raises(Crash):
+            site.client(Steps(step)).put_if_absent(key, key.encode())
+    site.client().put_if_absent("wal/3", b"three")
+    site.inner.delete("wal/3")
+    left = site.temporaries()
+    assert len(left) == 2
+    swept = site.client().sweep(EVER)
+    assert len(swept) == 1
+    assert set(swept) < set(left)
+    assert site.get("wal/1") == b"wal/1"
+    assert site.get("wal/2") is None
+    assert [row.destination for row in site.rows()] == ["wal/1"]
+    site.assert_tidy()
+    assert site.client().sweep(EVER) == []
+
+
+def test_a_sweep_spares_what_is_younger(site: Site) -> None:
+    with pytest.raises(Crash):
+        site.client(Steps("insert-record")).put_if_absent(KEY, b"1")
+    assert site.client().sweep(site.clock.now_us()) == []
+    site.clock.advance(1)
+    assert site.client().sweep(site.clock.now_us()) != []
+
+
+def test_a_sweep_sweeps_the_store_below(site: Site) -> None:
+    class Parts(WrapperStore):
+        def sweep(self, before_us: int) -> list[str]:
+            return [f"segments/{before_us}"]
+
+    assert site.client(inner=Parts(site.inner)).sweep(7) == ["segments/7"]
+
+
+def test_after_the_record_nothing_says_not_written(site: Site) -> None:
+    class FullDisk(WrapperStore):
+        def copy(self, source: str, destination: str) -> None:
+            raise NotWrittenError("disk full")
+
+    with pytest.raises(UnavailableError, match="recorded but perhaps not in place") as caught:
+        site.client(inner=FullDisk(site.inner)).put_if_absent(KEY, b"1")
+    assert not isinstance(caught.value, NotWrittenError)
+
+
+def test_it_is_a_public_name_that_brings_sqlalchemy_only_when_used() -> None:
+    code = (
+        "import sys, reef.store, reef.testing; before = 'sqlalchemy' in sys.modules; "
+        "from reef.store import TwoPhaseStore; print(before, 'sqlalchemy' in sys.modules, "
+        "TwoPhaseStore.__name__, hasattr(reef.store, 'ThreePhaseStore'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True TwoPhaseStore False\n"
 
 
 def test_temporaries_are_nobodys_business(site: Site) -> None:

@@ -1,10 +1,13 @@
 """Object stores: one small interface, its backends, and the loop that decides a conditional PUT.
 
 open_store(url)   file://  memory://  s3://  gs://  az://
-Store             put_if_absent get get_range get_ranges head list delete, and upload in parts
+Store             put_if_absent get get_range get_ranges head list delete, upload in parts, sweep
+TwoPhaseStore     put-if-absent for a store that has none, decided by a database
 create            put_if_absent with the lost reply resolved: what commits go through
 StoreCheck        what `reef check-store` runs
 """
+
+from typing import TYPE_CHECKING
 
 from reef.store._base import ObjectMeta, Store
 from reef.store._check import Check, StoreCheck
@@ -14,6 +17,9 @@ from reef.store._memory import MemoryStore
 from reef.store._open import open_store
 from reef.store._remote import RemoteStore
 
+if TYPE_CHECKING:
+    from reef.store._two_phase import TwoPhaseStore
+
 __all__ = [
     "Check",
     "FileStore",
@@ -22,6 +28,16 @@ __all__ = [
     "RemoteStore",
     "Store",
     "StoreCheck",
+    "TwoPhaseStore",
     "create",
     "open_store",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import two-phase CAS, and SQLAlchemy with it, for those who use it."""
+    if name == "TwoPhaseStore":
+        from reef.store._two_phase import TwoPhaseStore
+
+        return TwoPhaseStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

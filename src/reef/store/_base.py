@@ -5,7 +5,8 @@ Invariants every store keeps, proved by the contract suite (`tests/contract.py`)
 - `put_if_absent` is one atomic step. Among racing creators exactly one succeeds, and what it wrote
   is whole. There is no default: a store that cannot do it must not pretend.
 - It makes a single attempt. `AlreadyExistsError` and `UnavailableError` both leave open whether
-  this very call created the object: only `reef.store.create` may decide that, by reading back.
+  this very call created the object (`NotWrittenError` alone does not): only `reef.store.create`
+  may decide that, by reading back.
 - Reading after a successful write sees it. `list` gives keys in byte order.
 - `get_range` gives exactly the bytes asked for, or raises.
 - `delete` of what is not there succeeds.
@@ -21,7 +22,7 @@ from typing import NamedTuple, Self
 
 from typing_extensions import Buffer
 
-from reef.store._ranges import merge_ranges
+from reef.store._ranges import cut_range, merge_ranges
 
 CONCURRENCY_DEFAULT = 16
 MERGE_GAP_BYTES_DEFAULT = 64 << 10
@@ -69,7 +70,8 @@ class Store(ABC):
         """Create `key` holding `data`, in one attempt.
 
         Raises AlreadyExistsError if the name is taken (perhaps by this very call, if the client
-        below repeated it), UnavailableError if there was no clear answer.
+        below repeated it), NotWrittenError if nothing was written for certain, UnavailableError if
+        there was no clear answer.
         """
 
     @abstractmethod
@@ -82,8 +84,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def abort_uploads(self, before_us: int) -> Sequence[str]:
-        """Discard uploads that were begun before that time and never finished; return their keys."""
+    def sweep(self, before_us: int) -> Sequence[str]:
+        """Discard what unfinished writes have left: parts and temporaries begun before that time.
+
+        Returns their keys. A write that is still under way and began earlier may fail.
+        """
 
     @abstractmethod
     def get(self, key: str) -> bytes:
@@ -111,15 +116,15 @@ class Store(ABC):
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """Return the bytes of each (start, length), in the order asked.
 
-        Ranges no further apart than `merge_gap_bytes` share one request, and requests run
-        concurrently, at most `concurrency` at a time for this store.
+        Ranges no further apart than `merge_gap_bytes` share one request of at most 16 MiB. One
+        `get_ranges` or one `upload` has at most `concurrency` requests under way at once.
         """
         merged, places = merge_ranges(ranges, self.merge_gap_bytes)
         if len(merged) <= 1 or self.concurrency == 1:
             chunks = [self.get_range(key, start, length) for start, length in merged]
         else:
             chunks = list(self._executor().map(lambda r: self.get_range(key, *r), merged))
-        return [chunks[i][at : at + length] for i, at, length in places]
+        return [cut_range(chunks, place) for place in places]
 
     def close(self) -> None:
         """Let go of threads and connections. The store must not be used afterwards."""

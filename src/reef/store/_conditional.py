@@ -8,6 +8,7 @@ Invariants:
 
 - It reports success only after the store said so, or after it read its own bytes back.
 - It reports a conflict only with somebody else's object in hand.
+- It passes on the store's own refusal only if no attempt before it was left open.
 - Everything else is `OutcomeUnknownError`: nothing is cleaned up, nothing is retried blindly.
 - It only ever repeats the same bytes at the same key. A request that was thought lost and lands
   late therefore does no harm: it meets its own object, or fails.
@@ -28,9 +29,9 @@ from reef.errors import (
     ConflictError,
     CorruptError,
     IncompleteError,
-    InvalidInputError,
     InvariantError,
     NotFoundError,
+    NotWrittenError,
     OutcomeUnknownError,
     ReefError,
     UnavailableError,
@@ -60,11 +61,12 @@ def create(
 
     Raises ConflictError with the other's object, OutcomeUnknownError, CorruptError if one's own
     object came back damaged, or, when no request was sent that could have been carried out,
-    the store's own error (InvalidInputError and its kin).
+    the store's own error (InvalidInputError and its kin; NotWrittenError, which is not repeated
+    here: a full disk does not mend itself within milliseconds).
     """
     if not nonce or nonce not in data:
         raise InvariantError(f"{key!r} would be created without its author's nonce in it")
-    asked = False
+    is_open = False
     why = ""
     for attempt in range(settings.cas_max_retries + 1):
         if attempt:
@@ -73,23 +75,28 @@ def create(
         try:
             store.put_if_absent(key, data)
             return
-        except AlreadyExistsError as error:
-            asked = refused = True
+        except ReefError as error:
+            if not _is_open(error):
+                # Not carried out. But an earlier attempt may still be.
+                if is_open and not isinstance(error, OutcomeUnknownError):
+                    raise OutcomeUnknownError(key, str(error)) from error
+                raise
+            is_open = True
+            refused = isinstance(error, AlreadyExistsError)
             why = str(error)
-        except UnavailableError as error:
-            asked = True
-            why = str(error)
-        except InvalidInputError as error:
-            # Refused outright. But an earlier attempt may still have been carried out.
-            if asked:
-                raise OutcomeUnknownError(key, str(error)) from error
-            raise
         if _is_ours(store, key, data, nonce):
             return
         if refused and _answer(is_collected, key):
             raise OutcomeUnknownError(key, "it may have been created and collected since")
     raise OutcomeUnknownError(
         key, f"no clear answer after {settings.cas_max_retries} retries, at last: {why}"
+    )
+
+
+def _is_open(error: ReefError) -> bool:
+    """Return whether an attempt that raised this may have been carried out, or may be yet."""
+    return isinstance(error, AlreadyExistsError | UnavailableError) and not isinstance(
+        error, NotWrittenError
     )
 
 

@@ -8,8 +8,10 @@ Invariants:
   so is the entry of every folder that had to be made.
 - Nothing is written in place, so a reader never sees a partial object.
 
-Crash points: before the link, a stray temporary file, which `abort_uploads` removes; after the
-link, the object, whole. If the fsync of a folder fails, the kernel may have dropped what was to be
+- Whatever fails before the link is `NotWrittenError`, or a refusal: the object is not there.
+
+Crash points: before the link, a stray temporary file, which `sweep` removes; after the link, the
+object, whole. A delete is not fsynced: after a power failure the object may be back. If the fsync of a folder fails, the kernel may have dropped what was to be
 written and report success the next time: the handle refuses everything from then on, and after a
 link the outcome is unknown.
 
@@ -37,17 +39,20 @@ from reef.errors import (
     IncompleteError,
     InvalidInputError,
     NotFoundError,
+    NotWrittenError,
     OutcomeUnknownError,
     UnavailableError,
     UnsupportedStoreError,
 )
 from reef.store._base import ObjectMeta, Store, as_view
 from reef.store._ranges import check_range
-from reef.types import check_object_key, check_prefix
+from reef.types import OBJECT_KEY_BYTES_MAX, check_object_key, check_prefix
 
 TEMPORARY = ".tmp~"  # no object can be called that: keys have no "~"
 
 
+# What link(2) says when it has not made the link: no room for it, or nothing to link.
+_NOT_LINKED = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR, errno.EROFS)
 _NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
@@ -69,7 +74,7 @@ class FileStore(Store):
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         self._create(key, parts)
 
-    def abort_uploads(self, before_us: int) -> Sequence[str]:
+    def sweep(self, before_us: int) -> Sequence[str]:
         """Remove temporary files last written before that time: their writers are gone."""
         self._check_usable()
         self._check_root()
@@ -133,53 +138,55 @@ class FileStore(Store):
     # How an object comes to be.
 
     def _create(self, key: str, parts: Iterable[Buffer]) -> None:
+        self._check_usable(NotWrittenError)
         path = self._object(key)
         folder = os.path.dirname(path)
-        with self._explained(key):
-            temporary = self._path(f"{TEMPORARY}/{uuid.uuid4().hex}")
-            try:
+        temporary = self._path(f"{TEMPORARY}/{uuid.uuid4().hex}")
+        try:
+            with self._unwritten(key):
                 self._make_folder(self._path(TEMPORARY))
                 self._make_folder(folder)
-                self._write(temporary, parts)
-                self._link(temporary, path, key)
-            except NotADirectoryError:
-                raise self._clash(key) from None
-            except FileNotFoundError as error:
-                self._known_folders.clear()
-                raise UnavailableError(
-                    f"{self.url}: a folder was removed while {key!r} was written; retry"
-                ) from error
-            finally:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
+            self._write(temporary, parts, key)
+            self._link(temporary, path, key)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
         try:
             self._sync_folder(folder)
         except OSError as error:
             raise OutcomeUnknownError(key, self._failed or str(error)) from error
 
     def _link(self, temporary: str, path: str, key: str) -> None:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            if os.path.isdir(path):
-                raise self._clash(key) from None
-            raise AlreadyExistsError(f"{key!r} exists in {self.url}") from None
-        except OSError as error:
-            if error.errno in (errno.EPERM, errno.ENOTSUP):
-                raise UnsupportedStoreError(
-                    f"{self.url}: this file system has no hard links; use one that has"
-                ) from error
-            raise
+        with self._explained(key):
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                if os.path.isdir(path):
+                    raise self._clash(key) from None
+                raise AlreadyExistsError(f"{key!r} exists in {self.url}") from None
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.ENOTSUP):
+                    raise UnsupportedStoreError(
+                        f"{self.url}: this file system has no hard links; use one that has"
+                    ) from error
+                if error.errno not in _NOT_LINKED:
+                    raise  # nothing says that it was not carried out
+                with self._unwritten(key):
+                    raise
 
-    def _write(self, path: str, parts: Iterable[Buffer]) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    def _write(self, path: str, parts: Iterable[Buffer], key: str) -> None:
+        """Write the parts to a new file, durably. What the caller's parts raise passes as it is."""
+        with self._unwritten(key):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             for part in parts:
                 left = as_view(part)
-                while left:
-                    left = left[os.write(descriptor, left) :]
-            if self._fsync:
-                os.fsync(descriptor)
+                with self._unwritten(key):
+                    while left:
+                        left = left[os.write(descriptor, left) :]
+            with self._unwritten(key):
+                if self._fsync:
+                    os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -219,7 +226,7 @@ class FileStore(Store):
         """Yield what lies under `folder` in the byte order of whole keys, above `start_after`."""
         try:
             with os.scandir(self._path(folder)) as entries:
-                names = sorted(e.name + "/" if e.is_dir() else e.name for e in entries)
+                names = sorted(filter(None, (_listed_name(folder, e) for e in entries)))
         except (FileNotFoundError, NotADirectoryError):
             return
         # What sorts below `start_after` without being a folder above it cannot hold what is asked.
@@ -231,11 +238,10 @@ class FileStore(Store):
         for name in names:
             key = folder + name
             if name.endswith("/"):
-                if key != f"{TEMPORARY}/":
-                    yield from self._walk(key, start_after)
+                yield from self._walk(key, start_after)
             elif key > start_after:
                 with contextlib.suppress(FileNotFoundError):
-                    yield _meta(key, os.stat(self._path(key)))
+                    yield _meta(key, os.lstat(self._path(key)))
 
     def _object(self, key: str) -> str:
         self._check_usable()
@@ -246,9 +252,9 @@ class FileStore(Store):
 
     # What goes wrong, said clearly.
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, kind: type[UnavailableError] = UnavailableError) -> None:
         if self._failed:
-            raise UnavailableError(f"{self.url} was closed because {self._failed}; open it again")
+            raise kind(f"{self.url} was closed because {self._failed}; open it again")
 
     def _check_root(self) -> None:
         parent = os.path.dirname(self.root)
@@ -264,7 +270,23 @@ class FileStore(Store):
         return InvalidInputError.of("object key", key, allowed)
 
     @contextlib.contextmanager
-    def _explained(self, key: str) -> Iterator[None]:
+    def _unwritten(self, key: str) -> Iterator[None]:
+        """Explain what goes wrong before the link: the object was not created, for certain."""
+        with self._explained(key, NotWrittenError):
+            try:
+                yield
+            except NotADirectoryError:
+                raise self._clash(key) from None
+            except FileNotFoundError as error:
+                self._known_folders.clear()
+                raise NotWrittenError(
+                    f"{self.url}: a folder was removed while {key!r} was written; retry"
+                ) from error
+
+    @contextlib.contextmanager
+    def _explained(
+        self, key: str, otherwise: type[UnavailableError] = UnavailableError
+    ) -> Iterator[None]:
         try:
             yield
         except _NOT_THERE:
@@ -278,7 +300,23 @@ class FileStore(Store):
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = "free some space" if full else "check the disk, then retry"
-            raise UnavailableError(f"{self.url}: {key!r}: {error.strerror}; {advice}") from error
+            raise otherwise(f"{self.url}: {key!r}: {error.strerror}; {advice}") from error
+
+
+def _listed_name(folder: str, entry: os.DirEntry[str]) -> str:
+    """Return the entry's name, with "/" for a folder; "" for what no object of Reef's can be.
+
+    Links are not followed: they may lead out of the bucket, or round in circles.
+    """
+    try:
+        check_object_key(entry.name)
+    except InvalidInputError:
+        return ""
+    if len(folder) + len(entry.name) > OBJECT_KEY_BYTES_MAX:
+        return ""
+    if entry.is_dir(follow_symlinks=False):
+        return entry.name + "/"
+    return entry.name if entry.is_file(follow_symlinks=False) else ""
 
 
 def _meta(key: str, stat: os.stat_result) -> ObjectMeta:

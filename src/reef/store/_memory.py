@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
 
 from typing_extensions import Buffer
 
@@ -56,7 +57,7 @@ class MemoryStore(Store):
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         self._set(key, b"".join(map(as_view, parts)), overwrite=True)
 
-    def abort_uploads(self, before_us: int) -> Sequence[str]:
+    def sweep(self, before_us: int) -> Sequence[str]:
         return []
 
     def get(self, key: str) -> bytes:
@@ -95,6 +96,9 @@ class MemoryStore(Store):
         with self._bucket.lock:
             if self._bucket.objects.pop(full, None) is not None:
                 del self._bucket.keys[bisect_right(self._bucket.keys, full) - 1]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} cannot go to another process: it lives in this process only")
 
     def _set(self, key: str, data: Buffer, *, overwrite: bool) -> None:
         full = self._prefix + check_object_key(key)

@@ -100,7 +100,7 @@ def _open_remote(url: StoreURL, source: str) -> RemoteStore:
         repeating=repeating,
         prefix=url.path,
         reopen=partial(open_store, source),
-        abort=partial(abort_s3_uploads, url) if url.scheme == "s3" else _nothing_to_abort,
+        sweep=partial(abort_s3_uploads, url) if url.scheme == "s3" else _nothing_to_sweep,
         part_bytes=parse_bytes(
             "part_bytes", options.get("part_bytes", PART_BYTES_DEFAULT), 5 << 20, 1 << 30
         ),
@@ -113,7 +113,7 @@ def _open_remote(url: StoreURL, source: str) -> RemoteStore:
     )
 
 
-def _nothing_to_abort(_prefix: str, _before_us: int) -> Sequence[str]:
+def _nothing_to_sweep(_prefix: str, _before_us: int) -> Sequence[str]:
     """Azure drops uncommitted blocks after a week; on GCS it takes a lifecycle rule."""
     return ()
 

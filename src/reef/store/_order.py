@@ -34,8 +34,9 @@ def safe_offset(folder: str, start_after: str) -> str | None:
 def in_byte_order(entries: Iterable[ObjectMeta], folder: str) -> Iterator[ObjectMeta]:
     """Yield `entries`, which a server listed under `folder` in either order, in byte order.
 
-    Objects that lie in `folder` itself pass straight through. Those of one folder below it are held
-    until the server has gone past the names that sort before it.
+    Objects that lie in `folder` itself pass straight through. Those of one folder below it, with all
+    that lies in it, are held in memory until the server has gone past the names that sort before
+    it: as long as nothing shows in which order a server lists, `a-b` may still come behind `a/`.
     """
     held: list[ObjectMeta] = []
     name = ""

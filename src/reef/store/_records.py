@@ -47,10 +47,19 @@ _DRIVERS = {
     "mariadb": ("mysql+pymysql", "mysql"),
     "mariadb+pymysql": ("mysql+pymysql", "mysql"),
 }
-# A database that hangs must not hang its client for good. The URL's own options go first.
+# A statement that is blocked or finds no database is given up after about half a minute. The URL's
+# own options go first. What is not covered: a PostgreSQL whose processes are frozen while its
+# machine still answers; its client library has no time limit for reading.
 _TIMEOUTS: dict[str, dict[str, Any]] = {
     "sqlite": {"timeout": 30.0},
-    "postgresql": {"connect_timeout": 10, "tcp_user_timeout": 30_000},
+    "postgresql": {
+        "connect_timeout": 10,
+        "options": "-c statement_timeout=30000",
+        "tcp_user_timeout": 30_000,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 4,
+    },
     "mysql": {"connect_timeout": 10, "read_timeout": 30, "write_timeout": 30},
 }
 # How SQLite, PostgreSQL and MySQL say "you may not" and "this is not what you think it is".

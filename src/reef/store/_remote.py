@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import obstore
@@ -26,9 +28,9 @@ from reef.errors import (
     AlreadyExistsError,
     BucketNotFoundError,
     IncompleteError,
-    InvariantError,
     NotFoundError,
     UnavailableError,
+    UnsupportedStoreError,
 )
 from reef.store._base import ObjectMeta, Store, as_view
 from reef.store._order import in_byte_order, safe_offset
@@ -69,13 +71,13 @@ class RemoteStore(Store):
         repeating: Any,
         prefix: str,
         reopen: Callable[[], Store],
-        abort: Callable[[str, int], Sequence[str]],
+        sweep: Callable[[str, int], Sequence[str]],
         part_bytes: int = PART_BYTES_DEFAULT,
         **options: Any,
     ) -> None:
         """Use `single` (one attempt) and `repeating` (retries), both obstore clients of one bucket.
 
-        `reopen` makes the same store in another process; `abort(prefix, before_us)` discards
+        `reopen` makes the same store in another process; `sweep(prefix, before_us)` discards
         unfinished uploads, where the service can.
         """
         super().__init__(url, **options)
@@ -83,7 +85,7 @@ class RemoteStore(Store):
         self._repeating = repeating
         self._prefix = prefix
         self._reopen = reopen
-        self._abort = abort
+        self._sweep = sweep
         self._part_bytes = part_bytes
 
     def put_if_absent(self, key: str, data: Buffer) -> None:
@@ -105,21 +107,32 @@ class RemoteStore(Store):
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         path = self._path(key)
 
-        def send(given: Iterator[memoryview]) -> None:
-            with self._explained(key):
-                obstore.put(
-                    self._repeating,
-                    path,
-                    given,
-                    use_multipart=True,
-                    chunk_size=self._part_bytes,
-                    max_concurrency=self.concurrency,
-                )
+        def send(given: Any, **how: Any) -> None:
+            try:
+                with self._explained(key):
+                    obstore.put(self._repeating, path, given, **how)
+            except NotFoundError as error:
+                # Its parts were discarded, or it was completed already and the reply got lost.
+                raise UnavailableError(
+                    f"{self.url}: the upload of {key!r} is not there any more: it may have been "
+                    "finished or discarded; look whether the object is there, or upload it again"
+                ) from error
 
-        send_parts(parts, send)
+        source = iter(parts)
+        first = list(_taken(source, self._part_bytes))
+        if sum(part.nbytes for part in first) <= self._part_bytes:
+            send(first[0] if len(first) == 1 else b"".join(first), use_multipart=False)
+        else:
+            in_parts = partial(
+                send,
+                use_multipart=True,
+                chunk_size=self._part_bytes,
+                max_concurrency=self.concurrency,
+            )
+            send_parts(chain(first, source), in_parts)
 
-    def abort_uploads(self, before_us: int) -> Sequence[str]:
-        return [key[len(self._prefix) :] for key in self._abort(self._prefix, before_us)]
+    def sweep(self, before_us: int) -> Sequence[str]:
+        return [key[len(self._prefix) :] for key in self._sweep(self._prefix, before_us)]
 
     def get(self, key: str) -> bytes:
         with self._explained(key):
@@ -152,7 +165,10 @@ class RemoteStore(Store):
             if meta.key <= start_after:
                 continue  # some servers list from the start, or from a bit before
             if meta.key <= last:
-                raise InvariantError(f"{self.url} lists {meta.key!r} after {last!r}")
+                raise UnsupportedStoreError(
+                    f"{self.url} lists {meta.key!r} after {last!r}, neither by bytes nor folder by "
+                    "folder: a log cannot be found in it; use another store"
+                )
             last = meta.key
             yield meta
 
@@ -217,11 +233,25 @@ class RemoteStore(Store):
                 f"{self.url}: no credentials were found; give them as options of the URL, "
                 "or in the variables that the service's own tools read"
             )
+        if status == 501:
+            return UnsupportedStoreError(
+                f"{self.url} does not implement what was asked for {key!r} (501 {code}); use another "
+                "store, or cas=two-phase if it only lacks conditional PUTs"
+            )
         if status == 416 or _PAST_END.search(text):
             return IncompleteError(key, offset, "bytes there", "the end of the object")
         return UnavailableError(
             f"{self.url}: no answer for {key!r} ({_first_line(text)}); check the endpoint and retry"
         )
+
+
+def _taken(source: Iterator[Buffer], most: int) -> Iterator[memoryview]:
+    """Yield parts until they are more than `most` bytes together, or there are no more."""
+    size = 0
+    while size <= most and (part := next(source, None)) is not None:
+        view = as_view(part)
+        size += view.nbytes
+        yield view
 
 
 def _first_line(text: str) -> str:

@@ -38,6 +38,7 @@ from reef.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
+    NotWrittenError,
     ReefError,
     UnavailableError,
 )
@@ -58,7 +59,7 @@ class PlainStore(Protocol):
     def put(self, key: str, data: Buffer) -> None: ...
     def copy(self, source: str, destination: str) -> None: ...
     def upload(self, key: str, parts: Iterable[Buffer]) -> None: ...
-    def abort_uploads(self, before_us: int) -> Sequence[str]: ...
+    def sweep(self, before_us: int) -> Sequence[str]: ...
     def get(self, key: str) -> bytes: ...
     def get_range(self, key: str, start: int, length: int) -> bytes: ...
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]: ...
@@ -201,8 +202,11 @@ class TwoPhaseStore(Store):
         # object means nothing until a log object or a manifest, which are arbitrated, names it.
         self._inner.upload(_check_key(key), parts)
 
-    def abort_uploads(self, before_us: int) -> Sequence[str]:
-        return self._inner.abort_uploads(before_us)
+    def sweep(self, before_us: int) -> Sequence[str]:
+        """Finish what others began, then remove what nothing needs any more."""
+        self.recover()
+        temporaries = self.collect(before_us).temporaries
+        return [*temporaries, *self._inner.sweep(before_us)]
 
     def get(self, key: str) -> bytes:
         return self._inner.get(_check_key(key))
@@ -364,9 +368,9 @@ def _ambiguous(key: str) -> Iterator[None]:
     """Turn every failure into UnavailableError: after the record, nothing says "not created"."""
     try:
         yield
-    except UnavailableError:
-        raise
     except ReefError as error:
+        if isinstance(error, UnavailableError) and not isinstance(error, NotWrittenError):
+            raise
         raise UnavailableError(
             f"{key!r} is recorded but perhaps not in place ({error}); read it back, or try again"
         ) from error

@@ -69,6 +69,10 @@ class StoreURL:
 
 def parse_url(url: str) -> StoreURL:
     """Take a store's URL apart. Raises InvalidInputError that names what is wrong with it."""
+    if " " in url or not url.isprintable():  # which urlsplit would drop, some of them silently
+        raise InvalidInputError.of(
+            "URL", without_secrets(url), "no blanks or control characters; percent-encode them"
+        )
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -114,7 +118,11 @@ def _parse_options(scheme: str, query: str) -> dict[str, str]:
     options = dict(pairs)
     if len(options) != len(pairs):
         raise InvalidInputError.of("URL options", sorted(n for n, _ in pairs), "each name once")
-    for name in options:
+    for name, value in options.items():
+        if not value.isprintable():
+            raise InvalidInputError.of(
+                f"option of {scheme}://", name, "no control characters in it"
+            )
         if name not in OPTIONS[scheme]:
             raise InvalidInputError.of(
                 f"option of {scheme}://",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from typing_extensions import Buffer
 
 from reef.store import ObjectMeta, Store
-from reef.store._two_phase import PlainStore
+
+if TYPE_CHECKING:
+    from reef.store._two_phase import PlainStore
 
 Operation = Literal[
     "put_if_absent",
     "upload",
-    "abort_uploads",
+    "sweep",
     "get",
     "get_range",
     "head",
@@ -54,8 +56,8 @@ class WrapperStore(Store):
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         self._request("upload", key, lambda: self.inner.upload(key, parts))
 
-    def abort_uploads(self, before_us: int) -> Sequence[str]:
-        return self._request("abort_uploads", "", lambda: self.inner.abort_uploads(before_us))
+    def sweep(self, before_us: int) -> Sequence[str]:
+        return self._request("sweep", "", lambda: self.inner.sweep(before_us))
 
     def get(self, key: str) -> bytes:
         return self._request("get", key, lambda: self.inner.get(key))
@@ -74,12 +76,12 @@ class WrapperStore(Store):
 
     def put(self, key: str, data: Buffer) -> None:
         """Write `key` whatever is there, where the store inside can."""
-        self._request("put", key, lambda: cast(PlainStore, self.inner).put(key, data))
+        self._request("put", key, lambda: cast("PlainStore", self.inner).put(key, data))
 
     def copy(self, source: str, destination: str) -> None:
         """Copy an object on the server, where the store inside can."""
         self._request(
-            "copy", source, lambda: cast(PlainStore, self.inner).copy(source, destination)
+            "copy", source, lambda: cast("PlainStore", self.inner).copy(source, destination)
         )
 
     def close(self) -> None:

@@ -93,7 +93,11 @@ class StoreCheck:
         Raises InvalidInputError (a missing bucket, a refused credential) and, if the store does
         not answer the very first request, UnavailableError.
         """
-        next(self._store.list(self.prefix), None)
+        try:
+            next(self._store.list(self.prefix), None)
+        except UnsupportedStoreError as error:
+            yield Check("list", False, str(error))
+            return
         first = self._judged("create", requests.create_one)
         yield first
         if not first.ok:
@@ -127,11 +131,11 @@ class StoreCheck:
     def _judged(self, name: str, check: Callable[[Probe], str]) -> Check:
         try:
             return Check(name, True, check(self._probe))
-        except (ViolationError, UnsupportedStoreError) as error:
+        except InvalidInputError as error:
+            if not isinstance(error, UnsupportedStoreError):
+                raise
             return Check(name, False, str(error))
-        except InvalidInputError:
-            raise
-        except ReefError as error:
+        except (ViolationError, ReefError) as error:
             return Check(name, False, str(error))
 
     def _race_threads(self, probe: Probe) -> str:
