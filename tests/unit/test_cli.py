@@ -173,6 +173,17 @@ def test_a_store_that_is_not_there_is_a_problem_and_not_a_verdict() -> None:
     assert SECRET not in done.stderr
 
 
+def test_json_is_there_also_when_the_store_is_not() -> None:
+    url = f"s3://bucket?endpoint=http://127.0.0.1:1&access_key_id=a&secret_access_key={SECRET}"
+    done = subprocess.run(
+        command("check-store", "--json", url), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    report = json.loads(done.stdout)
+    assert report["can_back_a_log"] is False
+    assert report["reason"].startswith("answer: s3://bucket: no answer")
+
+
 @pytest.fixture
 def running(
     request: pytest.FixtureRequest, tmp_path: Path

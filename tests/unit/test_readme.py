@@ -34,11 +34,11 @@ def test_the_example_runs_once(tmp_path: Path) -> None:
     (example,) = _PYTHON.findall((REPO / "README.md").read_text(encoding="utf-8"))
     first = run(example, tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout == "[{'_key': b'a', '_tombstone': False, 'title': 'x'}]\n"
-    assert (tmp_path / "bucket/namespaces/products/wal/00000000000000000001.wal").is_file()
+    assert first.stdout == "[('log/1', b'first')]\n"
+    assert (tmp_path / "bucket/log/1").is_file()
     second = run(example, tmp_path)
     assert second.returncode == 1
-    assert "ConflictError: 'namespaces/products/wal/" in second.stderr
+    assert "ConflictError: 'log/1'" in second.stderr
 
 
 def test_the_example_of_the_wrappers_prints_what_it_says(tmp_path: Path) -> None:

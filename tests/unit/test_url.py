@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -236,3 +237,37 @@ def test_a_plus_in_an_option_is_a_plus() -> None:
     """Secret keys have them, and people paste them."""
     url = parse_url("s3://bucket?secret_access_key=ab+c/d%2Be&region=us-east-1")
     assert url.options == {"secret_access_key": "ab+c/d+e", "region": "us-east-1"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://k:[SECRET]@bucket",
+        "s3://k:SECRET\u2100@bucket",
+        "gs://bucket?service_account=%7B%22private_key%22%3A%22SECRET%22%7D",
+        "s3://bucket?cas=two-phase&cas_store=sqlite%3A%2F%2Fu%3ASECRET%40h%2Fd",
+        "s3://bucket?cas=two-phase&cas_store=sqlite%3A%2F%2F%2F%2Fx%3Fpassword%3DSECRET",
+    ],
+)
+def test_no_refusal_of_a_library_shows_a_secret(url: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        open_store(url)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "SECRET" not in told.replace(f"open_store({url!r})", "")
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "0", "x"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    with pytest.raises(InvalidInputError, match="endpoint"):
+        open_store(f"s3://bucket?endpoint=http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://trial", "memory://trial/a/b"])
+def test_a_memory_store_shows_its_url(url: str) -> None:
+    assert open_store(url).url == url
+
+
+def test_the_url_of_a_folder_opens_that_folder(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "we%41 #?")
+    store.put_if_absent("a", b"x")
+    assert open_store(store.url).get("a") == b"x"

@@ -6,6 +6,7 @@ problem was found, or the store gave no answer; 130 interrupted. Errors are one 
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -56,6 +57,9 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not know every character
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reef.clock import SystemClock
+from reef.errors import UnavailableError
 from reef.settings import load_settings
 from reef.store import Check, StoreCheck, open_store
 from reef.store._check import RACERS_DEFAULT, RACERS_MAX, ROUNDS_DEFAULT, ROUNDS_MAX
@@ -63,8 +64,13 @@ def check_store(
             on_progress=races.update,
         )
         left: Sequence[str] = [f"{check.prefix}..."]
+        checks: list[Check] = []
         try:
             checks = list(check.run())
+        except UnavailableError as error:
+            if not as_json:
+                raise
+            checks = [Check("answer", False, str(error))]
         finally:
             try:
                 left = check.remove()

@@ -29,6 +29,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from typing_extensions import Buffer
 
@@ -63,7 +64,9 @@ class FileStore(Store):
         self.root = os.path.abspath(root)
         if self.root == "/":
             raise InvalidInputError.of("root", "/", "a folder below /, as in /data/bucket")
-        super().__init__(f"file://{self.root}" + ("" if fsync else "?fsync=off"), concurrency=1)
+        super().__init__(
+            f"file://{quote(self.root)}" + ("" if fsync else "?fsync=off"), concurrency=1
+        )
         self._fsync = fsync
         self._failed = ""
         self._known_folders: set[str] = set()
@@ -203,8 +206,12 @@ class FileStore(Store):
         while chain[-1] != self.root:
             chain.append(os.path.dirname(chain[-1]))
         for folder in reversed(chain):
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.mkdir(folder)
+            except FileExistsError:
+                # The folder above the bucket is somebody else's, and may be closed to us.
+                if folder == self.root and not os.access(os.path.dirname(folder), os.R_OK):
+                    continue
             self._sync_folder(os.path.dirname(folder))
         self._known_folders.add(path)
 

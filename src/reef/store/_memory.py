@@ -34,7 +34,7 @@ class MemoryStore(Store):
 
     def __init__(self, name: str = "", prefix: str = "", *, clock: Clock | None = None) -> None:
         """Open bucket `name`; without a name, a new one that nobody else can reach."""
-        super().__init__(f"memory://{name}/{prefix}".rstrip("/"), concurrency=1)
+        super().__init__("memory://" + f"{name}/{prefix}".strip("/"), concurrency=1)
         self._clock = clock or SystemClock()
         self._prefix = prefix
         if name:

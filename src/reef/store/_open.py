@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
 
@@ -22,6 +23,7 @@ from reef.store._remote import PART_BYTES_DEFAULT, RemoteStore
 from reef.store._s3_uploads import abort_s3_uploads
 from reef.store._url import StoreURL, parse_url, without_secrets
 
+_PATH = re.compile(r"[\w./-]+")
 _REPEATS = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _ONCE = {"max_retries": 0}
 
@@ -92,8 +94,15 @@ def _open_remote(url: StoreURL, source: str) -> RemoteStore:
     try:
         single, repeating = make(retry_config=_ONCE), make(retry_config=_REPEATS)
     except BaseError as error:
+        # Its words may quote an option's value: the path of a key is worth showing, a key is not.
         why = str(error).split("\n", 1)[0]
-        raise InvalidInputError.of("URL", url.shown, f"options that fit ({why})") from error
+        said = why
+        for value in url.options.values():
+            if len(value) >= 8 and not _PATH.fullmatch(value):
+                why = why.replace(value, "...")
+        raise InvalidInputError.of("URL", url.shown, f"options that fit ({why})") from (
+            error if why == said else None
+        )
     return RemoteStore(
         url.shown,
         single=single,
@@ -173,11 +182,19 @@ def _endpoint(url: StoreURL, name: str) -> dict[str, Any]:
     return chosen
 
 
+def _has_port(endpoint: str) -> bool:
+    """Return whether the port is one, or left out: the client below would panic."""
+    try:
+        return urlsplit(endpoint).port != 0
+    except ValueError:
+        return False
+
+
 def _client_options(url: StoreURL, variables: Sequence[str]) -> Any:
     """Plain HTTP is allowed exactly when somebody wrote an endpoint that says http://."""
     named = [url.options.get("endpoint"), *(os.environ.get(name) or None for name in variables)]
     endpoint = next((found for found in named if found is not None), None)
-    if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+    if endpoint is not None and not (_ENDPOINT.fullmatch(endpoint) and _has_port(endpoint)):
         raise InvalidInputError.of(
             "endpoint", without_secrets(endpoint), "http:// or https://, a host, a port, a path"
         )

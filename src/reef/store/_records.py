@@ -301,9 +301,11 @@ def _parse(url: str) -> URL:
         ) from None
     if scheme == "sqlite" and not (parsed.database or "").startswith("/"):
         # In memory it would arbitrate for nobody; a relative path is another one in each folder.
-        raise InvalidInputError.of("cas_store", url, "an absolute path: sqlite:////data/cas.db")
+        raise InvalidInputError.of(
+            "cas_store", _shown(parsed), "an absolute path: sqlite:////data/cas.db"
+        )
     if scheme == "sqlite" and parsed.query.keys() - {"timeout"}:
-        raise InvalidInputError.of("cas_store", url, "no option but timeout=SECONDS")
+        raise InvalidInputError.of("cas_store", "sqlite://...", "no option but timeout=SECONDS")
     if scheme != "sqlite" and not (parsed.host and parsed.database):
         raise InvalidInputError.of("cas_store", _shown(parsed), allowed)
     return parsed

@@ -75,8 +75,10 @@ def parse_url(url: str) -> StoreURL:
         )
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise InvalidInputError.of("URL", without_secrets(url), f"a URL ({error})") from None
+    except ValueError:
+        raise InvalidInputError.of(
+            "URL", without_secrets(url), "a URL, with a host that can be one"
+        ) from None
     if parts.scheme not in SCHEMES:
         raise InvalidInputError.of(
             "URL",
