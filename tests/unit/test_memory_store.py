@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import pickle
+import signal
+import time
 
 import pytest
 
@@ -96,3 +99,25 @@ def test_plain_put_and_copy_overwrite() -> None:
     with pytest.raises(NotFoundError):
         store.copy("missing", "l")
     assert store.get("l") == b"2"
+
+
+def test_concurrent_ranges_work_in_a_forked_child() -> None:
+    """A fork inherits the pool of threads, but no thread."""
+    store = MemoryStore()
+    store.concurrency, store.merge_gap_bytes = 4, 0
+    store.put_if_absent("a", b"0123456789")
+    ranges = [(0, 1), (3, 2), (8, 2)]
+    assert store.get_ranges("a", ranges) == [b"0", b"34", b"89"]
+    child = os.fork()
+    if child == 0:
+        found = store.get_ranges("a", ranges)
+        os._exit(0 if found == [b"0", b"34", b"89"] else 1)
+    deadline = time.monotonic() + 30
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise AssertionError("the child hangs")
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(ended[1]) == 0
+    store.close()

@@ -323,6 +323,21 @@ def test_index_blocks_lie_before_the_tail_and_are_found_by_name() -> None:
             decode_segment(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
+def test_sections_have_names_of_their_own() -> None:
+    writer = SegmentWriter(sample_rows(1).schema, ORIGIN, indexes=lambda: {"bloom": b"x"})
+    with pytest.raises(InvariantError, match="two sections 'bloom'"):
+        list(writer.parts([sample_rows(1)]))
+
+
+def test_nulls_in_system_columns_are_never_written() -> None:
+    rows = sample_rows(2)
+    for column in range(3):
+        nulls = pa.array([None, None], rows.schema.field(column).type)
+        broken = rows.set_column(column, rows.schema.field(column), nulls)
+        with pytest.raises(InvariantError, match="a null in"):
+            written([broken])
+
+
 def test_a_tail_is_compared_with_what_the_manifest_says() -> None:
     data, ref = sample_segment()
     tail = data[-ref.footer_length :]

@@ -106,7 +106,7 @@ class SegmentOptions:
     row_block_bytes: int = ROW_BLOCK_BYTES_DEFAULT
     column_block_bytes: int = COLUMN_BLOCK_BYTES_DEFAULT
     stripe_bytes: int = STRIPE_BYTES_DEFAULT
-    """How many bytes of column blocks may wait in memory while row blocks go out."""
+    """After so many bytes of rows, the column blocks that wait in memory go out."""
     bloom_bits_per_key: int = BITS_PER_KEY_DEFAULT
 
 

@@ -203,25 +203,29 @@ class SegmentWriter:
         """Raise unless `batch` goes on where the last one ended, sorted."""
         if batch.schema != self._schema:
             raise InvariantError(f"segment {self._origin.id}: a batch has another schema")
-        problem = batch_problem(batch, SEGMENT_COLUMNS)
-        check_valid(batch)
-        keys, lsns = batch.column(KEY), batch.column(LSN)
-        if not problem and pc.min(lsns).as_py() < 1:
-            problem = "a version below 1"
-        if not problem and batch.num_rows > 1:
-            before, after = keys.slice(0, len(keys) - 1), keys.slice(1)
-            newer = pc.greater(lsns.slice(0, len(keys) - 1), lsns.slice(1))
-            in_order = pc.or_(pc.less(before, after), pc.and_(pc.equal(before, after), newer))
-            if not pc.all(in_order).as_py():
-                problem = "rows that are not sorted by key, newest version first"
-        first, last = (keys[0].as_py(), -lsns[0].as_py()), (keys[-1].as_py(), -lsns[-1].as_py())
-        if not problem and self._last is not None and first <= self._last:
-            problem = "a batch that does not sort after the one before"
+        problem = batch_problem(batch, SEGMENT_COLUMNS) or self._order_problem(batch)
         if problem:
             raise InvariantError(f"segment {self._origin.id} would have {problem}")
+        check_valid(batch)
+
+    def _order_problem(self, batch: pa.RecordBatch) -> str:
+        keys, lsns = batch.column(KEY), batch.column(LSN)
+        if pc.min(lsns).as_py() < 1:
+            return "a version below 1"
+        before, after = keys.slice(0, len(keys) - 1), keys.slice(1)
+        newer = pc.greater(lsns.slice(0, len(keys) - 1), lsns.slice(1))
+        in_order = pc.or_(pc.less(before, after), pc.and_(pc.equal(before, after), newer))
+        if not pc.all(in_order, min_count=0).as_py():
+            return "rows that are not sorted by key, newest version first"
+        first, last = (keys[0].as_py(), -lsns[0].as_py()), (keys[-1].as_py(), -lsns[-1].as_py())
+        if self._last is not None and first <= self._last:
+            return "a batch that does not sort after the one before"
         self._last = last
+        return ""
 
     def _place_section(self, name: str, body: pa.Buffer, sections: list[Section]) -> Iterator[Part]:
+        if any(section.name == name for section in sections):
+            raise InvariantError(f"segment {self._origin.id} would have two sections {name!r}")
         sections.append(Section(name, self._size, body.size, crc32c(body)))
         yield self._place(FRAME.pack(body.size, sections[-1].checksum))
         yield self._place(body)

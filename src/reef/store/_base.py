@@ -14,6 +14,7 @@ Invariants every store keeps, proved by the contract suite (`tests/contract.py`)
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,6 +64,7 @@ class Store(ABC):
         self.merge_gap_bytes = merge_gap_bytes
         self._pool = pool
         self._pool_lock = threading.Lock()
+        self._pool_pid = 0
         self._owns_pool = pool is None
 
     @abstractmethod
@@ -134,8 +136,10 @@ class Store(ABC):
 
     def _executor(self) -> Executor:
         with self._pool_lock:
-            if self._pool is None:
+            # A fork inherits the pool, but none of its threads.
+            if self._pool is None or (self._owns_pool and self._pool_pid != os.getpid()):
                 self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="reef-store")
+                self._pool_pid = os.getpid()
             return self._pool
 
     def __enter__(self) -> Self:
