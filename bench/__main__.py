@@ -49,7 +49,7 @@ def main() -> int:
 def _table(results: list[Ratio]) -> Table:
     table = Table(
         title="throughput as a multiple of plain Arrow IPC's (for manifests: of the limit's), "
-        "medians of alternating runs"
+        "the fastest of alternating runs"
     )
     for heading in ("what", "Reef", "rival", "ratio", "bar", "verdict", "note"):
         table.add_column(heading, justify="left" if heading in ("what", "note") else "right")

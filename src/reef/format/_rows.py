@@ -6,8 +6,7 @@ the version is the record's, so the column is left out there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,24 +45,27 @@ _THREADS_BYTES_MIN = 1 << 20
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
-@contextmanager
-def arrow_errors(key: str, offset: int, expected: str) -> Iterator[None]:
+class arrow_errors:
     """Turn whatever Arrow raises on bad bytes into CorruptError.
 
     Its errors have no common root: EOFError, StopIteration and UnicodeDecodeError have been met. Two
     are no damage: a machine out of memory, which must never pass for a lost object, and a type or
     codec that this build of Arrow does not have.
     """
-    try:
-        yield
-    except (UnreadableError, MemoryError):
-        raise
-    except pa.ArrowNotImplementedError as error:
-        raise FormatVersionError(
-            key, offset, expected, f"what Arrow here lacks: {error}"
-        ) from error
-    except Exception as error:
-        raise CorruptError(key, offset, expected, str(error)[:200] or repr(error)) from error
+
+    def __init__(self, key: str, offset: int, expected: str) -> None:
+        self._at = (key, offset, expected)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, (UnreadableError, MemoryError)):
+            return
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise FormatVersionError(*self._at, f"what Arrow here lacks: {error}") from error
+        if isinstance(error, Exception):
+            raise CorruptError(*self._at, str(error)[:200] or repr(error)) from error
 
 
 def log_schema(columns: list[pa.Field]) -> pa.Schema:
@@ -107,16 +109,19 @@ def _type_problem(kind: pa.DataType, depth: int = 1) -> str:
 
 def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     """Return what keeps `batch` from being rows whose first columns are `first`, or ""."""
-    return schema_problem(batch.schema, first) or values_problem(batch, first)
-
-
-def values_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
-    """Return what is wrong with the values of the system columns of `batch`, or ""."""
-    if any(batch.column(i).null_count for i in range(len(first))):
-        return f"a null in {', '.join(f.name for f in first)}"
+    problem = schema_problem(batch.schema, first) or nulls_problem(batch, first)
+    if problem:
+        return problem
     longest = pc.max(pc.binary_length(batch.column(KEY))).as_py() or 0
     if longest > KEY_BYTES_MAX:
         return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
+    return ""
+
+
+def nulls_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
+    """Return that a system column of `batch` has a null, or ""."""
+    if any(batch.column(i).null_count for i in range(len(first))):
+        return f"a null in {', '.join(f.name for f in first)}"
     return ""
 
 

@@ -26,8 +26,8 @@ from reef.format._rows import (
     arrow_errors,
     decode_schema,
     decode_stream,
+    nulls_problem,
     schema_problem,
-    values_problem,
 )
 from reef.format._segment_model import (
     BLOCK_HEAD,
@@ -72,6 +72,11 @@ class SegmentTail:
     """For each wide column."""
 
     @cached_property
+    def _summaries(self) -> list[tuple[bytes, bytes, int, int, int]]:
+        columns = ("key_first", "key_last", "lsn_min", "lsn_max", "tombstones")
+        return list(zip(*(self.row_index[name].to_pylist() for name in columns), strict=True))
+
+    @cached_property
     def _narrow(self) -> pa.Schema:
         return split_schema(self.schema, self.footer.wide)[0]
 
@@ -103,8 +108,26 @@ class SegmentTail:
         """Return the narrow columns of row block `block` from its bytes, frame included."""
         place = self.row_places[block]
         rows = _decode_block(pa.py_buffer(data), place, self._narrow, self.key)
-        _check_rows(rows, self.row_index, block, place, self.key)
+        self.check_rows(block, rows)
         return rows
+
+    def check_rows(self, block: int, rows: pa.RecordBatch) -> None:
+        """Raise unless `rows` can be those of row block `block`, by what the index says of it."""
+        problem = nulls_problem(rows, SEGMENT_COLUMNS)
+        if not problem:
+            keys, lsns = rows.column(0), rows.column(1).to_numpy()
+            found = (
+                keys[0].as_py(),
+                keys[-1].as_py(),
+                int(lsns.min()),
+                int(lsns.max()),
+                rows.column(2).true_count,
+            )
+            said = self._summaries[block]
+            problem = "" if found == said else f"{found}, where the index says {said}"
+        if problem:
+            offset = self.row_places[block].offset
+            raise CorruptError(self.key, offset, "the rows of its index", problem)
 
     def decode_column(self, column: str, block: int, data: bytes) -> pa.Array:
         """Return the values of block `block` of a wide column from its bytes, frame included."""
@@ -210,7 +233,7 @@ def decode_segment(
             batches = [batch for run in runs for batch in run]
             if places is tail.row_places:
                 for block, batch in enumerate(batches):
-                    _check_rows(batch, tail.row_index, block, places[block], key)
+                    tail.check_rows(block, batch)
             table = pa.Table.from_batches(batches, schema)
             found.update(zip(schema.names, table.columns, strict=True))
     schema = pa.schema([tail.schema.field(name) for name in names])
@@ -352,24 +375,6 @@ def _decode_run(
         _decode_block(whole.slice(place.offset, place.length), place, schema, key)
         for place in places[start : start + _RUN]
     ]
-
-
-def _check_rows(
-    batch: pa.RecordBatch, index: pa.RecordBatch, block: int, place: Place, key: str
-) -> None:
-    """Raise unless the rows of a row block are those that the index speaks of."""
-    problem = values_problem(batch, SEGMENT_COLUMNS)
-    if not problem:
-        keys, last = batch.column(0), batch.num_rows - 1
-        if (keys[0], keys[last]) != (index["key_first"][block], index["key_last"][block]):
-            problem = "other keys"
-        lsns = pc.min_max(batch.column(1))
-        if (lsns["min"], lsns["max"]) != (index["lsn_min"][block], index["lsn_max"][block]):
-            problem = "other versions"
-        if batch.column(2).true_count != index["tombstones"][block].as_py():
-            problem = "other tombstones"
-    if problem:
-        raise CorruptError(key, place.offset, "the rows of its index", problem)
 
 
 def _ref_problem(tail: SegmentTail, ref: SegmentRef | None) -> str:
