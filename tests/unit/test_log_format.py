@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
@@ -356,3 +357,21 @@ def test_a_batch_that_no_segment_could_hold_is_not_logged() -> None:
     )
     with pytest.raises(InvariantError, match="bytes of rows"):
         encode_log(record(sample_log(), batch=batch))
+
+
+@pytest.mark.parametrize("compressible", [False, True])
+def test_what_its_codec_barely_shrinks_is_read_without_a_copy(compressible: bool) -> None:
+    vectors = np.full((4000, 32), 0.25, np.float32)
+    if not compressible:
+        vectors = np.random.default_rng(1).random((4000, 32), dtype=np.float32)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 32)
+    batch = pa.record_batch(
+        [[b"%04d" % i for i in range(4000)], [False] * 4000, column],
+        schema=log_schema([pa.field("v", column.type)]),
+    )
+    data = encode_log(record(sample_log(), batch=batch))
+    found = decode_log(data).records[0].batch
+    assert found == batch
+    whole = pa.py_buffer(data)
+    address = found["v"].values.buffers()[1].address
+    assert (whole.address <= address < whole.address + whole.size) is not compressible

@@ -34,6 +34,7 @@ from reef.format._rows import (
     LSN,
     SEGMENT_COLUMNS,
     TOMBSTONE,
+    WORTHWHILE,
     batch_problem,
     check_valid,
     encode_rows,
@@ -65,7 +66,6 @@ Part: TypeAlias = bytes | pa.Buffer
 
 # A block that its codec barely shrinks is stored plain, to be read without a copy: vectors under
 # lz4, most of all. Whether the codec has become worthwhile is tried again once in a while.
-_WORTHWHILE = 15 / 16
 _PLAIN_RUN = 16
 _PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 
@@ -363,7 +363,7 @@ class _BlockCutter:
             self._plain_left -= 1
             return CODEC_NUMBERS["plain"], message
         body = CODECS[self._codec].compress(message, asbytes=False)
-        if body.size > message.size * _WORTHWHILE:
+        if body.size > message.size * WORTHWHILE:
             self._plain_left = _PLAIN_RUN
             return CODEC_NUMBERS["plain"], message
         return self._codec, body
