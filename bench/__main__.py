@@ -51,7 +51,7 @@ def _table(results: list[Ratio]) -> Table:
         title="throughput as a multiple of plain Arrow IPC's (for manifests: of the limit's), "
         "the fastest of alternating runs"
     )
-    for heading in ("what", "Reef", "rival", "ratio", "bar", "verdict", "note"):
+    for heading in ("what", "Reef", "rival", "ratio", "by medians", "bar", "verdict", "note"):
         table.add_column(heading, justify="left" if heading in ("what", "note") else "right")
     for result in results:
         table.add_row(
@@ -59,6 +59,7 @@ def _table(results: list[Ratio]) -> Table:
             f"{result.ours_s * 1e3:,.2f} ms",
             f"{result.rival_s * 1e3:,.2f} ms",
             f"{result.ratio:.2f}x",
+            f"{result.median_ratio:.2f}x",
             f"{result.bar:.2f}x",
             "holds" if result.holds else "[red]below[/red]",
             result.note,
