@@ -31,7 +31,8 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import ObjectMeta, Store, create
-from reef.testing import CountingStore, WrapperStore
+from reef.testing import CountingStore, Operation, WrapperStore
+from reef.testing._wrapper import T
 
 CLOCK_SLACK_US = 5_000_000
 # Byte order: "-" and "." come before "/", digits and letters after, capitals before small ones.
@@ -132,6 +133,21 @@ class StoreContract:
             for ask in asks:
                 with pytest.raises(NotFoundError, match=key):
                     ask(key)
+
+    def test_many_objects_come_in_the_order_asked_with_none_for_those_that_are_missing(
+        self, store: Store
+    ) -> None:
+        for i in range(20):
+            store.put_if_absent(f"k/{i}", b"%d" % i * i)
+        watched = _Concurrency(store)
+        asked = [f"k/{i}" for i in (3, 99, 0, 19, 3, 98)]
+        expected = [b"333", None, b"", b"19" * 19, b"333", None]
+        assert store.get_many(asked) == expected
+        assert watched.get_many(asked * 10) == expected * 10
+        assert 1 <= watched.most <= store.concurrency
+        assert store.get_many([]) == []
+        assert store.get_many(["k/98"]) == [None]
+        watched.close()
 
     # Ranges
 
@@ -423,6 +439,7 @@ class StoreContract:
             lambda: store.get(key),
             lambda: store.get_range(key, 0, 1),
             lambda: store.get_ranges(key, [(0, 1)]),
+            lambda: store.get_many([key]),
             lambda: store.head(key),
             lambda: store.delete(key),
         ]
@@ -470,12 +487,12 @@ class _Concurrency(WrapperStore):
         self._lock = threading.Lock()
         self._now = self.most = 0
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
+    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         with self._lock:
             self._now += 1
             self.most = max(self.most, self._now)
         try:
-            return super().get_range(key, start, length)
+            return call()
         finally:
             with self._lock:
                 self._now -= 1

@@ -3,15 +3,21 @@
 ReefError
 ├── UnavailableError          wait and retry: the store did not answer, nothing is decided
 │   └── NotWrittenError       the store did not carry it out, for certain: retry
+│       └── OverloadedError   writes wait for a flush: retry later, or write less
 ├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
 ├── FencedError               re-open: another writer took over, for good
 ├── NotFoundError             nothing is there
 ├── AlreadyExistsError        the name is taken
 │   └── ConflictError         the name is taken by somebody else, whose object is at hand
+├── ConditionFailedError      read again and decide anew: the rows are not as the write asked
+├── SnapshotExpiredError      take a new one: what this view stands on has been collected
 ├── InvalidInputError         fix the input: names the setting, the value and what is allowed
 │   ├── BucketNotFoundError   create the bucket or fix the URL
 │   ├── AccessDeniedError     fix the credentials or the permissions
-│   └── UnsupportedStoreError use another store, or two-phase CAS
+│   ├── UnsupportedStoreError use another store, or two-phase CAS
+│   ├── IdempotencyError      use a new key: this one was spent on another request
+│   ├── RetentionError        ask for a later version: this one lies below the retention floor
+│   └── ClosedError           open a new handle: this one was closed
 ├── UnreadableError           an object's bytes cannot be used; says which, where and why
 │   ├── DamagedError          read it again, then repair
 │   │   ├── CorruptError      the bytes are not what was written
@@ -22,22 +28,30 @@ ReefError
 
 from __future__ import annotations
 
+from typing import Self
+
 __all__ = [
     "AccessDeniedError",
     "AlreadyExistsError",
     "BucketNotFoundError",
+    "ClosedError",
+    "ConditionFailedError",
     "ConflictError",
     "CorruptError",
     "DamagedError",
     "FencedError",
     "FormatVersionError",
+    "IdempotencyError",
     "IncompleteError",
     "InvalidInputError",
     "InvariantError",
     "NotFoundError",
     "NotWrittenError",
     "OutcomeUnknownError",
+    "OverloadedError",
     "ReefError",
+    "RetentionError",
+    "SnapshotExpiredError",
     "UnavailableError",
     "UnreadableError",
     "UnsupportedStoreError",
@@ -54,6 +68,10 @@ class UnavailableError(ReefError):
 
 class NotWrittenError(UnavailableError):
     """The store did not carry out this write, for certain: retry, when what it names is mended."""
+
+
+class OverloadedError(NotWrittenError):
+    """Writes come faster than they are flushed; this one was not begun. Retry later."""
 
 
 class OutcomeUnknownError(ReefError):
@@ -99,11 +117,30 @@ class ConflictError(AlreadyExistsError):
         return type(self), (self.key, self.found)
 
 
+class ConditionFailedError(ReefError):
+    """A write's condition did not hold, and nothing of it was written: read again, then decide.
+
+    `outcomes` says what became of each row, in the order given: those whose condition failed, and
+    those that would have been written.
+    """
+
+    def __init__(self, message: str, outcomes: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.outcomes = outcomes
+
+    def __reduce__(self) -> tuple[type, tuple[str, tuple[str, ...]]]:
+        return type(self), (str(self), self.outcomes)
+
+
+class SnapshotExpiredError(ReefError):
+    """What this view stands on has been collected: take a new one. Never means "no such key"."""
+
+
 class InvalidInputError(ReefError):
     """Something the caller gave cannot be accepted; nothing was read, written or deleted."""
 
     @classmethod
-    def of(cls, setting: str, value: object, allowed: str) -> InvalidInputError:
+    def of(cls, setting: str, value: object, allowed: str) -> Self:
         """Build the one form of message: the setting, the value, and what is allowed."""
         return cls(f"{setting} = {value!r} is not valid: {allowed}")
 
@@ -118,6 +155,18 @@ class AccessDeniedError(InvalidInputError):
 
 class UnsupportedStoreError(InvalidInputError):
     """The store cannot do what the log needs."""
+
+
+class IdempotencyError(InvalidInputError):
+    """The idempotency key was used before, with another request; a retry must repeat the request."""
+
+
+class RetentionError(InvalidInputError):
+    """The version asked for lies below the retention floor: its rows may be gone. Ask for a later one."""
+
+
+class ClosedError(InvalidInputError):
+    """The handle was closed, by its owner or after a failure that it named: open a new one."""
 
 
 class UnreadableError(ReefError):
@@ -148,7 +197,10 @@ class DamagedError(UnreadableError):
     """An object's bytes cannot be trusted."""
 
     what = "damaged"
-    advice = "read it again; if it persists, the object is damaged where it lies"
+    advice = (
+        "read it again; if it persists, the object is damaged where it lies: "
+        "`reef verify` shows what is affected, `reef repair` mends what can be"
+    )
 
 
 class CorruptError(DamagedError):

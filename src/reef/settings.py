@@ -9,12 +9,15 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from reef.errors import InvalidInputError
+from reef.types import ORDINAL_MAX, SLOT_MAX
 
+PARALLEL_WRITES_MAX = 8
+BYTES_MAX = 1 << 50
 SECONDS_MAX = 100 * 365 * 86400.0  # a century: more is a mistake, and overflows what it is given to
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "B": 1} | {
@@ -23,6 +26,8 @@ _BYTES = {"": 1, "B": 1} | {
     for power, unit in enumerate("KMGT", start=1)
 }
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+_Parser: TypeAlias = Callable[[str, object], Any]
 
 
 def parse_int(name: str, value: object, low: int, high: int) -> int:
@@ -92,17 +97,91 @@ def _parse_backoff(name: str, value: object) -> tuple[float, float]:
     return least, most
 
 
+def _parse_folder(name: str, value: object) -> str:
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidInputError.of(name, value, "the path of a folder, or '' for none")
+    return text
+
+
+def _or_none(parse: _Parser) -> _Parser:
+    return lambda name, value: None if value is None or value == "none" else parse(name, value)
+
+
+def _ints(low: int, high: int) -> _Parser:
+    return lambda name, value: parse_int(name, value, low, high)
+
+
+def _seconds(low: float = 0.0, high: float = SECONDS_MAX) -> _Parser:
+    return lambda name, value: parse_seconds(name, value, low, high)
+
+
+def _bytes(low: int, high: int = BYTES_MAX) -> _Parser:
+    return lambda name, value: parse_bytes(name, value, low, high)
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What can be set, with its defaults."""
+    """What can be set, with its defaults. Durations are seconds; `docs/settings.md` tells each."""
 
     cas_max_retries: int = 8
     cas_backoff: tuple[float, float] = (0.001, 0.100)
 
+    group_commit_window: float = 0.002
+    group_commit_max_batches: int = 256
+    log_segment_max_bytes: int = 16 << 20
+    max_parallel_writes: int | None = None
+    """None: what the manifest says, 1 for a new namespace."""
+    write_stall_timeout: float = 30.0
+    memtable_max_bytes: int = 256 << 20
+    unfolded_log_max_bytes: int = 1 << 30
 
-_PARSERS: Mapping[str, Callable[[str, object], Any]] = {
-    "cas_max_retries": lambda name, value: parse_int(name, value, 0, 1000),
+    flush_threshold_bytes: int = 64 << 20
+    flush_threshold_slots: int = 1024
+    flush_interval: float = 60.0
+    """0: never by time. Looked at when something commits: an idle writer sends nothing."""
+    row_block_bytes: int = 256 << 10
+
+    dedup_max_keys: int = 10_000
+    dedup_max_age: float = 86400.0
+
+    block_cache_bytes: int = 256 << 20
+    disk_cache_dir: str = ""
+    """"" for none."""
+    disk_cache_bytes: int = 1 << 30
+    max_staleness: float = 1.0
+
+    gc_grace: float = 900.0
+    retained_generations: int = 10
+    pitr_window: float | None = None
+    """None: what the manifest says, nothing for a new namespace."""
+    snapshot_ttl: float = 3600.0
+
+
+_PARSERS: Mapping[str, _Parser] = {
+    "cas_max_retries": _ints(0, 1000),
     "cas_backoff": _parse_backoff,
+    "group_commit_window": _seconds(high=10.0),
+    "group_commit_max_batches": _ints(1, ORDINAL_MAX + 1),
+    "log_segment_max_bytes": _bytes(1, 1 << 30),
+    "max_parallel_writes": _or_none(_ints(1, PARALLEL_WRITES_MAX)),
+    "write_stall_timeout": _seconds(),
+    "memtable_max_bytes": _bytes(1),
+    "unfolded_log_max_bytes": _bytes(1),
+    "flush_threshold_bytes": _bytes(1),
+    "flush_threshold_slots": _ints(1, SLOT_MAX),
+    "flush_interval": _seconds(),
+    "row_block_bytes": _bytes(1, 1 << 30),
+    "dedup_max_keys": _ints(0, 10_000_000),
+    "dedup_max_age": _seconds(),
+    "block_cache_bytes": _bytes(0),
+    "disk_cache_dir": _parse_folder,
+    "disk_cache_bytes": _bytes(0),
+    "max_staleness": _seconds(),
+    "gc_grace": _seconds(),
+    "retained_generations": _ints(1, 1_000_000),
+    "pitr_window": _or_none(_seconds()),
+    "snapshot_ttl": _seconds(low=0.001),
 }
 
 
@@ -123,10 +202,20 @@ def load_settings(
         if (text := environ.get(f"REEF_{name.upper()}")) is not None:
             values[name] = text
     values.update(arguments or {})
-    for name in values:
+    return override(Settings(), values)
+
+
+def override(settings: Settings, arguments: Mapping[str, object]) -> Settings:
+    """Return `settings` with what `arguments` name in its place, as `load_settings` reads them.
+
+    Raises InvalidInputError for an unknown name or a bad value.
+    """
+    for name in arguments:
         if name not in _PARSERS:
             raise InvalidInputError.of("setting", name, "one of " + ", ".join(sorted(_PARSERS)))
-    return Settings(**{name: _PARSERS[name](name, value) for name, value in values.items()})
+    return replace(
+        settings, **{name: _PARSERS[name](name, value) for name, value in arguments.items()}
+    )
 
 
 def _read_toml(path: Path, *, required: bool) -> dict[str, object]:

@@ -17,12 +17,15 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 # From the ground up. A module imports from lower layers and from its own package only.
 LAYERS = (
-    ("errors", "types", "clock", "settings"),
+    ("errors", "types", "clock", "threads"),
+    ("metrics", "settings"),
     ("store",),
     ("format",),
-    ("log", "manifest", "segment", "gc"),
+    ("log", "manifest", "segment"),
+    ("gc",),
     ("engine",),
     ("documents", "pages", "kv", "tiered"),
+    ("database",),
     ("pipeline", "spark"),
     ("cli", "server"),
     ("__main__",),
@@ -74,6 +77,23 @@ AMBIENT_ALLOWED = {
     ("reef.store._file", "uuid.uuid4"): "names of temporary files, which no other process may "
     "choose even if it was given the same seed",
 }
+
+# What must come from injected Threads, everywhere above the stores, which have a pool of their own.
+# A lock that nobody waits under is no business of a scheduler's.
+THREADS = (
+    "threading.Thread",
+    "threading.Timer",
+    "threading.Condition",
+    "threading.Event",
+    "threading.Semaphore",
+    "threading.BoundedSemaphore",
+    "threading.Barrier",
+    "concurrent.futures.*",
+    "multiprocessing.*",
+    "asyncio.*",
+    "queue.*",
+)
+HAVE_THREADS = frozenset({"threads", "store", "testing"})
 
 
 def modules() -> Iterator[tuple[str, str]]:
@@ -171,6 +191,28 @@ def empty_names(module: str, _source: str) -> list[str]:
 
 def ambient_sources(module: str, source: str) -> list[str]:
     """Uses of the machine's time or randomness that nobody passed in."""
+    return [
+        f"{module} uses {name}"
+        for name in sorted(used_names(source))
+        if name not in INJECTED
+        and any(fnmatch.fnmatchcase(name, pattern) for pattern in AMBIENT)
+        and (module, name) not in AMBIENT_ALLOWED
+    ]
+
+
+def ambient_threads(module: str, source: str) -> list[str]:
+    """Threads, and waiting for them, that nobody passed in."""
+    if package_of(module) in HAVE_THREADS:
+        return []
+    return [
+        f"{module} uses {name}"
+        for name in sorted(used_names(source))
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in THREADS)
+    ]
+
+
+def used_names(source: str) -> set[str]:
+    """Return the full names of all that a module imports and then mentions."""
     tree = ast.parse(source)
     known: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -182,14 +224,7 @@ def ambient_sources(module: str, source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    used = {name for node in ast.walk(tree) if (name := dotted(node, known))}
-    return [
-        f"{module} uses {name}"
-        for name in sorted(used)
-        if name not in INJECTED
-        and any(fnmatch.fnmatchcase(name, pattern) for pattern in AMBIENT)
-        and (module, name) not in AMBIENT_ALLOWED
-    ]
+    return {name for node in ast.walk(tree) if (name := dotted(node, known))}
 
 
 def dotted(node: ast.AST, known: dict[str, str]) -> str:
@@ -208,6 +243,7 @@ RULES: tuple[Callable[[str, str], list[str]], ...] = (
     reserved_imports,
     empty_names,
     ambient_sources,
+    ambient_threads,
 )
 
 
@@ -243,8 +279,15 @@ def test_every_exception_is_still_needed() -> None:
         (upward_imports, "reef.store._base", "if TYPE_CHECKING:\n    from reef.kv import Kv"),
         (upward_imports, "reef.format._log", "from reef.store import Store"),
         (upward_imports, "reef.log", "from reef.manifest import Manifest"),
+        (upward_imports, "reef.manifest", "from reef.segment import SegmentReader"),
+        (upward_imports, "reef.manifest", "from reef.gc import collect"),
+        (upward_imports, "reef.gc", "from reef.engine import Writer"),
+        (upward_imports, "reef.metrics", "from reef.store import Store"),
+        (upward_imports, "reef.metrics", "from reef.settings import Settings"),
+        (upward_imports, "reef.threads", "from reef.settings import Settings"),
         (upward_imports, "reef.engine", "from reef.documents import Documents"),
         (upward_imports, "reef.pages", "from reef.documents import Documents"),
+        (upward_imports, "reef.kv._views", "from reef.database import Database"),
         (upward_imports, "reef.spark", "from reef.cli import app"),
         (upward_imports, "reef.errors", "from reef.store import Store"),
         (upward_imports, "reef.testing._faulty", "from reef.format import Manifest"),
@@ -279,6 +322,12 @@ def test_every_exception_is_still_needed() -> None:
         (ambient_sources, "reef.log", "import uuid\nuuid.uuid4()"),
         (ambient_sources, "reef.log", "import os\nos.urandom(8)"),
         (ambient_sources, "reef.log", "import secrets\nsecrets.token_hex()"),
+        (ambient_threads, "reef.log", "import threading\nthreading.Thread(target=f)"),
+        (ambient_threads, "reef.engine._x", "from threading import Event\nEvent()"),
+        (ambient_threads, "reef.engine", "import threading as t\nt.Condition()"),
+        (ambient_threads, "reef.kv", "from concurrent.futures import ThreadPoolExecutor as P\nP()"),
+        (ambient_threads, "reef.gc", "import concurrent.futures\nconcurrent.futures.wait([])"),
+        (ambient_threads, "reef.gc", "import queue\nqueue.Queue()"),
     ],
 )
 def test_a_violation_is_caught(
@@ -296,12 +345,18 @@ def test_a_violation_is_caught(
         (upward_imports, "reef.engine", "from reef.store import Store\nimport reef.log"),
         (upward_imports, "reef.cli", "import reef\nfrom reef.pipeline import compact"),
         (upward_imports, "reef.testing._faulty", "from reef.store import Store"),
+        (upward_imports, "reef.gc", "from reef.manifest import ManifestChain\nimport reef.log"),
+        (upward_imports, "reef.store._metered", "from reef.metrics import Metrics"),
+        (upward_imports, "reef.settings", "from reef.types import SLOT_MAX"),
         (upward_imports, "reef", "from reef.engine import connect"),
         (reserved_imports, "reef.spark", "import pyspark"),
         (reserved_imports, "reef.cli._x", "import typer"),
         (ambient_sources, "reef.log", "import random\ndef f(rng: random.Random): rng.random()"),
         (ambient_sources, "reef.log", "from datetime import timedelta\ntimedelta(1)"),
         (ambient_sources, "reef.log", "def f(clock): clock.sleep(1); clock.time()"),
+        (ambient_threads, "reef.engine", "import threading\nthreading.Lock()"),
+        (ambient_threads, "reef.engine", "def f(threads): threads.condition().wait()"),
+        (ambient_threads, "reef.store._base", "import concurrent.futures as c\nc.Executor"),
     ],
 )
 def test_what_is_allowed_passes(

@@ -23,6 +23,7 @@ from reef.format import (
     LogRecord,
     Prev,
     SkippedSlot,
+    _rows,
     damaged_checksum,
     decode_log,
     encode_log,
@@ -291,24 +292,36 @@ def test_a_slice_of_a_union_is_encoded() -> None:
     assert decode_log(encode_log(log)).records[0].batch.num_rows == 3
 
 
-def test_running_out_of_memory_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_running_out_of_memory_is_not_damage(
+    monkeypatch: pytest.MonkeyPatch, seen_before: bool
+) -> None:
     """A commit must never be passed over because a machine was short of memory."""
 
     def exhausted(*_: object, **__: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 419430400 failed")
 
     data = encode_log(sample_log())
-    monkeypatch.setattr(pa.ipc, "open_stream", exhausted)
+    monkeypatch.setattr(_rows, "_plain_schemas", {})
+    if seen_before:
+        decode_log(data)
+    monkeypatch.setattr(pa.ipc, "read_record_batch" if seen_before else "open_stream", exhausted)
     with pytest.raises(MemoryError):
         decode_log(data)
 
 
-def test_what_this_arrow_lacks_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_what_this_arrow_lacks_is_not_damage(
+    monkeypatch: pytest.MonkeyPatch, seen_before: bool
+) -> None:
     def lacking(*_: object, **__: object) -> None:
         raise pa.ArrowNotImplementedError("Support for codec 'x' not built")
 
     data = encode_log(sample_log())
-    monkeypatch.setattr(pa.ipc, "open_stream", lacking)
+    monkeypatch.setattr(_rows, "_plain_schemas", {})
+    if seen_before:
+        decode_log(data)
+    monkeypatch.setattr(pa.ipc, "read_record_batch" if seen_before else "open_stream", lacking)
     with pytest.raises(FormatVersionError, match="codec 'x'"):
         decode_log(data)
 

@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.errors import InvalidInputError
+from reef.format import SegmentOptions
 from reef.settings import (
+    _PARSERS,
     Settings,
     load_settings,
+    override,
     parse_bytes,
     parse_choice,
     parse_flag,
@@ -240,3 +243,79 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     for environ, path in (({}, tmp_path / "no.toml"), ({"REEF_CONFIG": "/no/such.toml"}, None)):
         with pytest.raises(InvalidInputError, match="a readable TOML file"):
             load_settings({}, environ, path)
+
+
+CENTURY = 100 * 365 * 86400
+PIB = 1 << 50
+MiB = 1 << 20
+
+# Of each setting: what it may be, as the value that comes out, and what it may not.
+CASES: dict[str, tuple[dict[object, object], list[object]]] = {
+    "cas_max_retries": ({0: 0, "1000": 1000}, [-1, 1001]),
+    "cas_backoff": ({"0s-1m": (0.0, 60.0)}, ["1m-1s"]),
+    "group_commit_window": ({0: 0.0, "2ms": 0.002, 10: 10.0}, ["11s", -1, None]),
+    "group_commit_max_batches": ({1: 1, 1 << 20: 1 << 20}, [0, (1 << 20) + 1, 1.5]),
+    "log_segment_max_bytes": ({1: 1, "4MiB": 4 * MiB, "1GiB": 1 << 30}, [0, (1 << 30) + 1]),
+    "max_parallel_writes": ({1: 1, "8": 8, None: None, "none": None}, [0, 9, "", True]),
+    "write_stall_timeout": ({0: 0.0, "1m": 60.0, CENTURY: CENTURY}, [-1, CENTURY + 1]),
+    "memtable_max_bytes": ({1: 1, "1MiB": MiB, PIB: PIB}, [0, PIB + 1]),
+    "unfolded_log_max_bytes": ({1: 1, "1MiB": MiB, PIB: PIB}, [0, PIB + 1]),
+    "flush_threshold_bytes": ({1: 1, "1MiB": MiB, PIB: PIB}, [0, PIB + 1]),
+    "flush_threshold_slots": ({1: 1, "5000": 5000}, [0, 2**43]),
+    "flush_interval": ({0: 0.0, "1h": 3600.0}, [-1, "1y"]),
+    "row_block_bytes": ({1: 1, "64KiB": 1 << 16}, [0, "2GiB"]),
+    "dedup_max_keys": ({0: 0, "10000000": 10_000_000}, [-1, 10_000_001]),
+    "dedup_max_age": ({0: 0.0, "7d": 604800.0}, [-1]),
+    "block_cache_bytes": ({0: 0, "1MiB": MiB, PIB: PIB}, [-1, PIB + 1]),
+    "disk_cache_dir": ({"": "", "/tmp/x": "/tmp/x", Path("/y"): "/y"}, [3, None, b"/x", "a\0b"]),
+    "disk_cache_bytes": ({0: 0, "1MiB": MiB, PIB: PIB}, [-1, PIB + 1]),
+    "max_staleness": ({0: 0.0, "500ms": 0.5}, [-1]),
+    "gc_grace": ({0: 0.0, "15m": 900.0}, [-1, CENTURY + 1]),
+    "retained_generations": ({1: 1, "1000000": 1_000_000}, [0, 1_000_001]),
+    "pitr_window": ({None: None, "none": None, 0: 0.0, "1h": 3600.0}, [-1, "", "never"]),
+    "snapshot_ttl": ({"1ms": 0.001, "1h": 3600.0}, [0, -1]),
+}
+
+
+def test_every_setting_has_a_field_a_parser_and_a_case_here() -> None:
+    assert vars(Settings()).keys() == _PARSERS.keys() == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_setting_keeps_its_bounds_wherever_it_comes_from(name: str, tmp_path: Path) -> None:
+    good, bad = CASES[name]
+    for value, expected in good.items():
+        assert getattr(load_settings({name: value}, {}), name) == expected
+        assert getattr(override(Settings(), {name: value}), name) == expected
+        if isinstance(value, str):
+            environ = {f"REEF_{name.upper()}": value}
+            assert getattr(load_settings({}, environ), name) == expected
+            file = tmp_path / "reef.toml"
+            file.write_text(f"{name} = {value!r}\n")
+            assert getattr(load_settings({}, {}, file), name) == expected
+    for value in bad:
+        with pytest.raises(InvalidInputError, match=f"{name} = .* is not valid: "):
+            load_settings({name: value}, {})
+
+
+def test_every_default_is_a_value_that_could_be_given() -> None:
+    assert load_settings(vars(Settings()), {}) == Settings()
+
+
+def test_the_defaults_that_were_agreed() -> None:
+    settings = Settings()
+    assert (settings.group_commit_window, settings.group_commit_max_batches) == (0.002, 256)
+    assert (settings.max_parallel_writes, settings.pitr_window) == (None, None)
+    assert (settings.dedup_max_keys, settings.dedup_max_age) == (10_000, 86400.0)
+    assert settings.row_block_bytes == SegmentOptions().row_block_bytes
+
+
+def test_overriding_leaves_the_rest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REEF_GC_GRACE", "1h")
+    base = Settings(gc_grace=5.0, snapshot_ttl=7.0)
+    assert override(base, {}) == base
+    changed = override(base, {"snapshot_ttl": "1m", "pitr_window": "1h"})
+    assert changed == Settings(gc_grace=5.0, snapshot_ttl=60.0, pitr_window=3600.0)
+    assert base == Settings(gc_grace=5.0, snapshot_ttl=7.0)
+    with pytest.raises(InvalidInputError, match=r"setting = 'snapshot_age' .*snapshot_ttl"):
+        override(base, {"snapshot_age": 1})

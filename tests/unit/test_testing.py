@@ -451,3 +451,48 @@ def test_faults_that_could_never_happen_are_refused(make: Callable[[], object], 
 def test_every_kind_of_fault_can_be_armed() -> None:
     for kind in get_args(FaultKind):
         assert Fault(kind, seconds=0.0).operations
+
+
+# Many objects at once: each is a request that wrappers see
+
+
+def test_each_object_of_many_is_counted(inner: MemoryStore) -> None:
+    store = CountingStore(inner)
+    assert store.get_many(["a/1", "a/9", "a/2", "a/1"]) == [DATA, None, b"two", DATA]
+    assert store.counts.requests == {"get": 4}
+    assert store.counts.bytes == {"get": 203}
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+def test_a_fault_of_one_object_fails_the_many(inner: MemoryStore, concurrency: int) -> None:
+    inner.concurrency = concurrency
+    store = FaultyStore(inner, [Fault("error_before", on="get", key="a/2")])
+    with pytest.raises(UnavailableError, match="a/2"):
+        store.get_many(["a/1", "a/2", "a/1"])
+    assert store.get_many(["a/1", "a/2"]) == [DATA, b"two"]
+    store.arm(Fault("not_found", on="get", key="a/1"), Fault("short_read", on="get", key="a/2"))
+    assert store.get_many(["a/1", "a/2"]) == [None, b"t"]
+    assert [fired.kind for fired in store.fired].count("error_before") == 1
+    store.close()
+
+
+def test_faults_of_many_happen_again_where_requests_go_one_by_one() -> None:
+    def run() -> list[Fired]:
+        inner = MemoryStore()
+        inner.concurrency = 1
+        for i in range(50):
+            inner.put_if_absent(f"k/{i}", b"1")
+        store = FaultyStore(inner, rates={"not_found": 0.3}, rng=random.Random(5))
+        found = store.get_many([f"k/{i}" for i in range(50)])
+        assert found.count(None) == len(store.fired)
+        return list(store.fired)
+
+    assert run() == run() != []
+
+
+def test_each_object_of_many_waits(inner: MemoryStore) -> None:
+    clock = ManualClock()
+    store = LatencyStore(inner, per_operation={"get": 0.5}, clock=clock)
+    assert store.get_many(["a/1", "a/9", "a/2"]) == [DATA, None, b"two"]
+    assert list(clock.sleeps) == [0.5] * 3
+    store.close()

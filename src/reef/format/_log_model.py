@@ -116,12 +116,21 @@ def log_problem(log: LogObject) -> str:
         return "a nonce of zeros"
     if not log.records:
         return "no record"
+    problem = _skipped_problem(log) or _versions_problem(log)
+    if problem:
+        return problem
+    for record in log.records:
+        problem = _record_problem(log.kind, record)
+        if problem:
+            return problem
+    return ""
+
+
+def _skipped_problem(log: LogObject) -> str:
     skipped = [slot.slot for record in log.records for slot in record.skipped]
-    if len(set(skipped)) != len(skipped) or any(slot >= log.slot for slot in skipped):
+    if skipped and (len(set(skipped)) != len(skipped) or max(skipped) >= log.slot):
         return f"skipped slots {skipped}, which are not below it, each once"
-    return _versions_problem(log) or next(
-        (problem for record in log.records if (problem := _record_problem(log.kind, record))), ""
-    )
+    return ""
 
 
 def _versions_problem(log: LogObject) -> str:
@@ -136,14 +145,14 @@ def _versions_problem(log: LogObject) -> str:
 
 
 def _record_problem(kind: LogKind, record: LogRecord) -> str:
-    carried = {
-        LogKind.DATA: record.batch is not None,
-        LogKind.ATTACH: bool(record.segments),
-        LogKind.SCHEMA: record.schema is not None,
-        LogKind.FENCE: bool(record.skipped),
-    }
-    wanted = carried.pop(kind)
-    if any(carried.values()) or not (wanted or kind is LogKind.FENCE):
+    rows, schema = record.batch is not None, record.schema is not None
+    segments, skipped = bool(record.segments), bool(record.skipped)
+    if not (
+        (kind is LogKind.DATA and rows and not (segments or schema or skipped))
+        or (kind is LogKind.ATTACH and segments and not (rows or schema or skipped))
+        or (kind is LogKind.SCHEMA and schema and not (rows or segments or skipped))
+        or (kind is LogKind.FENCE and not (rows or segments or schema))
+    ):
         return f"a record that is not of a {kind.name.lower()} object"
     if (record.source is None) != (record.sequence is None):
         return "a source without a sequence, or the other way round"

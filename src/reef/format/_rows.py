@@ -6,10 +6,11 @@ the version is the record's, so the column is left out there.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from reef.errors import CorruptError, FormatVersionError, InvariantError, UnreadableError
 from reef.types import KEY_BYTES_MAX
@@ -28,6 +29,7 @@ SEGMENT_COLUMNS = (_KEY_FIELD, _LSN_FIELD, _TOMBSTONE_FIELD)
 _RESERVED = {KEY, LSN, TOMBSTONE}
 FIELD_ID = b"reef:field-id"
 
+_KNOWN_MAX = 16
 _NESTING_MAX = 32  # Arrow reads no more than 64
 _VIEWS = (
     pa.types.is_string_view,
@@ -42,6 +44,11 @@ _PLAIN_BYTES_MAX = 2 << 10
 _THREADS_BYTES_MIN = 1 << 20
 _SAMPLED_BYTES_MIN = 256 << 10
 WORTHWHILE = 15 / 16
+
+_SMALL_STREAM_BYTES_MAX = 4 << 10
+_MESSAGE = struct.Struct("<II")
+_CONTINUED = 0xFFFFFFFF
+_EXTENSION = b"ARROW:extension:"
 
 # One column usually outweighs the others, so that threads cost more than they bring.
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
@@ -70,6 +77,30 @@ class arrow_errors:
             raise CorruptError(*self._at, str(error)[:200] or repr(error)) from error
 
 
+class _Known:
+    """The latest schemas that were found in order.
+
+    To look at each of their fields takes longer than to encode a row, and most are the same.
+    """
+
+    def __init__(self) -> None:
+        self._schemas: tuple[pa.Schema, ...] = ()
+
+    def __contains__(self, schema: pa.Schema) -> bool:
+        # With metadata, because without it Arrow ignores the names of fields inside lists.
+        for known in self._schemas:  # noqa: SIM110 a generator would double what this takes
+            if schema.equals(known, True):
+                return True
+        return False
+
+    def add(self, schema: pa.Schema) -> None:
+        self._schemas = (schema, *self._schemas[: _KNOWN_MAX - 1])
+
+
+# By identity: these two are never gone, and to compare their fields would take longer again.
+_known_rows = {id(first): _Known() for first in (LOG_COLUMNS, SEGMENT_COLUMNS)}
+
+
 def log_schema(columns: list[pa.Field]) -> pa.Schema:
     """Return the schema of log batches that carry `columns`."""
     return pa.schema([*LOG_COLUMNS, *columns])
@@ -82,6 +113,18 @@ def segment_schema(columns: list[pa.Field]) -> pa.Schema:
 
 def schema_problem(schema: pa.Schema, first: tuple[pa.Field, ...]) -> str:
     """Return what keeps `schema` from being one of rows whose first columns are `first`, or ""."""
+    known = _known_rows.get(id(first))
+    if known is None:
+        return _schema_problem(schema, first)
+    if schema in known:
+        return ""
+    problem = _schema_problem(schema, first)
+    if not problem:
+        known.add(schema)
+    return problem
+
+
+def _schema_problem(schema: pa.Schema, first: tuple[pa.Field, ...]) -> str:
     names = schema.names
     if len(set(names)) != len(names):
         return "columns of the same name"
@@ -114,16 +157,30 @@ def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     problem = schema_problem(batch.schema, first) or nulls_problem(batch, first)
     if problem:
         return problem
-    longest = pc.max(pc.binary_length(batch.column(KEY))).as_py() or 0
+    longest = _longest(batch.column(0))
     if longest > KEY_BYTES_MAX:
         return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
     return ""
 
 
+def _longest(keys: pa.Array) -> int:
+    """Return at least the bytes of the longest key; exactly, if that is more than is allowed."""
+    rows = len(keys)
+    if rows == 0:
+        return 0
+    # Arrow's own functions take ten times as long to be called as this takes.
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4)
+    together = int(offsets[-1]) - int(offsets[0])
+    if together <= KEY_BYTES_MAX:
+        return together
+    return int((offsets[1:] - offsets[:-1]).max())
+
+
 def nulls_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     """Return that a system column of `batch` has a null, or ""."""
-    if any(batch.column(i).null_count for i in range(len(first))):
-        return f"a null in {', '.join(f.name for f in first)}"
+    for i in range(len(first)):
+        if batch.column(i).null_count:
+            return f"a null in {', '.join(f.name for f in first)}"
     return ""
 
 
@@ -149,25 +206,40 @@ def ids_problem(schema: pa.Schema) -> str:
     return "" if len(set(ids)) == len(ids) else "two columns of one id"
 
 
-def encode_rows(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
-    """Return an Arrow IPC stream of one batch, compressed where that pays."""
+def encode_rows(batch: pa.RecordBatch, codec: str, bytes_max: int | None = None) -> pa.Buffer:
+    """Return an Arrow IPC stream of one batch, compressed where that pays.
+
+    Raises InvariantError for rows that a reader would refuse, or of more than `bytes_max` bytes.
+    """
     if codec not in CODECS:
         raise InvariantError(f"codec {codec!r} is none of {CODECS}")
     check_valid(batch)
-    worthwhile = batch.nbytes > _PLAIN_BYTES_MAX and _shrinks(batch, codec)
+    size = _size_of(batch)
+    if bytes_max is not None and size > bytes_max:
+        raise InvariantError(f"a batch would hold {size} bytes of rows, more than {bytes_max}")
+    if size <= _PLAIN_BYTES_MAX:
+        # The same bytes that a stream's writer writes, in a third of its time.
+        messages = (batch.schema.serialize(), batch.serialize(), _END_OF_STREAM)
+        return pa.py_buffer(b"".join(messages))
+    worthwhile = size < _SAMPLED_BYTES_MIN or _shrinks(batch, codec)
     options = pa.ipc.IpcWriteOptions(
-        compression=codec if worthwhile else None, use_threads=batch.nbytes >= _THREADS_BYTES_MIN
+        compression=codec if worthwhile else None, use_threads=size >= _THREADS_BYTES_MIN
     )
     return encode_stream(batch, options)
 
 
+def _size_of(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch's rows; of a small batch, those of its message, which are more."""
+    # To find out which bytes of its buffers a batch refers to takes longer than to encode a row.
+    message: int = pa.ipc.get_record_batch_size(batch)
+    return message if message <= _PLAIN_BYTES_MAX else int(batch.nbytes)
+
+
 def _shrinks(batch: pa.RecordBatch, codec: str) -> bool:
-    """Return whether `codec` saves more than 1/16 of a batch, by a sixteenth of its rows.
+    """Return whether `codec` saves more than 1/16 of a large batch, by a sixteenth of its rows.
 
     What it does not, vectors under lz4 above all, is stored plain, and read without a copy.
     """
-    if batch.nbytes < _SAMPLED_BYTES_MIN:
-        return True
     sample = batch.slice(batch.num_rows // 2, batch.num_rows // 16)
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     return bool(encode_stream(sample, options).size < sample.nbytes * WORTHWHILE)
@@ -218,15 +290,48 @@ def decode_stream(data: pa.Buffer, key: str, offset: int) -> pa.RecordBatch:
     """Return the one batch of an Arrow IPC stream that fills `data`. Raises CorruptError."""
     with arrow_errors(key, offset, "an Arrow stream of one batch"):
         source = pa.BufferReader(data)
-        with pa.ipc.open_stream(source, options=_READ_OPTIONS) as reader:
-            batches = list(reader)
-        if len(batches) != 1:
-            raise CorruptError(key, offset, "an Arrow stream of one batch", f"{len(batches)}")
-        if source.tell() != data.size or data.slice(data.size - 8).to_pybytes() != _END_OF_STREAM:
-            raise CorruptError(
-                key, offset + source.tell(), "the end of the Arrow stream", "something else"
-            )
-        batch = batches[0]
-        _check_text(batch.schema)
+        opening = _opening(data)
+        schema = _plain_schemas.get(opening)
+        if schema is not None:
+            source.seek(len(opening) - _MESSAGE.size)
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+        else:
+            batch = pa.ipc.open_stream(source, options=_READ_OPTIONS).read_next_batch()
+            _check_text(batch.schema)
+        end = source.tell()
+        if data.size - end != 8 or data.slice(end).to_pybytes() != _END_OF_STREAM:
+            raise CorruptError(key, offset + end, "the end of the Arrow stream", "something else")
         batch.validate(full=True)
+        if opening and opening not in _plain_schemas:
+            _remember(opening, batch, data.size)
     return batch
+
+
+# Most of the time that a small batch takes to read goes into its schema, and most have the same. So
+# schemas are kept by the bytes that streams open with: those of the schema message, and the length
+# of the next one's metadata, which tells plain batches from compressed ones. None: not like that.
+_plain_schemas: dict[bytes, pa.Schema | None] = {}
+
+
+def _opening(data: pa.Buffer) -> bytes:
+    """Return the bytes that a small stream opens with, or b"" if they are not worth knowing."""
+    if not 2 * _MESSAGE.size <= data.size <= _SMALL_STREAM_BYTES_MAX:
+        return b""
+    marker, length = _MESSAGE.unpack_from(data)
+    end = _MESSAGE.size + length + _MESSAGE.size
+    return data.slice(0, end).to_pybytes() if marker == _CONTINUED and end <= data.size else b""
+
+
+def _remember(opening: bytes, batch: pa.RecordBatch, size: int) -> None:
+    """Keep the schema of a batch that was read and found in order, if the next can do with it."""
+    message = opening[: -_MESSAGE.size]
+    # Batches of another byte order or version need what only a stream's reader knows. So may those
+    # of a type that is registered later. Compressed ones would be read with threads.
+    is_plain = (
+        _EXTENSION not in message
+        and batch.schema.serialize().to_pybytes() == message
+        and batch.serialize().size + len(message) + len(_END_OF_STREAM) == size
+    )
+    if len(_plain_schemas) >= _KNOWN_MAX:
+        _plain_schemas.clear()
+    _plain_schemas[opening] = batch.schema if is_plain else None

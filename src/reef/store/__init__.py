@@ -1,7 +1,9 @@
 """Object stores: one small interface, its backends, and the loop that decides a conditional PUT.
 
 open_store(url)   file://  memory://  s3://  gs://  az://
-Store             put_if_absent get get_range get_ranges head list delete, upload in parts, sweep
+Store             put_if_absent get get_many get_range get_ranges head list delete,
+                  upload in parts, sweep
+MeteredStore      counts requests, bytes and errors of any other, for reef.metrics
 TwoPhaseStore     put-if-absent for a store that has none, decided by a database
 create            put_if_absent with the lost reply resolved: what commits go through
 StoreCheck        what `reef check-store` runs
@@ -14,6 +16,7 @@ from reef.store._check import Check, StoreCheck
 from reef.store._conditional import create
 from reef.store._file import FileStore
 from reef.store._memory import MemoryStore
+from reef.store._metered import MeteredStore
 from reef.store._open import open_store
 from reef.store._remote import RemoteStore
 
@@ -24,6 +27,7 @@ __all__ = [
     "Check",
     "FileStore",
     "MemoryStore",
+    "MeteredStore",
     "ObjectMeta",
     "RemoteStore",
     "Store",

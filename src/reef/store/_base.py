@@ -14,6 +14,7 @@ Invariants every store keeps, proved by the contract suite (`tests/contract.py`)
 
 from __future__ import annotations
 
+import builtins
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ from typing import NamedTuple, Self
 
 from typing_extensions import Buffer
 
+from reef.errors import NotFoundError
 from reef.store._ranges import cut_range, merge_ranges
 
 CONCURRENCY_DEFAULT = 16
@@ -119,7 +121,7 @@ class Store(ABC):
         """Return the bytes of each (start, length), in the order asked.
 
         Ranges no further apart than `merge_gap_bytes` share one request of at most 16 MiB. One
-        `get_ranges` or one `upload` has at most `concurrency` requests under way at once.
+        `get_many`, `get_ranges` or `upload` has at most `concurrency` requests under way at once.
         """
         merged, places = merge_ranges(ranges, self.merge_gap_bytes)
         if len(merged) <= 1 or self.concurrency == 1:
@@ -128,11 +130,26 @@ class Store(ABC):
             chunks = list(self._executor().map(lambda r: self.get_range(key, *r), merged))
         return [cut_range(chunks, place) for place in places]
 
+    def get_many(self, keys: Sequence[str]) -> builtins.list[bytes | None]:
+        """Return each whole object, in the order asked; None where there is none.
+
+        One GET for each, side by side. Raises UnavailableError.
+        """
+        if len(keys) <= 1 or self.concurrency == 1:
+            return [self._get_or_none(key) for key in keys]
+        return [*self._executor().map(self._get_or_none, keys)]
+
     def close(self) -> None:
         """Let go of threads and connections. The store must not be used afterwards."""
         if self._owns_pool and self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+    def _get_or_none(self, key: str) -> bytes | None:
+        try:
+            return self.get(key)
+        except NotFoundError:
+            return None
 
     def _executor(self) -> Executor:
         with self._pool_lock:

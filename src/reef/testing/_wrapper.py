@@ -36,8 +36,9 @@ T = TypeVar("T")
 class WrapperStore(Store):
     """A store that passes everything to `inner`; subclasses change what happens on the way.
 
-    Every request goes through `_request`. `get_ranges` is not passed on as such: it merges ranges
-    here and asks `get_range` for each, so that wrappers see the requests that are really made.
+    Every request goes through `_request`. `get_ranges` and `get_many` are not passed on as such:
+    they ask `get_range` for each merged range, and `get` for each object, here, so that wrappers see
+    the requests that are really made.
     """
 
     def __init__(self, inner: Store) -> None:

@@ -1,0 +1,81 @@
+"""Threads as Reef asks for them: conditions that wake who waits, and threads that can be joined."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from reef.threads import Condition, SystemThreads, Threads
+
+
+@pytest.fixture
+def threads() -> Threads:
+    return SystemThreads()
+
+
+def test_a_thread_runs_under_its_name_and_can_be_joined(threads: Threads) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def work() -> None:
+        me = threading.current_thread()
+        seen.append((me.name, me.daemon))
+
+    threads.start(work, name="reef-test").join()
+    assert seen == [("reef-test", True)]
+
+
+def test_whoever_waits_is_woken_and_holds_the_lock_again(threads: Threads) -> None:
+    condition = threads.condition()
+    waiting: list[int] = []
+    woken: list[int] = []
+    news = False
+
+    def wait(number: int) -> None:
+        with condition:
+            waiting.append(number)
+            condition.notify_all()
+            while not news:
+                assert condition.wait()
+            woken.append(number)
+            condition.notify_all()
+
+    started = [threads.start(lambda n=n: wait(n), name=f"wait-{n}") for n in range(3)]
+    with condition:
+        while len(waiting) < 3:
+            condition.wait()
+        assert woken == []
+        news = True
+        condition.notify_all()
+    for thread in started:
+        thread.join()
+    assert sorted(woken) == [0, 1, 2]
+
+
+def test_waiting_gives_up_after_its_time(threads: Threads) -> None:
+    condition = threads.condition()
+    with condition:
+        assert condition.wait(0.0) is False
+        assert condition.wait(timeout=0.001) is False
+
+
+def test_the_lock_is_given_back_after_an_error(threads: Threads) -> None:
+    condition = threads.condition()
+    with pytest.raises(ValueError, match="inside"), condition:
+        raise ValueError("inside")
+    with condition:
+        condition.notify_all()
+
+
+@pytest.mark.parametrize("use", [Condition.wait, Condition.notify_all])
+def test_only_the_holder_of_the_lock_waits_and_notifies(threads: Threads, use: object) -> None:
+    condition = threads.condition()
+    ask = condition.wait if use is Condition.wait else condition.notify_all
+    with pytest.raises(RuntimeError):
+        ask()
+
+
+def test_conditions_have_locks_of_their_own(threads: Threads) -> None:
+    one, other = threads.condition(), threads.condition()
+    with one, other:
+        assert other.wait(0.0) is False
