@@ -1,0 +1,131 @@
+"""Generations of a manifest as they lie on the store: listing them, and reading one or the newest.
+
+Invariants:
+
+- What fails its checks is read again before it counts as damaged.
+- The newest generation that can be read is the head. Damaged ones above it are named, never hidden.
+- A generation in another format version is not damaged: nobody may fall back behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from reef.errors import DamagedError, NotFoundError
+from reef.format import (
+    Manifest,
+    decode_manifest,
+    manifest_checksum,
+    manifest_key,
+    parse_manifest_key,
+)
+from reef.store import Store
+from reef.types import check_namespace
+
+
+@dataclass(frozen=True)
+class Head:
+    """A generation that was read from the store, or written to it."""
+
+    manifest: Manifest
+    checksum: int
+    """What its successor records of it."""
+    published_at_us: int
+    """Its Last-Modified: the store's clock."""
+    damaged: tuple[int, ...] = ()
+    """Generations above it that cannot be read, in order: this is what was fallen back to."""
+
+    @property
+    def generation(self) -> int:
+        """The number of this generation."""
+        return self.manifest.generation
+
+    @property
+    def last_taken(self) -> int:
+        """The highest number that is known to be taken: its own, or that of a damaged one."""
+        return max((self.generation, *self.damaged))
+
+
+class Generation(NamedTuple):
+    """What a LIST says of a generation."""
+
+    number: int
+    published_at_us: int
+    size: int
+
+
+class ManifestReader:
+    """Reads the generations of one namespace."""
+
+    def __init__(self, store: Store, namespace: str) -> None:
+        self._store = store
+        self._namespace = check_namespace(namespace)
+
+    def key(self, generation: int) -> str:
+        """Return where a generation is stored."""
+        return manifest_key(self._namespace, generation)
+
+    def list(self, first: int = 1) -> list[Generation]:
+        """Return the generations from `first` on that are there, in order: one LIST."""
+        listed = self._store.list(
+            f"namespaces/{self._namespace}/manifest/", self.key(first - 1) if first > 1 else ""
+        )
+        return [
+            Generation(named.generation, entry.last_modified_us, entry.size)
+            for entry in listed
+            if (named := parse_manifest_key(entry.key)) is not None
+        ]
+
+    def read(self, generation: int) -> tuple[Manifest, int]:
+        """Return a generation and its checksum; what looks damaged is fetched once more.
+
+        Raises NotFoundError, CorruptError, IncompleteError, FormatVersionError, UnavailableError.
+        """
+        try:
+            return self._read(generation)
+        except DamagedError:
+            return self._read(generation)
+
+    def newest(self, listed: Sequence[Generation], behind: Head | None = None) -> Head | None:
+        """Return the newest of `listed` that can be read, with the damaged ones above it named.
+
+        `behind` is what comes before them, read earlier. None: there is nothing. Raises
+        CorruptError or IncompleteError if none can be read, NotFoundError if one has gone since it
+        was listed, FormatVersionError, UnavailableError.
+        """
+        damaged: list[int] = []
+        first: DamagedError | None = None
+        for found in reversed(listed):
+            try:
+                manifest, checksum = self.read(found.number)
+            except DamagedError as error:
+                first = first or error
+                damaged.insert(0, found.number)
+            else:
+                return Head(manifest, checksum, found.published_at_us, tuple(damaged))
+        if behind is not None:
+            return replace(behind, damaged=tuple(damaged))
+        if first is not None:
+            raise first
+        return None
+
+    def published_at_us(self, generation: int) -> int:
+        """Return the Last-Modified of a generation. Raises NotFoundError, UnavailableError."""
+        return self._store.head(self.key(generation)).last_modified_us
+
+    def collected(self, generation: int) -> NotFoundError:
+        """Return the error for a generation that is not there, or not any more."""
+        return NotFoundError(
+            f"generation {generation} of namespace {self._namespace!r} is not there: it has been "
+            "collected, or was never published; ask for one that is still retained"
+        )
+
+    def _read(self, generation: int) -> tuple[Manifest, int]:
+        key = self.key(generation)
+        try:
+            data = self._store.get(key)
+        except NotFoundError as error:
+            raise self.collected(generation) from error
+        return decode_manifest(data, key=key), manifest_checksum(data, key=key)

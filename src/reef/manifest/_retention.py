@@ -1,0 +1,154 @@
+"""Snapshots, the retention floor and the boundary of collection, as changes of a manifest.
+
+A snapshot stands as long as the head's manifest holds it. Its time says when it *may* be taken out;
+what it retains may be dropped only by, or after, the publish that takes it out. So a snapshot that
+is renewed late, but before anybody took it out, has lost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Keys
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from reef.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    InvariantError,
+    NotFoundError,
+    RetentionError,
+)
+from reef.format import Boundary, Manifest, Snapshot
+from reef.types import unpack_lsn
+
+_replace = msgspec.structs.replace
+
+
+def find_snapshot(m: Manifest, id: str) -> Snapshot | None:
+    """Return the snapshot of that id, or None."""
+    return next((s for s in m.snapshots if s.id == id), None)
+
+
+def add_snapshot(
+    m: Manifest, *, id: str, lsn: int, expires_at_us: int, wal_last_seen: int = 0
+) -> Manifest:
+    """Keep what is visible at `lsn` until `expires_at_us` by the store's clock (0: for ever).
+
+    The snapshot is of the generation that is published with it. `wal_last_seen` is the last log
+    slot that its author saw; under the packed policy the LSN says it. Raises RetentionError below
+    the floor, AlreadyExistsError if the id is taken, NotFoundError if the namespace was dropped.
+    """
+    if m.state != "live":
+        raise NotFoundError(
+            f"namespace {m.namespace!r} was {m.state}: there is nothing to snapshot"
+        )
+    if lsn < m.retention.floor_lsn:
+        raise RetentionError(
+            f"LSN {lsn} of namespace {m.namespace!r} lies below its retention floor "
+            f"{m.retention.floor_lsn}: what was visible there may be gone; take a later one"
+        )
+    if find_snapshot(m, id) is not None:
+        raise AlreadyExistsError(
+            f"snapshot {id!r} of namespace {m.namespace!r} exists; release it, or use another id"
+        )
+    seen = max(wal_last_seen, unpack_lsn(lsn)[0] if m.lsn_policy == "packed" else 0)
+    snapshot = Snapshot(id, m.generation + 1, lsn, expires_at_us)
+    return _replace(m, snapshots=(*m.snapshots, snapshot), wal_last_seen=max(m.wal_last_seen, seen))
+
+
+def renew_snapshot(m: Manifest, id: str, *, expires_at_us: int) -> Manifest:
+    """Let a snapshot stand until `expires_at_us` (0: for ever). Raises NotFoundError."""
+    _find(m, id)
+    return _replace(
+        m,
+        snapshots=tuple(
+            _replace(s, expires_at_us=expires_at_us) if s.id == id else s for s in m.snapshots
+        ),
+    )
+
+
+def release_snapshot(m: Manifest, id: str) -> Manifest:
+    """Take a snapshot out. Raises NotFoundError."""
+    _find(m, id)
+    return _replace(m, snapshots=tuple(s for s in m.snapshots if s.id != id))
+
+
+def expire_snapshots(m: Manifest, now_us: int) -> Manifest:
+    """Take out the snapshots whose time is over at `now_us` by the store's clock; else `m` itself."""
+    standing = tuple(s for s in m.snapshots if not is_expired(s, now_us))
+    return m if len(standing) == len(m.snapshots) else _replace(m, snapshots=standing)
+
+
+def is_expired(snapshot: Snapshot, now_us: int) -> bool:
+    """Return whether the snapshot may be taken out at `now_us`."""
+    return 0 < snapshot.expires_at_us < now_us
+
+
+def retained_points(m: Manifest, now_us: int | None = None) -> list[int]:
+    """Return the LSNs that stay readable, in order: snapshots, pins and the floor itself.
+
+    With `now_us`, without the snapshots that have expired by then: only for a plan whose publish
+    takes them out too.
+    """
+    points = {m.retention.floor_lsn, *(pin.lsn for pin in m.pins)}
+    points.update(s.lsn for s in m.snapshots if now_us is None or not is_expired(s, now_us))
+    return sorted(points)
+
+
+def set_retention(
+    m: Manifest,
+    *,
+    floor_lsn: int | None = None,
+    pitr_window_ms: int | UnsetType | None = UNSET,
+    grace_ms: int | None = None,
+) -> Manifest:
+    """Raise the floor to `floor_lsn`, if it is higher; set the window (None: none) and the grace.
+
+    Raises InvalidInputError for a floor above what the segments reflect: nothing there can be
+    dropped, and what is newest must stay readable.
+    """
+    retention = m.retention
+    if floor_lsn is not None:
+        if floor_lsn > m.last_applied_lsn:
+            raise InvalidInputError.of(
+                "floor_lsn", floor_lsn, f"at most last_applied_lsn, {m.last_applied_lsn}"
+            )
+        retention = _replace(retention, floor_lsn=max(retention.floor_lsn, floor_lsn))
+    if pitr_window_ms is not UNSET:
+        retention = _replace(retention, pitr_window_ms=pitr_window_ms)
+    gc = m.gc if grace_ms is None else _replace(m.gc, grace_ms=grace_ms)
+    return _replace(m, retention=retention, gc=gc)
+
+
+def advance_boundary(m: Manifest, boundary: Boundary, *, deleted: Keys[str] = ()) -> Manifest:
+    """Allow collection to delete below `boundary`, which is to be published before it does.
+
+    Each of the two numbers only rises. `deleted` are keys of `gc.pending` whose objects are gone.
+    Raises InvariantError for a boundary above the floor of the log or above the head.
+    """
+    if boundary.slot > m.wal_floor or boundary.generation > m.generation:
+        raise InvariantError(
+            f"a boundary at slot {boundary.slot} and generation {boundary.generation} would pass "
+            f"wal_floor {m.wal_floor} or generation {m.generation} of {m.namespace!r}; "
+            "nothing was written"
+        )
+    raised = Boundary(
+        slot=max(m.gc.boundary.slot, boundary.slot),
+        generation=max(m.gc.boundary.generation, boundary.generation),
+    )
+    pending = m.gc.pending
+    if deleted:
+        gone = frozenset(deleted)
+        pending = tuple(p for p in pending if p.key not in gone)
+    return _replace(m, gc=_replace(m.gc, boundary=raised, pending=pending))
+
+
+def _find(m: Manifest, id: str) -> Snapshot:
+    snapshot = find_snapshot(m, id)
+    if snapshot is None:
+        raise NotFoundError(
+            f"namespace {m.namespace!r} has no snapshot {id!r}: it was released, or it has expired "
+            "and been removed; take a new one"
+        )
+    return snapshot

@@ -1,0 +1,195 @@
+"""What must hold between a generation and the one that goes on from it, checked before it is written.
+
+Only what every correct history keeps is here, so that a bug stops before the PUT and not in a
+reader. Repair may move what is derived (segments, the floor of the log) back; what others act on
+(numbers, epochs, the boundary, the retention floor) never goes back, not even then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reef.errors import InvariantError
+from reef.format import Manifest, Pin, Snapshot, dedup_key, segment_key
+
+Violation = tuple[str, object]
+"""What was expected, and what was found instead."""
+
+_Point = Snapshot | Pin
+
+
+def check_successor(previous: Manifest | None, next: Manifest, *, repairing: bool = False) -> None:
+    """Raise InvariantError, naming the first rule that `next` breaks as the successor of `previous`."""
+    for expected, got in _violations(previous, next, repairing):
+        before = "no generation" if previous is None else f"generation {previous.generation}"
+        raise InvariantError(
+            f"generation {next.generation} of namespace {next.namespace!r} cannot follow {before}: "
+            f"expected {expected}, got {got}; nothing was written"
+        )
+
+
+def _violations(old: Manifest | None, new: Manifest, repairing: bool) -> Iterator[Violation]:
+    if old is None:
+        if new.generation != 1:
+            yield "generation 1", new.generation
+        return
+    yield from _identity(old, new)
+    yield from _numbers(old, new)
+    yield from _epochs(old, new)
+    yield from _points(old, new)
+    if not repairing:
+        yield from _log(old, new)
+        yield from _named(old, new)
+    yield from _pending(old, new, repairing)
+
+
+def _identity(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    if new.namespace != old.namespace:
+        yield f"namespace {old.namespace!r}", repr(new.namespace)
+    if new.repaired_from is None and new.generation != old.generation + 1:
+        yield f"generation {old.generation + 1}", new.generation
+    if new.repaired_from is not None and (
+        new.repaired_from != old.generation or new.generation < old.generation + 2
+    ):
+        yield (
+            f"a repair that goes on from generation {old.generation} behind damaged ones",
+            f"generation {new.generation}, repaired from {new.repaired_from}",
+        )
+    if new.state == "aborted" and old.state != "aborted":
+        yield "an aborted namespace to have had no other state", f"{old.state} before"
+    # What was dropped may be made anew under the same name: that begins another content.
+    if old.state == "live":
+        if new.lsn_policy != old.lsn_policy:
+            yield f"lsn_policy {old.lsn_policy}", new.lsn_policy
+        if new.origin is not None and new.origin != old.origin:
+            yield f"origin {old.origin}", new.origin
+
+
+def _numbers(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """What others act on only rises."""
+    floors = old.retention.floor_lsn, new.retention.floor_lsn
+    boundaries = old.gc.boundary, new.gc.boundary
+    rising = (
+        ("writer_epoch", old.writer_epoch, new.writer_epoch),
+        ("compactor_epoch", old.compactor_epoch, new.compactor_epoch),
+        ("retention.floor_lsn", *floors),
+        ("gc.boundary.slot", boundaries[0].slot, boundaries[1].slot),
+        ("gc.boundary.generation", boundaries[0].generation, boundaries[1].generation),
+        ("wal_last_seen", old.wal_last_seen, new.wal_last_seen),
+    )
+    for name, before, after in rising:
+        if after < before:
+            yield f"{name} at least {before}", after
+    if boundaries[1].generation > max(old.generation, boundaries[0].generation):
+        yield f"gc.boundary.generation at most {old.generation}", boundaries[1].generation
+
+
+def _epochs(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """One generation opens one writer at most: repair counts on it behind damaged generations."""
+    steps = new.generation - old.generation
+    for name in ("writer_epoch", "compactor_epoch"):
+        before, after = getattr(old, name), getattr(new, name)
+        if after > before + steps:
+            yield f"{name} at most {before + steps}", after
+    # It may fall when its writer's fences stand, but an open writer's fences are counted already.
+    if new.max_parallel_writes > old.max_parallel_writes and new.writer_epoch == old.writer_epoch:
+        yield (
+            f"max_parallel_writes at most {old.max_parallel_writes} until a writer opens",
+            new.max_parallel_writes,
+        )
+
+
+def _log(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """The floor of the log, and what the segments reflect, move forward together."""
+    if new.wal_floor < old.wal_floor:
+        yield f"wal_floor at least {old.wal_floor}", new.wal_floor
+    if new.last_applied_lsn < old.last_applied_lsn:
+        yield f"last_applied_lsn at least {old.last_applied_lsn}", new.last_applied_lsn
+    if new.wal_anchor.slot < old.wal_anchor.slot:
+        yield f"wal_anchor.slot at least {old.wal_anchor.slot}", new.wal_anchor.slot
+    if new.wal_anchor.epoch < old.wal_anchor.epoch:
+        yield f"wal_anchor.epoch at least {old.wal_anchor.epoch}", new.wal_anchor.epoch
+    if new.wal_floor == old.wal_floor and old.state == "live":
+        for name in ("wal_anchor", "last_applied_lsn"):
+            before, after = getattr(old, name), getattr(new, name)
+            if after != before:
+                yield f"{name} {before} while wal_floor stays {old.wal_floor}", after
+        if old.schema and new.schema != old.schema:
+            yield "the same schema until a log object changes it", "another one"
+
+
+def _points(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """Points that something stands on are added above the floor and never moved."""
+    yield from _standing(
+        "snapshot", {s.id: s for s in old.snapshots}, {s.id: s for s in new.snapshots}, old
+    )
+    yield from _standing("pin", {_pin(p): p for p in old.pins}, {_pin(p): p for p in new.pins}, old)
+    snapshots = {s.id for s in old.snapshots}
+    for snapshot in new.snapshots:
+        if snapshot.id not in snapshots and snapshot.generation != new.generation:
+            yield f"a new snapshot to be of generation {new.generation}", snapshot
+    started = {i.id: i.generation for i in old.intents}
+    for intent in new.intents:
+        if started.get(intent.id, new.generation) != intent.generation:
+            yield "an intent of the generation that registered it", intent
+    skipped = {s.slot: s for s in old.skipped_slots}
+    for slot in new.skipped_slots:
+        if skipped.get(slot.slot, slot) != slot:
+            yield f"{skipped[slot.slot]} to stay as it is", slot
+
+
+def _standing(
+    what: str, before: Mapping[Any, _Point], after: Mapping[Any, _Point], old: Manifest
+) -> Iterator[Violation]:
+    floor = old.retention.floor_lsn
+    for name, point in after.items():
+        known = before.get(name)
+        if known is None and point.lsn < floor:
+            yield f"a new {what} at or above floor_lsn {floor}", point
+        if known is not None and (known.generation, known.lsn) != (point.generation, point.lsn):
+            yield f"{known} to stay where it is", point
+
+
+def _pin(pin: Pin) -> tuple[str, str]:
+    return pin.child, pin.nonce
+
+
+def _named(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """What is not named any more waits in gc.pending; what waits there is not named again."""
+    pending = {p.key for p in new.gc.pending}
+    if old.dedup is not None and old.dedup != new.dedup:
+        key = dedup_key(old.namespace, old.dedup.id)
+        if key not in pending:
+            yield f"{key} in gc.pending, now that it is not named", "nothing of it"
+    if new.segments is old.segments:
+        return
+    before = {s.id for s in old.segments if not s.namespace}
+    after = {s.id for s in new.segments if not s.namespace}
+    gone = before - after
+    for id in gone:
+        key = segment_key(old.namespace, id)
+        if key not in pending:
+            yield f"{key} in gc.pending, now that it is not named", "nothing of it"
+    if gone and new.retention.floor_lsn != old.retention.floor_lsn:
+        yield (
+            "floor_lsn to be recorded before segments are replaced",
+            f"{new.retention.floor_lsn} after {old.retention.floor_lsn} in the same generation",
+        )
+
+
+def _pending(old: Manifest, new: Manifest, repairing: bool) -> Iterator[Violation]:
+    """An object waits for collection since the generation that stopped naming it."""
+    if new.gc.pending is old.gc.pending and new.segments is old.segments:
+        return
+    since = {p.key: p.since_generation for p in old.gc.pending}
+    for waiting in new.gc.pending:
+        if waiting.since_generation != since.get(waiting.key, new.generation):
+            yield (
+                f"{waiting.key} pending since generation {since.get(waiting.key, new.generation)}",
+                waiting.since_generation,
+            )
+    if since and not repairing:
+        for segment in new.segments:
+            if not segment.namespace and segment_key(new.namespace, segment.id) in since:
+                yield "nothing to be named that waited for collection", segment.id
