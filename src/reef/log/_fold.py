@@ -1,0 +1,141 @@
+"""Which log objects count: the one fold that writers, readers and jobs all make.
+
+Invariants:
+
+- Slots are decided in order, each once, by what lies at or below them only: everybody who folds
+  the same objects decides alike.
+- An object is *valid* if its `prev` names the last valid object before it and its epoch is not
+  lower. Otherwise it is *void*: it was in flight behind a write that lost its slot. Comparing with
+  the last valid object, and not with the neighbour, is what keeps a void one from vouching.
+- A damaged object is passed over only by name: by a valid fence right behind it, or by the
+  manifest, where repair has written it. At the head of the log it ends the fold: nobody was told
+  that it was committed, or its successor would be there. Followed by anything else it is an error.
+- Where repair has given an object up, its successor can't name a valid one: it is taken at its
+  word, because the chain below is known to be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reef.errors import CorruptError, DamagedError
+from reef.format import LogKind, LogObject, Manifest, Prev, SkippedSlot
+
+
+class ChainPoint(NamedTuple):
+    """The last valid log object of a fold; slot 0 before the first."""
+
+    slot: int
+    checksum: int
+    epoch: int
+
+    @property
+    def prev(self) -> Prev:
+        """What the next object has to name."""
+        return Prev(self.slot, self.checksum)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A decided log object."""
+
+    slot: int
+    log: LogObject
+    checksum: int
+    size: int
+    is_valid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A log object that was read twice and is damaged."""
+
+    slot: int
+    checksum: int
+    """`damaged_checksum` of its bytes: by this and its slot it is passed over."""
+    error: DamagedError
+
+
+class LogFold:
+    """The fold of a log up to `next_slot`, which is the first slot that is not decided."""
+
+    def __init__(
+        self, point: ChainPoint, next_slot: int, skipped: Iterable[SkippedSlot] = ()
+    ) -> None:
+        self.point = point
+        self.next_slot = next_slot
+        self._named = {(skip.slot, skip.checksum) for skip in skipped}
+        self._given_up: list[int] = []
+        self._damaged: list[Damaged] = []
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> LogFold:
+        """Return the fold that goes on from what `manifest` says of the log."""
+        anchor = manifest.wal_anchor
+        if manifest.origin is not None and anchor.slot == 0:
+            anchor = manifest.origin.head
+        point = ChainPoint(anchor.slot, anchor.checksum, anchor.epoch)
+        return cls(point, manifest.wal_floor, manifest.skipped_slots)
+
+    @property
+    def reach(self) -> int:
+        """The slot to look at next: behind the damaged ones at the head, if there are any."""
+        return self.next_slot + len(self._damaged)
+
+    @property
+    def damaged(self) -> tuple[SkippedSlot, ...]:
+        """The damaged objects at the head, which the next fence has to name."""
+        return tuple(SkippedSlot(found.slot, found.checksum) for found in self._damaged)
+
+    def give_up(self, skipped: Iterable[SkippedSlot]) -> None:
+        """Take note of damaged objects that a later manifest names."""
+        self._named.update((skip.slot, skip.checksum) for skip in skipped)
+
+    def look_again(self) -> None:
+        """Forget the damage at the head: it may have been on the way, or repaired since."""
+        self._damaged.clear()
+
+    def add_damaged(self, found: Damaged) -> None:
+        """Take note that the object at `reach` is damaged."""
+        self._damaged.append(found)
+        while self._damaged and (self._damaged[0].slot, self._damaged[0].checksum) in self._named:
+            self._given_up.append(self._damaged.pop(0).slot)
+            self.next_slot += 1
+
+    def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
+        """Decide the object at `reach`.
+
+        Raises CorruptError if a damaged object lies below it that nothing gave up.
+        """
+        is_valid = self._is_valid(log)
+        if self._damaged and not (is_valid and self._is_named_by(log)):
+            raise _followed(self._damaged[0], log.slot)
+        if is_valid:
+            self.point = ChainPoint(log.slot, checksum, log.epoch)
+            self._given_up.clear()
+        self._damaged.clear()
+        self.next_slot = log.slot + 1
+        return LogEntry(log.slot, log, checksum, size, is_valid)
+
+    def _is_valid(self, log: LogObject) -> bool:
+        follows = log.prev == self.point.prev or log.prev.slot in self._given_up
+        return follows and log.epoch >= self.point.epoch
+
+    def _is_named_by(self, log: LogObject) -> bool:
+        if log.kind is not LogKind.FENCE:
+            return False
+        named = {(skip.slot, skip.checksum) for skip in log.records[0].skipped}
+        return all((found.slot, found.checksum) in named for found in self._damaged)
+
+
+def _followed(found: Damaged, by_slot: int) -> CorruptError:
+    error = found.error
+    return CorruptError(
+        error.key,
+        error.offset,
+        error.expected,
+        f"{error.got}; it is followed by log object {by_slot}, so it was committed: "
+        "run `reef repair`, which shows what is lost before it changes anything",
+    )
