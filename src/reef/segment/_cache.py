@@ -1,0 +1,143 @@
+"""Decoded tails and blocks of segments in memory, the least recently used given up first.
+
+Invariants:
+
+- What the entries say they take is at most `capacity_bytes`, whenever no call is under way. An
+  entry that is larger by itself is not kept.
+- Segments never change, so an entry is right for as long as it is there.
+- A hit takes no lock: the lookup and the step to the end of the order are single operations of
+  `OrderedDict`, each atomic; an entry that is evicted between the two was found all the same. Only
+  what changes the sum of bytes holds the lock.
+
+Hot reads are counted by `itertools.count`, which loses none among threads and costs a tenth of a
+locked counter; the metrics learn of them every 1,024 reads, and when `publish` is called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from itertools import count
+from typing import Any, Literal, Protocol
+
+from reef.metrics import Metrics
+
+Kind = Literal["block", "tail"]
+_PUBLISH_MASK = 1023
+
+
+class Entry(Protocol):
+    """What can be cached: it knows what it takes. Only the cache changes that."""
+
+    nbytes: int
+
+
+class _Hits:
+    """A counter whose `step` is atomic: `next` of it, of which some are readings, not hits."""
+
+    def __init__(self) -> None:
+        self.step = count(1).__next__
+        self._readings = 0
+        self._told = 0
+
+    def untold(self) -> int:
+        """Return the hits since the last call. For one thread at a time."""
+        hits = self.step() - 1 - self._readings
+        self._readings += 1
+        since, self._told = hits - self._told, hits
+        return since
+
+
+class BlockCache:
+    """Decoded tails and blocks, bounded in bytes. Safe among threads."""
+
+    def __init__(self, capacity_bytes: int, *, metrics: Metrics) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._metrics = metrics
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._touch = self._entries.move_to_end
+        self._nbytes = 0
+        self._lock = threading.Lock()
+        self._tail_hits = _Hits()
+        self._block_hits = _Hits()
+        self._tail_hit = self._tail_hits.step
+        self._block_hit = self._block_hits.step
+        self.find: Callable[[Hashable], Any] = self._entries.get
+        """Return what is kept under a key, or None: neither counted nor taken for a use."""
+
+    @property
+    def nbytes(self) -> int:
+        """What the entries take together."""
+        return self._nbytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def use(self, kind: Kind, key: Hashable) -> Any:
+        """Return what is kept under `key`, as the one used last, or None; count it."""
+        entry = self.find(key)
+        name = "reef_cache_misses_total" if entry is None else "reef_cache_hits_total"
+        self._metrics.count(name, cache=kind)
+        if entry is not None:
+            with suppress(KeyError):  # evicted since
+                self._touch(key)
+        return entry
+
+    # What a hot read calls. try-except, because `suppress` takes half a microsecond.
+
+    def used(self, tail: Hashable, block: Hashable) -> None:
+        """Take note that a tail and a block were found and used."""
+        try:
+            self._touch(tail)
+            self._touch(block)
+        except KeyError:  # evicted since
+            pass
+        self._tail_hit()
+        if not self._block_hit() & _PUBLISH_MASK:
+            self.publish()
+
+    def used_tail(self, tail: Hashable) -> None:
+        """Take note that a tail was found, and was all that was needed."""
+        try:  # noqa: SIM105
+            self._touch(tail)
+        except KeyError:  # evicted since
+            pass
+        if not self._tail_hit() & _PUBLISH_MASK:
+            self.publish()
+
+    def put(self, key: Hashable, entry: Entry) -> None:
+        """Keep `entry`, and give up others for it, unless it is too large by itself."""
+        if entry.nbytes > self.capacity_bytes:
+            return
+        with self._lock:
+            self._remove(key)
+            self._entries[key] = entry
+            self._nbytes += entry.nbytes
+            self._evict()
+
+    def resize(self, key: Hashable, entry: Entry, nbytes: int) -> None:
+        """Take note that an entry, kept or not, takes `nbytes` now."""
+        with self._lock:
+            if self._entries.get(key) is entry:
+                self._nbytes += nbytes - entry.nbytes
+            entry.nbytes = nbytes
+            self._evict()
+
+    def publish(self) -> None:
+        """Tell the metrics of the hot reads that they do not know of yet."""
+        with self._lock:
+            for kind, hits in (("tail", self._tail_hits), ("block", self._block_hits)):
+                if untold := hits.untold():
+                    self._metrics.count("reef_cache_hits_total", untold, cache=kind)
+
+    def _remove(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._nbytes -= entry.nbytes
+
+    def _evict(self) -> None:
+        while self._nbytes > self.capacity_bytes:
+            _, entry = self._entries.popitem(last=False)
+            self._nbytes -= entry.nbytes

@@ -1,0 +1,86 @@
+"""Bytes of segments from the store: near ranges share a request, and requests run side by side.
+
+`Store.get_ranges` does that for one object, and copies every range; here ranges may be of several
+objects, and are slices of what came, so that a scan copies nothing. What is kept for long must be
+`owned`: a slice keeps all of its request alive.
+
+Requests go to the store's own pool, one GET per task: no task waits for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from reef.errors import DamagedError
+from reef.store import Store
+from reef.store._ranges import merge_ranges
+
+
+class Extent(NamedTuple):
+    """Some bytes of an object."""
+
+    key: str
+    offset: int
+    length: int
+
+
+def fetch(store: Store, extents: Sequence[Extent]) -> list[pa.Buffer]:
+    """Return the bytes of each extent, in the order asked. Raises what `Store.get_range` does."""
+    requests, places = _plan(store, extents)
+    if len(requests) <= 1 or store.concurrency == 1:
+        chunks = [_get(store, request) for request in requests]
+    else:
+        chunks = list(store._executor().map(lambda request: _get(store, request), requests))
+    return _cut(chunks, places)
+
+
+def fetch_ahead(store: Store, extents: Sequence[Extent]) -> Callable[[], list[pa.Buffer]]:
+    """Begin to fetch where the store has threads, and return what waits for the bytes."""
+    if store.concurrency == 1:
+        return lambda: fetch(store, extents)
+    requests, places = _plan(store, extents)
+    pool = store._executor()
+    coming = [pool.submit(_get, store, request) for request in requests]
+    return lambda: _cut([one.result() for one in coming], places)
+
+
+def owned(data: pa.Buffer) -> pa.Buffer:
+    """Return the same bytes in memory of their own."""
+    return data if data.parent is None else pa.py_buffer(data.to_pybytes())
+
+
+def _get(store: Store, request: Extent) -> pa.Buffer:
+    """Return the bytes of one request; what was cut short on the way is asked for once more."""
+    try:
+        return pa.py_buffer(store.get_range(*request))
+    except DamagedError:
+        return pa.py_buffer(store.get_range(*request))
+
+
+Place = tuple[int, int, int]
+
+
+def _plan(store: Store, extents: Sequence[Extent]) -> tuple[list[Extent], list[Place]]:
+    """Return the requests to make, and for each extent which of them it lies in, where, how long."""
+    by_key: dict[str, list[int]] = {}
+    for i, extent in enumerate(extents):
+        by_key.setdefault(extent.key, []).append(i)
+    requests: list[Extent] = []
+    places = [(0, 0, 0)] * len(extents)
+    for key, numbers in by_key.items():
+        ranges = [extents[i][1:] for i in numbers]
+        merged, found = merge_ranges(ranges, store.merge_gap_bytes)
+        for i, (request, at, length) in zip(numbers, found, strict=True):
+            places[i] = (len(requests) + request, at, length)
+        requests += [Extent(key, *one) for one in merged]
+    return requests, places
+
+
+def _cut(chunks: list[pa.Buffer], places: list[Place]) -> list[pa.Buffer]:
+    return [
+        chunks[i] if length == chunks[i].size else chunks[i].slice(at, length)
+        for i, at, length in places
+    ]

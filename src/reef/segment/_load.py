@@ -1,0 +1,224 @@
+"""Tails and blocks of segments, from memory, from disk, or from the store.
+
+Invariants:
+
+- What was read is checked before it is used or kept: by the block's checksum, and by what the index
+  and the manifest say of it.
+- A damaged tail or block is read again once, from the store itself, before its error is raised: a
+  cache on disk, or the way here, may have done the damage.
+- Nothing is kept but in the caches, which are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from reef.errors import DamagedError
+from reef.format import Place, SegmentRef, decode_tail, hash_key
+from reef.metrics import Metrics
+from reef.segment._block import ColumnBlock, RowBlock, TailEntry
+from reef.segment._cache import BlockCache
+from reef.segment._disk_cache import DiskCache
+from reef.segment._fetch import Extent, fetch, owned
+from reef.store import Store
+
+TAILS_AT_ONCE_BYTES = 32 << 20
+
+
+class Wanted(NamedTuple):
+    """A block of a segment: of its rows, or of a wide column."""
+
+    entry: TailEntry
+    number: int
+    column: str = ""
+    """"" for a row block."""
+
+    @property
+    def cache_key(self) -> tuple[str, int] | tuple[str, int, str]:
+        """What the block cache calls it."""
+        key = self.entry.tail.key
+        return (key, self.number, self.column) if self.column else (key, self.number)
+
+    @property
+    def place(self) -> Place:
+        tail = self.entry.tail
+        return (tail.column_places[self.column] if self.column else tail.row_places)[self.number]
+
+    @property
+    def extent(self) -> Extent:
+        place = self.place
+        return Extent(self.entry.tail.key, place.offset, place.length)
+
+    def decode(self, data: pa.Buffer) -> pa.RecordBatch | pa.Array:
+        """Return rows, or values of the column, from bytes. Raises DamagedError, FormatVersionError."""
+        tail = self.entry.tail
+        if self.column:
+            return tail.decode_column(self.column, self.number, data)
+        return tail.decode_rows(self.number, data)
+
+
+Block: TypeAlias = RowBlock | ColumnBlock
+TailAt: TypeAlias = tuple[str, SegmentRef]
+"""A segment's key in the store, and what the manifest says of it."""
+
+
+class Loader:
+    """Reads through the caches: what a reader's sources share."""
+
+    def __init__(
+        self, store: Store, *, cache: BlockCache, disk: DiskCache | None, metrics: Metrics
+    ) -> None:
+        self.store = store
+        self.cache = cache
+        self.disk = disk
+        self.metrics = metrics
+        self._hashed = (b"", hash_key(b""))
+
+    def tail(self, key: str, ref: SegmentRef) -> TailEntry:
+        """Return the tail of the segment at `key`."""
+        entry: TailEntry | None = self.cache.use("tail", key)
+        return entry if entry is not None else self._fetch_tails([(key, ref)])[0]
+
+    def tails(self, segments: Sequence[TailAt]) -> list[TailEntry]:
+        """Return the tails of segments; those that are nowhere cached are fetched side by side."""
+        found = {key: self.cache.use("tail", key) for key, _ in segments}
+        missing = [(key, ref) for key, ref in dict(segments).items() if found[key] is None]
+        for (key, _), entry in zip(missing, self._fetch_tails(missing), strict=True):
+            found[key] = entry
+        return [found[key] for key, _ in segments]
+
+    def prefetch_tails(self, segments: Sequence[TailAt]) -> None:
+        """Have the tails of segments in memory, as many of them as it takes."""
+        found = dict(segments).items()
+        missing = [(key, ref) for key, ref in found if self.cache.use("tail", key) is None]
+        for some in _portions(missing):
+            self._fetch_tails(some)
+
+    def blocks(self, wanted: Sequence[Wanted]) -> list[Any]:
+        """Return blocks, and keep them; those that are nowhere cached are fetched side by side."""
+        found: dict[Wanted, Block] = {}
+        missing: list[Wanted] = []
+        for want in dict.fromkeys(wanted):
+            block = self.cache.use("block", want.cache_key)
+            if block is None:
+                missing.append(want)
+            else:
+                found[want] = block
+        data = self._read(
+            [want.extent for want in missing], [want.entry.tail.checksum for want in missing]
+        )
+        for want, some in zip(missing, data, strict=True):
+            found[want] = self.keep(want, self.decode(want, owned(some)))
+        return [found[want] for want in wanted]
+
+    def keep(self, want: Wanted, decoded: pa.RecordBatch | pa.Array) -> Any:
+        """Keep a decoded block in memory, and return it."""
+        block: Block = ColumnBlock(decoded) if want.column else RowBlock(decoded)
+        self.cache.put(want.cache_key, block)
+        return block
+
+    def keys(self, want: Wanted, block: RowBlock) -> list[bytes]:
+        """Return the keys of a block, as a list that is made once and accounted for."""
+        if block.keys is None:
+            self.cache.resize(want.cache_key, block, block.make_lists())
+            assert block.keys is not None
+        return block.keys
+
+    def find(self, want: Wanted, block: RowBlock, key: bytes, lsn: int) -> int:
+        """Return the row of the newest version of `key` at or below `lsn` in a block, or -1."""
+        self.keys(want, block)
+        return block.find(key, lsn)
+
+    def may_contain(self, entry: TailEntry, key: bytes) -> bool:
+        """Return False, and count that, if the filter rules out that a segment has `key`."""
+        of, hashed = self._hashed
+        if of is not key:  # a read asks one segment after the other for the same key
+            hashed = hash_key(key)
+            self._hashed = (key, hashed)
+        if entry.tail.bloom.may_contain(hashed):
+            return True
+        self.metrics.count("reef_bloom_skips_total")
+        return False
+
+    def decode(self, want: Wanted, data: pa.Buffer) -> pa.RecordBatch | pa.Array:
+        """Return a block from its bytes, or from the store's if these are damaged."""
+        try:
+            return want.decode(data)
+        except DamagedError:
+            return want.decode(self._read_again(want.extent, want.entry.tail.checksum))
+
+    def on_disk(self, want: Wanted) -> pa.Buffer | None:
+        """Return the bytes of a block if the cache on disk is known to have them."""
+        if self.disk is None:
+            return None
+        name = self._name(want.extent, want.entry.tail.checksum)
+        return self.disk.get(name) if name in self.disk else None
+
+    def _fetch_tails(self, segments: Sequence[TailAt]) -> list[TailEntry]:
+        extents = [_tail_extent(key, ref) for key, ref in segments]
+        checksums = [ref.checksum for _, ref in segments]
+        entries = []
+        for (key, ref), extent, data in zip(
+            segments, extents, self._read(extents, checksums), strict=True
+        ):
+            try:
+                entry = _tail_entry(key, ref, data)
+            except DamagedError:
+                entry = _tail_entry(key, ref, self._read_again(extent, ref.checksum))
+            self.cache.put(key, entry)
+            entries.append(entry)
+        return entries
+
+    def _read(self, extents: Sequence[Extent], checksums: Sequence[int]) -> list[pa.Buffer]:
+        """Return bytes from the cache on disk, else from the store."""
+        if self.disk is None:
+            return fetch(self.store, extents)
+        found = [
+            self.disk.get(self._name(extent, checksum))
+            for extent, checksum in zip(extents, checksums, strict=True)
+        ]
+        missing = [i for i, data in enumerate(found) if data is None]
+        for i, data in zip(missing, fetch(self.store, [extents[i] for i in missing]), strict=True):
+            found[i] = data
+            self._keep(extents[i], checksums[i], data)
+        return [data for data in found if data is not None]
+
+    def _read_again(self, extent: Extent, checksum: int) -> pa.Buffer:
+        if self.disk is not None:
+            self.disk.drop(self._name(extent, checksum))
+        return pa.py_buffer(self.store.get_range(*extent))
+
+    def _keep(self, extent: Extent, checksum: int, data: pa.Buffer) -> None:
+        if self.disk is not None:
+            self.disk.put(self._name(extent, checksum), data)
+
+    def _name(self, extent: Extent, checksum: int) -> str:
+        # With the checksum of its footer: a bucket of the same address may be another one some day.
+        key, offset, length = extent
+        return f"{self.store.url} {key} {checksum:08x} {offset} {length}"
+
+
+def _tail_extent(key: str, ref: SegmentRef) -> Extent:
+    return Extent(key, ref.size - ref.footer_length, ref.footer_length)
+
+
+def _tail_entry(key: str, ref: SegmentRef, data: pa.Buffer) -> TailEntry:
+    tail = decode_tail(data.to_pybytes(), key=key, size=ref.size, ref=ref)
+    return TailEntry(tail, data.size)
+
+
+def _portions(segments: Sequence[TailAt]) -> Iterator[Sequence[TailAt]]:
+    """Yield segments in portions whose tails take a bounded amount of memory."""
+    portion: list[TailAt] = []
+    size = 0
+    for key, ref in segments:
+        portion.append((key, ref))
+        size += ref.footer_length
+        if size >= TAILS_AT_ONCE_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

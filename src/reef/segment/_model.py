@@ -1,0 +1,67 @@
+"""What a read asks of anything that holds rows: a segment, a memtable.
+
+A *source* holds versions of keys, each (key, LSN) at most once. The batches that it gives have the
+segment's system columns first: `_key`, `_lsn`, `_tombstone`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+
+class Found(NamedTuple):
+    """A version of a key: its LSN, whether it is a tombstone, and where its row lies.
+
+    `lsn` is the version to go by: the `_lsn` column of `batch` may say another, where a whole
+    segment takes its version from the log (an attached one).
+    """
+
+    lsn: int
+    tombstone: bool
+    batch: pa.RecordBatch
+    row: int
+
+
+class RowSource(Protocol):
+    """Versions of keys between two LSNs and between two keys, all bounds inclusive."""
+
+    @property
+    def lsn_min(self) -> int: ...
+
+    @property
+    def lsn_max(self) -> int: ...
+
+    @property
+    def key_min(self) -> bytes: ...
+
+    @property
+    def key_max(self) -> bytes: ...
+
+    def get(self, key: bytes, lsn: int) -> Found | None:
+        """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
+        ...
+
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+        """Return for each key what `get` would."""
+        ...
+
+    def batches(
+        self,
+        start: bytes,
+        end: bytes | None,
+        *,
+        columns: Sequence[str] | None,
+        reverse: bool,
+        lsn: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the versions of keys from `start` up to `end` (exclusive; None is past every key).
+
+        The columns are `_key`, `_lsn`, `_tombstone`, then those of `columns` that the source has, in
+        the order asked (None: all of its own). Rows are sorted by key, ascending, or descending in
+        reverse, and within a key always from the newest version to the oldest. Versions above
+        `lsn` may be among them.
+        """
+        ...

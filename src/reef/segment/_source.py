@@ -1,0 +1,159 @@
+"""Segments as sources of rows.
+
+Invariants:
+
+- A key outside of the segment's range, or of what its reference lets be seen, costs nothing. Any
+  other costs at most two steps of requests: the tail, then the block or the two neighbouring blocks
+  in which the index says the version must be; a third for the values of wide columns.
+- The filter is asked only where it saves a request: a block that is in memory answers faster.
+- A missing object raises NotFoundError: whoever reads decides what that means.
+- A source holds no part of the segment: what is decoded is in the caches only, which are bounded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from reef.format import SegmentRef, segment_key
+from reef.metrics import Metrics
+from reef.segment._cache import BlockCache
+from reef.segment._clip import Clipped
+from reef.segment._disk_cache import DiskCache
+from reef.segment._load import Loader
+from reef.segment._model import Found
+from reef.segment._point import get_many, get_one
+from reef.segment._scan import scan
+from reef.store import Store
+
+_COLD: Any = object()
+_new = tuple.__new__  # what Found's own does, without the call
+
+
+class SegmentReader:
+    """Opens the segments that a namespace's manifests name. Safe among threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        *,
+        cache: BlockCache,
+        disk: DiskCache | None = None,
+        metrics: Metrics,
+    ) -> None:
+        self.namespace = namespace
+        self._loader = Loader(store, cache=cache, disk=disk, metrics=metrics)
+
+    def open(self, ref: SegmentRef) -> SegmentSource:
+        """Return the rows that `ref` lets be seen. Fetches nothing yet."""
+        return SegmentSource(self, self._object_key(ref), ref)
+
+    def prefetch_tails(self, refs: Sequence[SegmentRef]) -> None:
+        """Bring the tails of segments into memory, those that are missing side by side.
+
+        Raises NotFoundError, UnavailableError, DamagedError.
+        """
+        self._loader.prefetch_tails([(self._object_key(ref), ref) for ref in refs])
+
+    def get_many(
+        self, asked: Sequence[tuple[SegmentSource, Sequence[bytes]]], lsn: int
+    ) -> list[list[Found | None]]:
+        """Return for each source what its `get_many` would, with all requests side by side."""
+        answers = [
+            [source._get_hot(key, lsn, asks_filter=False) for key in keys] for source, keys in asked
+        ]
+        cold = [[i for i, found in enumerate(some) if found is _COLD] for some in answers]
+        if any(cold):
+            rest = [
+                (source, [keys[i] for i in some])
+                for (source, keys), some in zip(asked, cold, strict=True)
+            ]
+            for into, some, found in zip(
+                answers, cold, get_many(self._loader, rest, lsn), strict=True
+            ):
+                for i, one in zip(some, found, strict=True):
+                    into[i] = one
+        return answers
+
+    def _object_key(self, ref: SegmentRef) -> str:
+        return segment_key(ref.namespace or self.namespace, ref.id)
+
+
+class SegmentSource(Clipped):
+    """The rows of one segment, as far as its reference lets them be seen: a RowSource."""
+
+    __slots__ = ("_cache", "_find", "_is_plain", "_loader", "_reader")
+
+    def __init__(self, reader: SegmentReader, object_key: str, ref: SegmentRef) -> None:
+        super().__init__(object_key, ref)
+        self._reader = reader
+        self._loader = reader._loader
+        self._cache = self._loader.cache
+        self._find = self._cache.find
+        self._is_plain = ref.version is None and ref.clip_lsn is None
+
+    def get(self, key: bytes, lsn: int) -> Found | None:
+        """Return the newest version of `key` at or below `lsn`, a tombstone too, or None.
+
+        The row has all columns; a tombstone's may lack the wide ones.
+        """
+        found: Found | None = self._get_hot(key, lsn)
+        return found if found is not _COLD else get_one(self._loader, self, key, lsn)
+
+    def _get_hot(self, key: bytes, lsn: int, *, asks_filter: bool = True) -> Any:
+        """Return what `get` does if memory has it and the case is plain; else `_COLD`.
+
+        In as few steps as Python takes: every microsecond of a hot read is here. Without
+        `asks_filter`, the filter is left to whoever can ask it for many keys at once.
+        """
+        if not self.key_min <= key < self.key_end:
+            return None
+        find, object_key = self._find, self.object_key
+        entry = find(object_key)
+        if entry is None or entry.wide or not self._is_plain:
+            return _COLD
+        number = bisect_left(entry.key_last, key)
+        if entry.key_first[number] > key:
+            self._cache.used_tail(object_key)
+            return None
+        at = (object_key, number)
+        block = find(at)
+        if block is None:
+            if asks_filter and not self._loader.may_contain(entry, key):
+                self._cache.used_tail(object_key)
+                return None
+            return _COLD
+        if (keys := block.keys) is None:
+            return _COLD
+        row = bisect_left(keys, key)
+        if keys[row] != key:
+            self._cache.used(object_key, at)
+            return None
+        if (found := block.lsns[row]) > lsn:
+            return _COLD
+        self._cache.used(object_key, at)
+        dead = block.tombstones
+        return _new(Found, (found, dead is not None and dead[row] == 1, block.batch, row))
+
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+        """Return for each key what `get` would, with near blocks in one request."""
+        return self._reader.get_many(((self, keys),), lsn)[0]
+
+    def batches(
+        self,
+        start: bytes,
+        end: bytes | None,
+        *,
+        columns: Sequence[str] | None,
+        reverse: bool,
+        lsn: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the versions of keys from `start` up to `end`, as `RowSource` says.
+
+        A batch is what lies in one block. At most two portions of 8 MiB or a block are in memory.
+        """
+        return scan(self._loader, self, start, end, columns=columns, reverse=reverse, lsn=lsn)
