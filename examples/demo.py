@@ -1,272 +1,157 @@
-"""The demo that `make demo` runs: is this store fit for a log, and what will lie in it?
+"""The demo that `make demo` runs: a database in a folder, and what it survives.
 
 It uses a `file://` bucket in `.cache/demo`, made anew each time and left for you to look at.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import random
+import os
 import shutil
-import struct
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-import msgspec
-import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from reef import ConflictError, CorruptError
-from reef.clock import SystemClock
-from reef.format import (
-    DedupEntry,
-    DedupWindow,
-    LogKind,
-    LogObject,
-    LogRecord,
-    Manifest,
-    Prev,
-    SegmentOrigin,
-    SegmentRef,
-    SegmentWriter,
-    WalAnchor,
-    decode_dedup,
-    decode_log,
-    decode_manifest,
-    decode_tail,
-    dedup_key,
-    encode_dedup,
-    encode_log,
-    encode_manifest,
-    hash_key,
-    log_checksum,
-    log_key,
-    log_schema,
-    manifest_key,
-    segment_key,
-    segment_schema,
-)
-from reef.store import Store, create, open_store
-from reef.types import new_nonce, new_ulid, pack_lsn
+import reef
 
-NAMESPACE = "products"
-COLUMNS = [
-    pa.field("title", pa.string()),
-    pa.field("price", pa.float64()),
-    pa.field("vector", pa.list_(pa.float32(), 4)),
-]
 console = Console(highlight=False)
-clock, rng = SystemClock(), random.SystemRandom()
+BUCKET = Path(__file__).resolve().parent.parent / ".cache" / "demo" / "bucket"
+URL = BUCKET.as_uri()
 
 
 def main() -> None:
-    bucket = Path(__file__).resolve().parent.parent / ".cache" / "demo" / "bucket"
-    shutil.rmtree(bucket, ignore_errors=True)
-    bucket.parent.mkdir(parents=True, exist_ok=True)
-    url = f"file://{bucket}"
-    chapter("1. Can this store back a log?", f"reef check-store --rounds 40 {url}")
-    subprocess.run([sys.executable, "-m", "reef", "check-store", url, "--rounds", "40"], check=True)
-    with open_store(url) as store:
-        commit_a_batch(store)
-        publish_a_manifest(store, fold_into_a_segment(store))
-        remember_a_request(store)
-        notice_damage(store)
-        show_the_bucket(store, bucket)
+    shutil.rmtree(BUCKET, ignore_errors=True)
+    BUCKET.parent.mkdir(parents=True, exist_ok=True)
+    can_this_store_back_a_log()
+    with reef.connect(URL) as db:
+        write_and_read(db)
+        travel_in_time(db)
+        retry_without_doubling(db)
+        two_writers(db)
+    kill_a_writer()
+    look_after_it()
+    show_the_bucket()
 
 
 def chapter(title: str, text: str) -> None:
     console.print()
     console.rule(f"[bold]{title}", align="left")
-    console.print(text, style="dim", highlight=False)
+    console.print(text, style="dim")
 
 
-def put(store: Store, key: str, data: bytes, nonce: bytes) -> None:
-    """Create an object as commits do: a lost reply is resolved by reading back."""
-    create(store, key, data, nonce=nonce, is_collected=lambda: False)
+def command(*arguments: str) -> None:
+    """Run the command `reef` and show how it was called."""
+    console.print(f"$ reef {' '.join(arguments)}", style="bold")
+    subprocess.run([sys.executable, "-m", "reef", *arguments], check=True)
 
 
-def commit_a_batch(store: Store) -> None:
-    chapter("2. A commit is one log object", "Creating the next number is the commit.")
-    rows = pa.record_batch(
-        [
-            [b"apple", b"pear"],
-            [False, False],
-            ["An apple", "A pear"],
-            [1.25, 2.5],
-            pa.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]], COLUMNS[2].type),
-        ],
-        schema=log_schema(COLUMNS),
+def can_this_store_back_a_log() -> None:
+    chapter("1. Can this store back a log?", "Creators race for the same names; one may win.")
+    command("check-store", URL, "--rounds", "40")
+
+
+def write_and_read(db: reef.Database) -> None:
+    chapter("2. Bytes to bytes", "A commit is one log object, created under the next number.")
+    with db.kv("sessions") as kv:
+        kv.write({b"user/%03d" % i: b"logged in" for i in range(200)})
+        receipt = kv.write(puts={b"user/200": b"new"}, deletes=[b"user/007"])
+        console.print(f"201 puts and a delete in two commits, durable at LSN {receipt.lsn}")
+        console.print(f"user/001 is {kv.get(b'user/001')!r}, user/007 is {kv.get(b'user/007')!r}")
+        found = list(kv.items(prefix=b"user/01", reverse=True))
+        console.print(f"user/01...: {len(found)} keys, from {found[0][0]!r} to {found[-1][0]!r}")
+        kv.flush()
+        stats = kv.stats()
+        console.print(f"folded into a segment: {stats['levels']}")
+
+
+def travel_in_time(db: reef.Database) -> None:
+    chapter(
+        "3. The past stays", "Nothing is overwritten: a view is a version, a snapshot keeps it."
     )
-    log = LogObject(
-        kind=LogKind.DATA,
-        slot=1,
-        epoch=1,
-        writer_id=b"demo-writer-0001",
-        nonce=new_nonce(rng),
-        created_at_us=clock.now_us(),
-        prev=Prev(),
-        records=(LogRecord(lsn=pack_lsn(1, 0), batch=rows, idempotency_key=b"request-1"),),
-    )
-    key, data = log_key(NAMESPACE, 1), encode_log(log)
-    put(store, key, data, log.nonce)
-    console.print(f"{key}: {len(data)} bytes")
-    annotate(
-        data,
-        [
-            (0, 8, "magic: a log object"),
-            (8, 4, "format version"),
-            (12, 1, f"kind: {LogKind(data[12]).name.lower()}"),
-            (16, 8, f"length: {struct.unpack_from('<Q', data, 16)[0]} bytes"),
-            (24, 8, "slot 1"),
-            (32, 8, f"first version: slot 1, record 0 = {pack_lsn(1, 0)}"),
-            (48, 8, "writer epoch 1"),
-            (56, 16, "writer id"),
-            (72, 16, "nonce: whose object this is"),
-            (104, 8, "prev: none"),
-            (120, 8, "record: length and crc32c"),
-            (len(data) - 8, 8, f"footer: 1 record, checksum {log_checksum(data):08x}"),
-        ],
-    )
-    console.print(decode_log(store.get(key), slot=1).records[0].batch.to_pylist())
-    rival = dataclasses.replace(log, nonce=new_nonce(rng))
+    with db.kv("sessions") as kv:
+        before = kv.lsn
+        with kv.snapshot(ttl="1h") as snapshot:
+            kv.put(b"user/001", b"logged out")
+            kv.flush()
+            table = Table("asked", "user/001")
+            table.add_row("now", repr(kv.get(b"user/001")))
+            table.add_row(f"at LSN {before}", repr(kv.at(lsn=before).get(b"user/001")))
+            table.add_row(f"in snapshot {snapshot.id}", repr(snapshot.get(b"user/001")))
+            console.print(table)
+
+
+def retry_without_doubling(db: reef.Database) -> None:
+    chapter("4. Retries and conditions", "The same idempotency key again writes nothing.")
+    with db.kv("sessions") as kv:
+        first = kv.put(b"order/1", b"3 apples", idempotency_key="request-1")
+        again = kv.put(b"order/1", b"3 apples", idempotency_key="request-1")
+        console.print(f"first {first.lsn}, again {again.lsn}, replayed: {again.replayed}")
+        try:
+            kv.put(b"order/1", b"9 pears", condition=reef.CreateOnly())
+        except reef.ConditionFailedError as error:
+            console.print(f"[yellow]{error}[/yellow]")
+
+
+def two_writers(db: reef.Database) -> None:
+    chapter("5. One writer", "Opening for writing fences whoever wrote before, for good.")
+    old, new = db.kv("sessions"), db.kv("sessions")
+    new.put(b"who", b"the new one")
     try:
-        put(store, key, encode_log(rival), rival.nonce)
-    except ConflictError as error:
-        console.print(f"a second writer at the same slot: [yellow]{error}[/yellow]")
-
-
-def fold_into_a_segment(store: Store) -> SegmentRef:
-    chapter("3. Rows end up in segments", "Sorted, checksummed, planned from one ranged GET.")
-    count = 20_000
-    rows = pa.record_batch(
-        [
-            [b"product-%06d" % i for i in range(count)],
-            [pack_lsn(1, 0)] * count,
-            [False] * count,
-            [f"Product {i}" for i in range(count)],
-            [i / 4 for i in range(count)],
-            pa.array([[i, -i, i / 2, 1.0] for i in range(count)], COLUMNS[2].type),
-        ],
-        schema=segment_schema(COLUMNS),
-    )
-    origin = SegmentOrigin(
-        id=f"{new_ulid(clock, rng)}-e1",
-        namespace=NAMESPACE,
-        level=0,
-        author="demo",
-        created_at_us=clock.now_us(),
-        replaced_slots=(1, 1),
-    )
-    writer = SegmentWriter(rows.schema, origin)
-    key = segment_key(NAMESPACE, origin.id)
-    store.upload(key, writer.parts([rows]))
-    segment = writer.ref
-    tail = decode_tail(
-        store.get_range(key, segment.size - segment.footer_length, segment.footer_length),
-        key=key,
-        size=segment.size,
-    )
-    table = Table("part", "rows", "bytes", "what a reader learns from the tail")
-    for i, place in enumerate(tail.row_places):
-        first, last = tail.row_index["key_first"][i].as_py(), tail.row_index["key_last"][i].as_py()
-        seen = f"keys {first.decode()} to {last.decode()}"
-        table.add_row(f"row block {i}", f"{place.rows:,}", f"{place.length:,}", seen)
-    vectors = list(tail.column_places["vector"])
-    table.add_row(
-        "vector blocks",
-        f"{sum(p.rows for p in vectors):,}",
-        f"{sum(p.length for p in vectors):,}",
-        "",
-    )
-    filters = (
-        f"bloom filter of {len(tail.bloom.data):,} bytes, {len(tail.row_places)} blocks indexed"
-    )
-    table.add_row("tail", "", f"{segment.footer_length:,}", filters)
-    console.print(table)
-    wanted = b"product-012345"
-    (block,) = tail.blocks_of_key(wanted)
-    place = tail.row_places[block]
-    found = tail.decode_rows(block, store.get_range(key, place.offset, place.length))
-    row = found.slice(found["_key"].index(wanted).as_py(), 1).to_pylist()[0]
-    console.print(f"one more GET of {place.length:,} bytes finds {row}")
-    strange = tail.bloom.may_contain(hash_key(b"no such product"))
-    console.print(f"is 'no such product' in it? the filter says {'perhaps' if strange else 'no'}")
-    return segment
-
-
-def publish_a_manifest(store: Store, segment: SegmentRef) -> None:
-    chapter("4. The manifest makes it visible", "A chain of numbered JSON objects; jq reads them.")
-    nonce = new_nonce(rng).hex()
-    first = Manifest.first(NAMESPACE, author="demo", nonce=nonce, created_at_us=clock.now_us())
-    log = store.get(log_key(NAMESPACE, 1))
-    manifest = msgspec.structs.replace(
-        first,
-        writer_epoch=1,
-        wal_floor=2,
-        wal_last_seen=1,
-        wal_anchor=WalAnchor(slot=1, checksum=log_checksum(log), epoch=1),
-        last_applied_lsn=pack_lsn(1, 0),
-        segments=(segment,),
-    )
-    key = manifest_key(NAMESPACE, 1)
-    put(store, key, encode_manifest(manifest), nonce.encode())
-    assert decode_manifest(store.get(key), key=key).segments == (segment,)
-    said = json.loads(store.get(key))
-    console.print("some of its members:")
-    shown = (
-        "magic",
-        "bytes",
-        "generation",
-        "nonce",
-        "wal_floor",
-        "wal_anchor",
-        "segments",
-        "checksum",
-    )
-    console.print_json(json.dumps({name: said[name] for name in shown}))
-
-
-def remember_a_request(store: Store) -> None:
-    chapter("5. The dedup window", "A repeated request gets its first receipt, not a second write.")
-    entry = DedupEntry(
-        key=b"request-1",
-        lsn=pack_lsn(1, 0),
-        digest=b"digest of it....",
-        receipt=b"{}",
-        committed_at_us=clock.now_us(),
-    )
-    key = dedup_key(NAMESPACE, new_ulid(clock, rng))
-    window = DedupWindow(last_lsn=pack_lsn(1, 0), entries=(entry,), streams=())
-    store.upload(key, [encode_dedup(window)])
-    console.print(decode_dedup(store.get(key)))
-
-
-def notice_damage(store: Store) -> None:
-    chapter("6. Damage is noticed", "One flipped bit in the log object:")
-    data = bytearray(store.get(log_key(NAMESPACE, 1)))
-    data[200] ^= 1
-    try:
-        decode_log(bytes(data), key=log_key(NAMESPACE, 1), slot=1)
-    except CorruptError as error:
+        old.put(b"who", b"the old one")
+    except reef.FencedError as error:
         console.print(f"[yellow]{error}[/yellow]")
+    reader = db.kv("sessions", mode="r")
+    console.print(f"a reader sees {reader.get(b'who')!r}")
 
 
-def show_the_bucket(store: Store, bucket: Path) -> None:
-    chapter("7. The bucket", f"Everything is in {bucket}")
-    table = Table("key", "bytes")
-    for found in store.list():
-        table.add_row(found.key, f"{found.size:,}")
-    console.print(table)
+WRITER = """
+import sys, reef
+kv = reef.connect(sys.argv[1]).kv("events", flush_threshold_slots=50)
+for number in range(10**9):
+    kv.put(b"event/%09d" % number, b"something happened")
+    print(number, flush=True)  # acknowledged
+"""
 
 
-def annotate(data: bytes, fields: list[tuple[int, int, str]]) -> None:
-    """Print some bytes with what they mean."""
-    table = Table("offset", "bytes", "meaning", show_header=True)
-    for offset, length, meaning in fields:
-        table.add_row(str(offset), data[offset : offset + length].hex(" ", 4), meaning)
+def kill_a_writer() -> None:
+    chapter("6. kill -9", "A process writes and reports what was acknowledged. Then it is gone.")
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, URL], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    acknowledged = -1
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until or acknowledged < 0:
+        acknowledged = int(writer.stdout.readline())
+    os.kill(writer.pid, signal.SIGKILL)
+    # What it had still said before it died counts as well.
+    acknowledged = max([acknowledged, *map(int, writer.stdout.read().split()[:-1])])
+    writer.wait()
+    with reef.connect(URL) as db, db.kv("events", mode="r") as kv:
+        there = sum(batch.num_rows for batch in kv.scan())
+    console.print(f"acknowledged: {acknowledged + 1}, there: {there}")
+    assert there >= acknowledged + 1
+
+
+def look_after_it() -> None:
+    chapter("7. Looking after it", "Everything can be looked at, checked and cleaned from outside.")
+    command("stats", URL, "events")
+    command("verify", URL, "--all", "--deep")
+    command("gc", URL, "events")
+
+
+def show_the_bucket() -> None:
+    chapter("8. The bucket", f"All there is lies in {BUCKET}")
+    table = Table("folder", "objects", "bytes")
+    for folder in sorted(path for path in BUCKET.rglob("*") if path.is_dir()):
+        files = [path for path in folder.iterdir() if path.is_file()]
+        if files:
+            size = sum(path.stat().st_size for path in files)
+            table.add_row(str(folder.relative_to(BUCKET)), f"{len(files):,}", f"{size:,}")
     console.print(table)
 
 

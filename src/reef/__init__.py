@@ -1,6 +1,45 @@
-"""Reef: a database engine whose only durable state is a bucket."""
+"""Reef: a database engine whose only durable state is a bucket.
+
+connect(url) -> Database                a bucket, opened: file://, memory://, s3://, gs://, az://
+CreateOnly, MustExist, Equals           what must hold of a row for its write to count
+Receipt                                 what a commit tells
+every error, by what to do next         see `reef.errors`
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from reef.errors import *  # noqa: F403
-from reef.errors import __all__ as __all__
+from reef.errors import __all__ as _errors
+
+if TYPE_CHECKING:
+    from reef.database import Database, connect
+    from reef.engine import CreateOnly, Equals, MustExist, Receipt
 
 __version__ = "0.1.0.dev0"
+
+# Brought in when they are asked for: whoever wants an error only need not load the engine.
+_HOMES = {
+    "Database": "reef.database",
+    "connect": "reef.database",
+    "CreateOnly": "reef.engine",
+    "Equals": "reef.engine",
+    "MustExist": "reef.engine",
+    "Receipt": "reef.engine",
+}
+
+__all__ = [
+    "CreateOnly",
+    "Database",
+    "Equals",
+    "MustExist",
+    "Receipt",
+    "connect",
+    *_errors,
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'reef' has no attribute {name!r}")

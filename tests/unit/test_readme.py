@@ -30,15 +30,23 @@ def run(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_example_runs_once(tmp_path: Path) -> None:
+def test_the_example_runs_and_runs_again(tmp_path: Path) -> None:
     (example,) = _PYTHON.findall((REPO / "README.md").read_text(encoding="utf-8"))
     first = run(example, tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout == "[('log/1', b'first')]\n"
-    assert (tmp_path / "bucket/log/1").is_file()
+    assert first.stdout == "{b'user/1': b'logged out', b'user/2': b'new'} b'logged in'\n"
+    assert (tmp_path / "bucket/namespaces/sessions").is_dir()
     second = run(example, tmp_path)
-    assert second.returncode == 1
-    assert "ConflictError: 'log/1'" in second.stderr
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout == first.stdout.replace("logged out", "logged in", 1)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_examples_of_keys_and_values_run(tmp_path: Path, number: int) -> None:
+    examples = _PYTHON.findall((REPO / "docs/kv.md").read_text(encoding="utf-8"))
+    assert len(examples) == 3
+    done = run(examples[number], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_example_of_the_wrappers_prints_what_it_says(tmp_path: Path) -> None:
@@ -60,17 +68,29 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert heading in anchors, f"{document.name} links to {target}#{heading}"
 
 
-def test_every_option_and_setting_is_documented() -> None:
+def test_every_option_is_documented() -> None:
     text = (REPO / "docs/stores.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
     wanted = {option for scheme in SCHEMES for option in OPTIONS[scheme]}
     assert wanted <= rows
-    assert {name for name in vars(settings.Settings()) if name.startswith("cas_")} <= rows
     assert all(f"`{scheme}://" in text for scheme in SCHEMES)
 
 
+def test_every_setting_is_documented_with_its_default() -> None:
+    text = (REPO / "docs/settings.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", text, re.MULTILINE))
+    assert rows.keys() == vars(settings.Settings()).keys()
+    said = {name: "" if text == "empty" else text.strip("`") for name, text in rows.items()}
+    assert settings.load_settings(said, {}) == settings.Settings()
+
+
 def test_every_command_is_documented() -> None:
-    text = (REPO / "docs/stores.md").read_text(encoding="utf-8")
+    text = (REPO / "docs/cli.md").read_text(encoding="utf-8")
     names = [command.name for command in app.registered_commands]
-    assert names
-    assert all(f"reef {name}" in text for name in names)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        inner = group.typer_instance.registered_commands
+        names += [f"{group.name or group.typer_instance.info.name} {c.name}" for c in inner]
+    assert len(names) > 10
+    missing = [name for name in names if not re.search(rf"reef {name}\b", text)]
+    assert missing == []

@@ -15,7 +15,13 @@ from typing import Annotated
 import typer
 
 import reef
+from reef.cli import _kv, _snapshot
 from reef.cli._check_store import check_store
+from reef.cli._gc import gc
+from reef.cli._inspect import inspect
+from reef.cli._repair import repair
+from reef.cli._stats import stats
+from reef.cli._verify import verify
 from reef.errors import InvalidInputError, ReefError
 
 OK, USAGE, PROBLEM, INTERRUPTED = 0, 1, 2, 130
@@ -34,7 +40,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("check-store")(check_store)
+for _name, _command in (
+    ("stats", stats),
+    ("inspect", inspect),
+    ("verify", verify),
+    ("repair", repair),
+    ("gc", gc),
+    ("check-store", check_store),
+):
+    app.command(_name)(_command)
+app.add_typer(_snapshot.app)
+app.add_typer(_kv.app)
 
 
 def _print_version(wanted: bool) -> None:

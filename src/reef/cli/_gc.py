@@ -1,0 +1,100 @@
+"""`reef gc`: delete what nothing needs any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+import reef
+from reef.cli._bucket import PROBLEM, All, Apply, AsJson, NamespaceOrAll, Url, for_each
+from reef.cli._output import (
+    print_json,
+    print_table,
+    progress_bars,
+    size_text,
+    told_by_the_command,
+)
+from reef.gc import CollectionReport, Tally, collect
+
+
+def gc(
+    url: Url,
+    namespace: NamespaceOrAll = None,
+    every: All = False,
+    apply: Apply = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what nothing needs any more; with --apply, delete it.
+
+    Safe beside writers, readers and jobs. Exit code 2: damage holds something back.
+    """
+
+    def run(name: str) -> CollectionReport:
+        with progress_bars() as bars:
+            return collect(
+                context.chain(name),
+                context.store,
+                settings=context.settings,
+                clock=context.clock,
+                apply=apply,
+                progress=bars,
+                metrics=context.metrics,
+                threads=context.threads,
+            )
+
+    with reef.connect(url) as db, told_by_the_command():
+        context = db.context()
+        found = list(for_each(db, namespace, every, run))
+        where = db.store.url
+    if as_json:
+        reports = [_as_json(name, report) for name, report in found]
+        print_json({"url": where, "applied": apply, "namespaces": reports})
+    else:
+        for name, report in found:
+            _print(name, report)
+    if any(isinstance(report, reef.ReefError) or report.problems for _, report in found):
+        raise typer.Exit(PROBLEM)
+
+
+def _print(name: str, report: CollectionReport | reef.ReefError) -> None:
+    if isinstance(report, reef.ReefError):
+        print(f"{name}: {report}")
+        return
+    plan = report.plan
+    print_table(
+        ("", "kind", "objects", "bytes", "because"),
+        (
+            ("goes" if t.goes else "stays", t.kind, t.objects, size_text(t.bytes), str(t.reason))
+            for t in sorted(plan.tallies, key=lambda t: (t.goes, t.kind))
+        ),
+    )
+    for problem in report.problems:
+        print(f"held back: {problem}")
+    going = [t for t in (report.deleted if report.applied else plan.tallies) if t.goes]
+    objects, size = sum(t.objects for t in going), sum(t.bytes for t in going)
+    verb = "deleted" if report.applied else "would be deleted (--apply does it)"
+    print(f"{name}: {objects} objects, {size_text(size)} {verb}")
+
+
+def _as_json(name: str, report: CollectionReport | reef.ReefError) -> dict[str, Any]:
+    if isinstance(report, reef.ReefError):
+        return {"namespace": name, "applied": False, "problems": [str(report)]}
+    plan = report.plan
+    return {
+        "namespace": name,
+        "generation": plan.generation,
+        "applied": report.applied,
+        "boundary": {"slot": plan.boundary.slot, "generation": plan.boundary.generation},
+        "expired_snapshots": list(plan.expired),
+        "retained": [{"generation": r.generation, "why": r.why} for r in plan.retained],
+        "tallies": [_tally(t) for t in plan.tallies],
+        "deleted": [_tally(t) for t in report.deleted],
+        "published": list(report.published),
+        "swept": list(report.swept),
+        "problems": list(report.problems),
+    }
+
+
+def _tally(tally: Tally) -> dict[str, Any]:
+    return {**tally._asdict(), "reason": str(tally.reason)}

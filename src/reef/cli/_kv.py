@@ -1,0 +1,321 @@
+"""`reef kv`: keys and values from the command line.
+
+Keys and values are text, or hexadecimal digits or base64 by option; a value can also come from a
+file or from stdin, as it is. Writing takes the namespace over: a writer that runs elsewhere is fenced.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+
+import reef
+from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url
+from reef.cli._output import key_text, print_json
+from reef.errors import InvalidInputError
+from reef.kv import KeyValue, KeyValueView
+from reef.types import KEY_BYTES_MAX
+
+_STDIN = "-"
+
+app = typer.Typer(
+    name="kv",
+    help="Read and write a key-value namespace. Writing fences a writer that runs elsewhere.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key: text by default.")]
+Hex: TypeAlias = Annotated[
+    bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")
+]
+Base64: TypeAlias = Annotated[bool, typer.Option("--base64", help="Keys and values are base64.")]
+Lsn: TypeAlias = Annotated[
+    int | None, typer.Option("--lsn", min=0, max=2**63 - 1, help="Read as of this version.")
+]
+AtSnapshot: TypeAlias = Annotated[
+    str | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.")
+]
+Generation: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--generation", min=1, max=2**63 - 1, help="Read the segments of this manifest generation."
+    ),
+]
+
+
+class Coding:
+    """How keys and values are written down."""
+
+    def __init__(self, hex: bool, base64: bool) -> None:
+        if hex and base64:
+            raise InvalidInputError.of("--hex and --base64", "both", "at most one of the two")
+        self.name = "hex" if hex else "base64" if base64 else "text"
+
+    def parse(self, what: str, text: str) -> bytes:
+        """Return the bytes that `text` stands for. Raises InvalidInputError."""
+        try:
+            if self.name == "hex":
+                return bytes.fromhex(text)
+            if self.name == "base64":
+                return base64.b64decode(text, validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise InvalidInputError.of(what, text[:64], f"{self.name}: {error}") from error
+        return os.fsencode(text)  # just as the shell gave it, be it UTF-8 or not
+
+    def parse_key(self, text: str) -> bytes:
+        """Return the key that `text` stands for. Raises InvalidInputError."""
+        key = self.parse("KEY", text)
+        if len(key) > KEY_BYTES_MAX:
+            raise InvalidInputError.of(
+                "KEY", text[:64], f"at most {KEY_BYTES_MAX} bytes; it has {len(key)}"
+            )
+        return key
+
+    def raw(self, data: bytes) -> bytes:
+        """Return bytes as they are printed."""
+        if self.name == "hex":
+            return data.hex().encode()
+        return base64.b64encode(data) if self.name == "base64" else data
+
+    def shown(self, data: bytes) -> tuple[str, str]:
+        """Return bytes as JSON can hold them, and how: text that is none becomes base64."""
+        if self.name != "text":
+            return self.raw(data).decode(), self.name
+        try:
+            return data.decode(), "text"
+        except UnicodeDecodeError:
+            return base64.b64encode(data).decode(), "base64"
+
+
+@app.command("get")
+def get(
+    url: Url,
+    namespace: Namespace,
+    key: Key,
+    hex: Hex = False,
+    base64: Base64 = False,
+    lsn: Lsn = None,
+    snapshot: AtSnapshot = None,
+    generation: Generation = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", "-n", help="Print the value without a newline behind it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
+    coding = Coding(hex, base64)
+    wanted = coding.parse_key(key)
+    with reef.connect(url) as db, db.kv(namespace, mode="r") as kv:
+        value = _at(kv, lsn, snapshot, generation).get(wanted)
+    if as_json:
+        print_json(_pair(coding, wanted, value))
+    elif value is not None:
+        _write(coding.raw(value) + (b"" if exact else b"\n"))
+    if value is None:
+        print(f"reef: key {key_text(wanted)!r} is not there", file=sys.stderr)
+        raise typer.Exit(PROBLEM)
+
+
+@app.command("put")
+def put(
+    url: Url,
+    namespace: Namespace,
+    key: Key,
+    value: Annotated[
+        str | None, typer.Argument(metavar="[VALUE]", help="The value, or - to read it from stdin.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="PATH", help="Read the value from a file.")
+    ] = None,
+    hex: Hex = False,
+    base64: Base64 = False,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="The same key again writes nothing and prints the first receipt."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set the value of a key, durably, and print its LSN. Makes the namespace if need be."""
+    coding = Coding(hex, base64)
+    wanted = coding.parse_key(key)
+    with reef.connect(url) as db:
+        # Before the namespace is opened: that fences others.
+        data = _value(coding, value, file, db.context().settings.log_segment_max_bytes)
+        with db.kv(namespace) as kv:
+            receipt = kv.put(wanted, data, idempotency_key=idempotency_key)
+    _print_receipt(receipt, as_json)
+
+
+@app.command("delete")
+def delete(
+    url: Url,
+    namespace: Namespace,
+    key: Key,
+    hex: Hex = False,
+    base64: Base64 = False,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="The same key again writes nothing and prints the first receipt."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a key, durably, and print the LSN. It need not exist."""
+    wanted = Coding(hex, base64).parse_key(key)
+    with reef.connect(url) as db, db.kv(namespace) as kv:
+        receipt = kv.delete(wanted, idempotency_key=idempotency_key)
+    _print_receipt(receipt, as_json)
+
+
+@app.command("scan")
+def scan(
+    url: Url,
+    namespace: Namespace,
+    start: Annotated[
+        str | None, typer.Option(metavar="KEY", help="From this key on, inclusive.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Up to this key, exclusive.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only keys that begin like this.")
+    ] = None,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="From the last key to the first.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=2**63 - 1, help="At most so many keys.")
+    ] = None,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave the values out.")] = False,
+    hex: Hex = False,
+    base64: Base64 = False,
+    lsn: Lsn = None,
+    snapshot: AtSnapshot = None,
+    generation: Generation = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+) -> None:
+    """Print keys and values in the order of keys: a line each, a tab between.
+
+    Keys and values that hold tabs or newlines need --hex, --base64 or --json to be told apart.
+    """
+    coding = Coding(hex, base64)
+
+    def bound(name: str, text: str | None) -> bytes | None:
+        return None if text is None else coding.parse(name, text)
+
+    low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
+    show = _json_lines if as_json else _lines
+    with reef.connect(url) as db, db.kv(namespace, mode="r") as kv:
+        view = _at(kv, lsn, snapshot, generation)
+        found = view.scan(start=low, end=high, prefix=same, reverse=reverse)
+        for batch in _limited(found, limit):
+            _write(show(coding, batch, keys_only))
+
+
+def _at(
+    kv: KeyValue, lsn: int | None, snapshot: str | None, generation: int | None
+) -> KeyValue | KeyValueView:
+    if lsn is None and snapshot is None and generation is None:
+        return kv
+    return kv.at(lsn=lsn, snapshot=snapshot, generation=generation)
+
+
+def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:
+    if (value is None) == (file is None):
+        given = "neither" if value is None else "both"
+        raise InvalidInputError.of("VALUE and --file", given, "one of the two")
+    if file is not None:
+        try:
+            with file.open("rb") as source:
+                data = source.read(most + 1)
+        except OSError as error:
+            raise InvalidInputError.of("--file", str(file), f"a readable file: {error}") from error
+    elif value == _STDIN:
+        data = sys.stdin.buffer.read(most + 1)
+    else:
+        assert value is not None
+        data = coding.parse("VALUE", value)
+    if len(data) > most:
+        allowed = f"at most log_segment_max_bytes, which is {most}"
+        raise InvalidInputError.of("VALUE", "more bytes", allowed)
+    return data
+
+
+def _print_receipt(receipt: reef.Receipt, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "lsn": receipt.lsn,
+                "outcomes": list(receipt.outcomes),
+                "replayed": receipt.replayed,
+            }
+        )
+    else:
+        print(receipt.lsn)
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        if left is not None and batch.num_rows >= left:
+            yield batch.slice(0, left)
+            return
+        yield batch
+        left = None if left is None else left - batch.num_rows
+
+
+def _lines(coding: Coding, batch: pa.RecordBatch, keys_only: bool) -> bytes:
+    keys, values = batch.column(0), batch.column(1)
+    if coding.name == "text":
+        line = keys if keys_only else pc.binary_join_element_wise(keys, values, b"\t")
+        return b"".join(pc.binary_join_element_wise(line, b"", b"\n").to_pylist())
+    rows = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+    return b"".join(
+        coding.raw(key) + (b"" if keys_only else b"\t" + coding.raw(value)) + b"\n"
+        for key, value in rows
+    )
+
+
+def _json_lines(coding: Coding, batch: pa.RecordBatch, keys_only: bool) -> bytes:
+    rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+    lines = (_pair(coding, key, None if keys_only else value, keys_only) for key, value in rows)
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def _pair(
+    coding: Coding, key: bytes, value: bytes | None, keys_only: bool = False
+) -> dict[str, object]:
+    text, how = coding.shown(key)
+    pair: dict[str, object] = {"key": text, "key_encoding": how}
+    if keys_only:
+        return pair
+    if value is None:
+        return {**pair, "value": None, "value_encoding": None}
+    text, how = coding.shown(value)
+    return {**pair, "value": text, "value_encoding": how}
+
+
+def _write(data: bytes) -> None:
+    """Write bytes to stdout as they are; end quietly if nobody reads them: `... | head`."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # Python would try once more, and complain, when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None

@@ -1,0 +1,141 @@
+"""`reef snapshot`: versions that stay readable."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import pyarrow as pa
+import typer
+
+import reef
+from reef.cli._bucket import AsJson, Namespace, Url
+from reef.cli._output import print_json, print_table, time_text
+from reef.engine import Context, Face, Reader, open_for_reading
+from reef.errors import NotFoundError
+from reef.format import Manifest, Snapshot, decode_schema
+from reef.manifest import Head, release_snapshot, renew
+from reef.settings import parse_seconds
+
+_FACE = b"reef:face"
+FOR_GOOD = "none"
+
+app = typer.Typer(
+    name="snapshot",
+    help="Versions of a namespace that stay readable, whatever is compacted or collected.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Ttl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="How long it lasts by the store's clock: 30m, 2h, 7d; none: until it is released. "
+        "[default: the setting snapshot_ttl]",
+    ),
+]
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The name of the snapshot.")]
+
+
+@app.command("create")
+def create(
+    url: Url,
+    namespace: Namespace,
+    ttl: Ttl = None,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Its name. [default: a fresh one]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the newest version readable, and print the snapshot's name."""
+    with reef.connect(url) as db:
+        context = db.context()
+        reader = _open(context, namespace)
+        try:
+            taken = reader.snapshot(_seconds(context, ttl), id=id).snapshot
+        finally:
+            reader.close()
+    if as_json:
+        print_json(_as_json(taken))
+    else:
+        print(taken.id)
+
+
+@app.command("list")
+def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
+    """Show the snapshots that stand. One whose time is over stands until collection removes it."""
+    with reef.connect(url) as db:
+        manifest = _head(db.context(), namespace)
+    if as_json:
+        print_json({"namespace": namespace, "snapshots": [_as_json(s) for s in manifest.snapshots]})
+        return
+    print_table(
+        ("id", "generation", "LSN", "expires (UTC)"),
+        (
+            (s.id, s.generation, s.lsn, time_text(s.expires_at_us) if s.expires_at_us else "never")
+            for s in manifest.snapshots
+        ),
+        title="snapshots",
+    )
+
+
+@app.command("renew")
+def renew_(
+    url: Url, namespace: Namespace, id: Id, ttl: Ttl = None, as_json: AsJson = False
+) -> None:
+    """Make a snapshot last for the given time from now on."""
+    with reef.connect(url) as db:
+        context = db.context()
+        _, renewed = renew(context.chain(namespace), id=id, ttl_s=_seconds(context, ttl))
+    if as_json:
+        print_json(_as_json(renewed))
+    else:
+        until = time_text(renewed.expires_at_us) if renewed.expires_at_us else "it is released"
+        print(f"{renewed.id} lasts until {until}")
+
+
+@app.command("release")
+def release(url: Url, namespace: Namespace, id: Id) -> None:
+    """Let a snapshot go: what only it could see may be collected."""
+
+    def released(head: Head | None) -> Manifest:
+        if head is None:
+            raise NotFoundError(f"there is no namespace {namespace!r} in {where}")
+        return release_snapshot(head.manifest, id)
+
+    with reef.connect(url) as db:
+        where = db.store.url
+        db.context().chain(namespace).publish(released)
+    print(f"{id} is released")
+
+
+def _seconds(context: Context, ttl: str | None) -> float | None:
+    if ttl is None:
+        return context.settings.snapshot_ttl
+    return None if ttl == FOR_GOOD else parse_seconds("ttl", ttl, low=0.001)
+
+
+def _head(context: Context, namespace: str) -> Manifest:
+    head = context.chain(namespace).load()
+    if head is None:
+        raise NotFoundError(f"there is no namespace {namespace!r} in {context.store.url}")
+    return head.manifest
+
+
+def _open(context: Context, namespace: str) -> Reader:
+    """Open a namespace for reading, whatever face it was made as."""
+    manifest = _head(context, namespace)
+    schema = pa.schema([])
+    if manifest.schema:
+        schema = decode_schema(pa.py_buffer(manifest.schema), "", 0)
+    name = (schema.metadata or {}).get(_FACE, b"").decode()
+    return open_for_reading(context, namespace, Face(name, schema, manifest.lsn_policy))
+
+
+def _as_json(snapshot: Snapshot) -> dict[str, object]:
+    return {
+        "id": snapshot.id,
+        "generation": snapshot.generation,
+        "lsn": snapshot.lsn,
+        "expires_at_us": snapshot.expires_at_us or None,
+    }

@@ -1,0 +1,90 @@
+"""`reef verify`: is everything there, whole, and in agreement?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+import reef
+from reef.cli._bucket import PROBLEM, All, AsJson, NamespaceOrAll, Url, for_each
+from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
+from reef.engine import Finding, VerifyReport
+from reef.engine import verify as verify_namespace
+
+
+def verify(
+    url: Url,
+    namespace: NamespaceOrAll = None,
+    every: All = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every block of every segment too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check manifests, log, segments and dedup windows. Writes nothing.
+
+    Exit code 0: no problem was found; 2: some were. Notes are no problems: unreferenced objects, or
+    damage that repair has dealt with.
+    """
+
+    def look(name: str) -> VerifyReport:
+        with progress_bars() as bars:
+            return verify_namespace(db.context(), name, deep=deep, progress=bars)
+
+    with reef.connect(url) as db, told_by_the_command():
+        reports = [
+            _unreadable(name, deep, found) if isinstance(found, reef.ReefError) else found
+            for name, found in for_each(db, namespace, every, look)
+        ]
+        where = db.store.url
+    if as_json:
+        print_json({"url": where, "deep": deep, "namespaces": [_as_json(r) for r in reports]})
+    else:
+        for report in reports:
+            _print(report)
+    if any(report.problems for report in reports):
+        raise typer.Exit(PROBLEM)
+
+
+def _unreadable(namespace: str, deep: bool, error: reef.ReefError) -> VerifyReport:
+    found = Finding("unreadable", f"namespaces/{namespace}/", str(error))
+    return VerifyReport(namespace, deep, None, {}, (found,), (), ())
+
+
+def findings_table(findings: tuple[Finding, ...], title: str) -> None:
+    """Print findings, if there are any."""
+    if findings:
+        rows = ((f.kind, _short(f.key), f.text) for f in findings)
+        print_table(("kind", "object", "found"), rows, title=title)
+
+
+def finding_json(finding: Finding) -> dict[str, str]:
+    """Return a finding for programs."""
+    return {"kind": finding.kind, "key": finding.key, "text": finding.text}
+
+
+def _short(key: str) -> str:
+    """Return a key without what all keys of a namespace begin with."""
+    return key.split("/", 2)[-1]
+
+
+def _print(report: VerifyReport) -> None:
+    findings_table(report.problems, "problems")
+    findings_table(report.notes, "notes")
+    looked = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in report.checked.items())
+    verdict = f"{len(report.problems)} problems" if report.problems else "no problems"
+    advice = "; `reef repair` says what can be mended" if report.problems else ""
+    depth = "" if report.deep else " (blocks were not read: --deep)"
+    print(f"{report.namespace}: {verdict} in {looked}{depth}{advice}")
+
+
+def _as_json(report: VerifyReport) -> dict[str, Any]:
+    found = dataclasses.asdict(report)
+    found["problems"] = [finding_json(f) for f in report.problems]
+    found["notes"] = [finding_json(f) for f in report.notes]
+    found["orphans"] = list(report.orphans)
+    found["ok"] = not report.problems
+    del found["deep"]
+    return found

@@ -1,0 +1,111 @@
+"""A database: a bucket, opened."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+from typing import Any, Self
+
+from reef.clock import Clock, SystemClock
+from reef.engine import Context
+from reef.kv import KeyValue
+from reef.metrics import Metrics
+from reef.segment import BlockCache, DiskCache
+from reef.settings import load_settings
+from reef.store import MeteredStore, Store, open_store
+from reef.threads import SystemThreads, Threads
+
+NAMESPACES = "namespaces/"
+
+
+class Database:
+    """The namespaces of one bucket, with the caches and the metrics that they share."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        threads: Threads | None = None,
+        author: str = "",
+        **settings: object,
+    ) -> None:
+        """Use `store`; `author` is who writes, for people: by default the host and the process."""
+        self._arguments = settings
+        loaded = load_settings(settings)
+        clock = clock or SystemClock()
+        self._metrics = Metrics()
+        disk = None
+        if loaded.disk_cache_dir:
+            disk = DiskCache(
+                loaded.disk_cache_dir, loaded.disk_cache_bytes, metrics=self._metrics, clock=clock
+            )
+        host = socket.gethostname() or "unknown"
+        self._context = Context(
+            store=MeteredStore(store, self._metrics, clock),
+            settings=loaded,
+            clock=clock,
+            rng=rng or random.SystemRandom(),
+            threads=threads or SystemThreads(),
+            metrics=self._metrics,
+            cache=BlockCache(loaded.block_cache_bytes, metrics=self._metrics),
+            disk=disk,
+            author=author or f"{host}:{os.getpid()}",
+            host=host,
+        )
+
+    @property
+    def store(self) -> Store:
+        """The bucket, every request counted."""
+        return self._context.store
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this process has counted; `metrics.text()` is what Prometheus reads."""
+        self._context.cache.publish()  # hits are counted without a lock, and told once in a while
+        return self._metrics
+
+    def kv(self, name: str, *, mode: str = "w", **settings: object) -> KeyValue:
+        """Open the key-value namespace `name`, for writing (`mode="w"`) or reading (`mode="r"`).
+
+        `settings` override those of the database. Opening for writing fences whoever wrote before.
+        """
+        return KeyValue(self.context(**settings), name, mode=mode)
+
+    def context(self, **settings: object) -> Context:
+        """Return what namespaces share, under other settings."""
+        if not settings:
+            return self._context
+        return self._context.with_settings(load_settings({**self._arguments, **settings}))
+
+    def namespaces(self) -> Iterator[str]:
+        """Yield the names of the namespaces, in byte order; one request each."""
+        after = ""
+        while (meta := next(iter(self.store.list(NAMESPACES, after)), None)) is not None:
+            name = meta.key[len(NAMESPACES) :].split("/", 1)[0]
+            yield name
+            after = f"{NAMESPACES}{name}/~"
+
+    def close(self) -> None:
+        """Let go of connections and threads. Close namespaces first."""
+        self._context.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Database({self.store.url!r})"
+
+
+def connect(url: str, **settings: Any) -> Database:
+    """Open the bucket at `url`: file://, memory://, s3://, gs:// or az://.
+
+    `settings` are those of `docs/settings.md`; they override `REEF_*` variables and `reef.toml`.
+    """
+    return Database(open_store(url), **settings)

@@ -1,0 +1,63 @@
+"""The kernel's façade: a versioned, ordered map of Arrow rows per namespace, in a bucket.
+
+open_for_writing, open_for_reading    recovery, fencing; a `Writer`, a `Reader`
+WriteRequest, Receipt                 a batch to commit, and what its author is told
+CreateOnly, MustExist, Equals         what must hold of a row for its write to count
+View, SnapshotView                    reads at one version
+verify, repair                        what is damaged, and mending it
+inspect_*, storage_stats              single objects and figures, for people
+"""
+
+from reef.engine._conditions import Condition, CreateOnly, Equals, MustExist, encode_condition
+from reef.engine._context import Context
+from reef.engine._findings import Finding
+from reef.engine._group import WriteRequest
+from reef.engine._inspect import (
+    inspect_block,
+    inspect_log,
+    inspect_manifest,
+    inspect_namespace,
+    inspect_segment,
+)
+from reef.engine._open import Face, open_for_reading, open_for_writing
+from reef.engine._reader import Reader
+from reef.engine._receipt import Receipt
+from reef.engine._repair import RepairReport, repair
+from reef.engine._repair_plan import RepairStep
+from reef.engine._snapshots import SnapshotView
+from reef.engine._stats import namespace_stats
+from reef.engine._storage_stats import storage_stats
+from reef.engine._verify import VerifyReport, verify
+from reef.engine._view import View
+from reef.engine._writer import Writer
+
+__all__ = [
+    "Condition",
+    "Context",
+    "CreateOnly",
+    "Equals",
+    "Face",
+    "Finding",
+    "MustExist",
+    "Reader",
+    "Receipt",
+    "RepairReport",
+    "RepairStep",
+    "SnapshotView",
+    "VerifyReport",
+    "View",
+    "WriteRequest",
+    "Writer",
+    "encode_condition",
+    "inspect_block",
+    "inspect_log",
+    "inspect_manifest",
+    "inspect_namespace",
+    "inspect_segment",
+    "namespace_stats",
+    "open_for_reading",
+    "open_for_writing",
+    "repair",
+    "storage_stats",
+    "verify",
+]

@@ -1,0 +1,283 @@
+"""The commit: what a batch is held against before it goes into the log.
+
+Under the writer's lock, in this order: is this the repetition of an earlier request; is there room
+for it in memory and in the unfolded log; does its condition hold, against everything committed or on
+its way. What is left joins the outbox, which gives it its version; its rows go into the memtable at
+once, so that later conditions see them, and readers see nothing above the durable version.
+
+A refusal is true only if what it was held against becomes durable, so it waits for that.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+from reef.engine._conditions import LookupMany, Resolved, encode_condition, resolve
+from reef.engine._context import Context
+from reef.engine._dedup import STREAM_CODES, Dedup, check_same
+from reef.engine._group import Group, Ticket, WriteRequest
+from reef.engine._outbox import Outbox
+from reef.engine._receipt import Receipt, pack_codes
+from reef.engine._tail import Tail
+from reef.errors import (
+    ClosedError,
+    ConditionFailedError,
+    FencedError,
+    InvalidInputError,
+    NotWrittenError,
+    OverloadedError,
+    ReefError,
+    UnavailableError,
+)
+from reef.format import LogRecord
+from reef.log import LogReader
+from reef.types import LSN_MAX, pack_lsn
+
+_OVERHEAD_BYTES = 1024  # what framing and Arrow add to a record
+_STALL_S = 1.0  # between two looks at whether a flush can be begun
+
+
+class _Admitted(NamedTuple):
+    """Whom to wait for, and what to tell then."""
+
+    ticket: Ticket | None
+    """None: there is nobody to wait for."""
+    receipt: Receipt | None = None
+    """None: that of the ticket."""
+    refusal: ReefError | None = None
+    is_own: bool = False
+    """The ticket is of this request, or of the same one before: its error is ours."""
+
+
+class Committer:
+    """The commit path of one open writer."""
+
+    def __init__(
+        self,
+        context: Context,
+        namespace: str,
+        *,
+        epoch: int,
+        writer_id: bytes,
+        parallel: int,
+        takes_lsns: bool,
+        tail: Tail,
+        dedup: Dedup,
+        reader: LogReader,
+        is_collected: Callable[[int], bool],
+        relieve: Callable[[], ReefError | None],
+    ) -> None:
+        """`relieve` begins a flush, if it can, and tells why the last one failed. Lock held."""
+        self.cond = context.threads.condition()
+        self._context = context
+        self._settings = context.settings
+        self._namespace = namespace
+        self._takes_lsns = takes_lsns
+        self._tail = tail
+        self._dedup = dedup
+        self._relieve = relieve
+        self._keys: dict[bytes, Ticket] = {}
+        self._last: Ticket | None = None
+        self._is_closed = False
+        self.outbox = Outbox(
+            context,
+            namespace,
+            self.cond,
+            epoch=epoch,
+            writer_id=writer_id,
+            parallel=parallel,
+            tail=tail,
+            reader=reader,
+            is_collected=is_collected,
+            committed=self._remember,
+            dropped=self._forget,
+        )
+
+    def commit(self, request: WriteRequest, lookup: LookupMany) -> Receipt:
+        """Make one batch durable and return its receipt.
+
+        `lookup` reads the newest version of keys, what is on its way included; it is called under
+        the lock. Raises FencedError, OutcomeUnknownError, NotWrittenError, OverloadedError,
+        ConditionFailedError, IdempotencyError, InvalidInputError, and NotFoundError if a segment
+        that the condition needs is gone: nothing was written.
+        """
+        self._check_size(request)
+        clock, outbox = self._context.clock, self.outbox
+        started = clock.monotonic()
+        admitted: _Admitted | None = None
+
+        def enter() -> Group | None:
+            nonlocal admitted
+            if outbox.is_blocked():
+                return None
+            admitted = self._admit(request, lookup)
+            is_waiting = admitted.ticket is not None and outbox.may_send()
+            return outbox.next_group() if is_waiting else None
+
+        outbox.run(enter)
+        while admitted is None:
+            outbox.settle_unknown()
+            outbox.run(enter)
+        receipt = self._told(admitted)
+        self._context.metrics.observe("reef_commit_seconds", clock.monotonic() - started)
+        return receipt
+
+    def close(self) -> None:
+        """Take nothing more, and see to what is on its way."""
+        with self.cond:
+            self._is_closed = True
+            self.cond.notify_all()  # whoever waits for room waits in vain
+        self.outbox.drain()
+
+    def _told(self, admitted: _Admitted) -> Receipt:
+        """Wait for whatever it depends on, and return or raise what is to be told."""
+        ticket = admitted.ticket
+        if ticket is not None:
+            self.outbox.wait_for(ticket)
+            if ticket.error is not None:
+                if admitted.is_own or isinstance(ticket.error, FencedError):
+                    raise copy.copy(ticket.error)
+                raise NotWrittenError(
+                    f"what this write to namespace {self._namespace!r} was held against did not "
+                    f"become durable, or may not have ({ticket.error}); nothing of it was sent: retry"
+                ) from ticket.error
+        if admitted.refusal is not None:
+            raise admitted.refusal
+        receipt = admitted.receipt or (ticket.receipt if ticket is not None else None)
+        assert receipt is not None
+        return receipt
+
+    # Everything from here on runs under the lock.
+
+    def _admit(self, request: WriteRequest, lookup: LookupMany) -> _Admitted:
+        deadline: float | None = None
+        while True:
+            if self._is_closed:
+                raise ClosedError(f"namespace {self._namespace!r} was closed: open it again")
+            self.outbox.check_open()
+            earlier = self._earlier(request)
+            if earlier is not None:
+                return earlier
+            if self._has_room(request.nbytes):
+                break
+            if deadline is None:
+                deadline = self._context.clock.monotonic() + self._settings.write_stall_timeout
+            self._stall(deadline)
+        try:
+            resolved = resolve(
+                request.batch, request.condition, atomic=request.atomic, lookup=lookup
+            )
+        except ConditionFailedError as refusal:
+            return _Admitted(self._newest(), refusal=refusal)
+        except UnavailableError as error:
+            raise NotWrittenError(
+                f"the condition could not be evaluated ({error}); nothing was written: retry"
+            ) from error
+        is_remembered = request.idempotency_key is not None or request.source is not None
+        if not resolved.batch.num_rows and not is_remembered:
+            return _Admitted(self._newest(), Receipt(self.outbox.lsn_given, resolved.codes))
+        return _Admitted(self._enqueue(request, resolved), is_own=True)
+
+    def _check_size(self, request: WriteRequest) -> None:
+        nbytes = request.nbytes + _OVERHEAD_BYTES
+        for name in ("log_segment_max_bytes", "memtable_max_bytes"):
+            limit = getattr(self._settings, name)
+            if nbytes > limit:
+                raise InvalidInputError.of(
+                    "batch", f"{nbytes} bytes", f"at most {name} = {limit}: split it"
+                )
+        if (request.lsn is not None) != self._takes_lsns:
+            raise InvalidInputError.of(
+                "lsn",
+                request.lsn,
+                "given if, and only if, the namespace takes them from its caller",
+            )
+
+    def _earlier(self, request: WriteRequest) -> _Admitted | None:
+        """Return what is known of an earlier request of the same key or stream, if anything is."""
+        key = request.idempotency_key
+        if key is not None and request.digest is not None:
+            receipt = self._dedup.find(key, request.digest, self._context.clock.now_us())
+            if receipt is not None:
+                return _Admitted(None, receipt)
+            ticket = self._keys.get(key)
+            if ticket is not None:
+                check_same(key, ticket.record, request.digest)
+                receipt = Receipt(ticket.record.lsn, ticket.codes, replayed=True)
+                return _Admitted(ticket, receipt, is_own=True)
+        if request.source is not None and request.sequence is not None:
+            receipt = self._dedup.find_stream(request.source, request.sequence)
+            if receipt is not None:
+                return _Admitted(None, receipt)
+            for other in self.outbox.tickets():
+                sequence = other.request.sequence
+                if other.request.source != request.source or sequence is None:
+                    continue
+                if sequence >= request.sequence:
+                    receipt = Receipt(other.record.lsn, STREAM_CODES, replayed=True)
+                    return _Admitted(other, receipt, is_own=sequence == request.sequence)
+        return None
+
+    def _has_room(self, nbytes: int) -> bool:
+        memtable = self._tail.memtable
+        fits = memtable.nbytes + nbytes <= self._settings.memtable_max_bytes or not memtable.rows
+        return fits and self._tail.log_bytes <= self._settings.unfolded_log_max_bytes
+
+    def _stall(self, deadline: float) -> None:
+        self._context.metrics.count("reef_write_stalls_total")
+        failed = self._relieve()
+        left = deadline - self._context.clock.monotonic()
+        if left <= 0:
+            why = f"the last flush failed ({failed})" if failed else "flushing does not keep up"
+            raise OverloadedError(
+                f"namespace {self._namespace!r} holds {self._tail.memtable.nbytes} bytes in memory "
+                f"and {self._tail.log_bytes} of unfolded log, and {why}: nothing was written; retry "
+                "later, or raise memtable_max_bytes or unfolded_log_max_bytes"
+            )
+        self.cond.wait(min(left, _STALL_S))
+
+    def _newest(self) -> Ticket | None:
+        last = self._last
+        return None if last is None or last.is_done else last
+
+    def _enqueue(self, request: WriteRequest, resolved: Resolved) -> Ticket:
+        nbytes = request.nbytes + _OVERHEAD_BYTES
+        group = self.outbox.joinable(nbytes)
+        is_recorded = request.idempotency_key is not None or request.condition is not None
+        record = LogRecord(
+            lsn=self._next_lsn(group, request),
+            batch=resolved.batch,
+            idempotency_key=request.idempotency_key,
+            digest=request.digest,
+            condition=encode_condition(request.condition),
+            outcomes=pack_codes(resolved.codes) if is_recorded else None,
+            source=request.source,
+            sequence=request.sequence,
+        )
+        ticket = Ticket(request, record, resolved.codes)
+        self.outbox.join(group, ticket, nbytes)
+        self._last = ticket
+        if request.idempotency_key is not None:
+            self._keys[request.idempotency_key] = ticket
+        return ticket
+
+    def _next_lsn(self, group: Group, request: WriteRequest) -> int:
+        if request.lsn is None:
+            return pack_lsn(group.slot, len(group.tickets))
+        if not self.outbox.lsn_given < request.lsn <= LSN_MAX:
+            raise InvalidInputError.of(
+                "lsn", request.lsn, f"above {self.outbox.lsn_given}, up to {LSN_MAX}"
+            )
+        return request.lsn
+
+    def _remember(self, group: Group) -> None:
+        for ticket in group.tickets:
+            self._dedup.add(ticket.record, group.created_at_us)
+            self._forget(ticket)
+
+    def _forget(self, ticket: Ticket) -> None:
+        key = ticket.request.idempotency_key
+        if key is not None and self._keys.get(key) is ticket:
+            del self._keys[key]

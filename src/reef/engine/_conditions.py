@@ -1,0 +1,156 @@
+"""Conditions: what must hold of a row for its write to count.
+
+They are evaluated under the writer's lock against everything that was committed or is on its way
+before, and only what they let through is logged. So the log needs no condition to be replayed; a
+copy is recorded in it for those who ask later why a row was refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from reef.engine._receipt import DELETED, DIFFERS, EXISTS, MISSING, NOT_APPLIED, OUTCOMES, WRITTEN
+from reef.errors import ConditionFailedError, InvalidInputError
+from reef.format import KEY, TOMBSTONE
+from reef.segment import Found
+
+_RECORD_BYTES_MAX = 64 << 10  # a value for each row of a large batch is told by its digest
+
+LookupMany = Callable[[Sequence[bytes]], Sequence[Found | None]]
+
+
+@dataclass(frozen=True)
+class CreateOnly:
+    """Only rows whose key does not exist are written."""
+
+
+@dataclass(frozen=True)
+class MustExist:
+    """Only rows whose key exists are written or deleted."""
+
+
+@dataclass(frozen=True, init=False)
+class Equals:
+    """Only rows whose key exists with these column values are written or deleted.
+
+    `Equals(value=b"old")` holds every row of the request to the same value;
+    `Equals(value=[b"a", b"b"])` gives one for each row, puts first, then deletes.
+    """
+
+    expected: Mapping[str, object]
+
+    def __init__(self, **expected: object) -> None:
+        if not expected:
+            raise InvalidInputError.of("condition", "Equals()", "at least one column and its value")
+        object.__setattr__(self, "expected", expected)
+
+
+Condition = CreateOnly | MustExist | Equals
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What is left of a batch after its condition, and what became of each of its rows."""
+
+    batch: pa.RecordBatch
+    codes: bytes
+
+
+def encode_condition(condition: Condition | None) -> bytes | None:
+    """Return the record of a condition for the log."""
+    if condition is None:
+        return None
+    if not isinstance(condition, CreateOnly | MustExist | Equals):
+        raise InvalidInputError.of(
+            "condition", condition, "CreateOnly(), MustExist() or Equals(column=value)"
+        )
+    expected = dict(condition.expected) if isinstance(condition, Equals) else {}
+    said = {"kind": type(condition).__name__, "expected": expected}
+    try:
+        record = msgspec.msgpack.encode(said)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError.of(
+            "condition", condition, f"plain values (bytes, text, numbers): {error}"
+        ) from error
+    if len(record) > _RECORD_BYTES_MAX:
+        digest = hashlib.blake2b(record, digest_size=16).digest()
+        record = msgspec.msgpack.encode({"kind": said["kind"], "digest": digest})
+    return record
+
+
+def plain_codes(batch: pa.RecordBatch) -> bytes:
+    """Return the codes of a batch whose every row is applied."""
+    tombstones = batch.column(TOMBSTONE)
+    if not tombstones.true_count:
+        return bytes(len(tombstones))  # WRITTEN is 0
+    flags = tombstones.to_numpy(zero_copy_only=False)
+    return np.where(flags, DELETED, WRITTEN).astype(np.uint8).tobytes()
+
+
+def resolve(
+    batch: pa.RecordBatch, condition: Condition | None, *, atomic: bool, lookup: LookupMany
+) -> Resolved:
+    """Return the rows of `batch` that `condition` lets through.
+
+    Raises ConditionFailedError if `atomic` and it refuses any.
+    """
+    codes = plain_codes(batch)
+    if condition is None:
+        return Resolved(batch, codes)
+    found = lookup(batch.column(KEY).to_pylist())
+    refusals = np.frombuffer(_refusals(condition, found), np.uint8)
+    refused = refusals != WRITTEN
+    if not refused.any():
+        return Resolved(batch, codes)
+    if atomic:
+        told = np.where(refused, refusals, NOT_APPLIED).astype(np.uint8).tobytes()
+        raise ConditionFailedError(
+            f"{int(refused.sum())} of {len(refused)} rows do not meet {condition}; "
+            "nothing was written: see `outcomes` for each row",
+            tuple(map(OUTCOMES.__getitem__, told)),
+        )
+    mixed = np.where(refused, refusals, np.frombuffer(codes, np.uint8))
+    return Resolved(batch.filter(pa.array(~refused)), mixed.astype(np.uint8).tobytes())
+
+
+def _refusals(condition: Condition, found: Sequence[Found | None]) -> bytes:
+    """Return for each row WRITTEN, or the code that says why not."""
+    exists = [row is not None and not row.tombstone for row in found]
+    if isinstance(condition, CreateOnly):
+        return bytes(EXISTS if there else WRITTEN for there in exists)
+    if isinstance(condition, MustExist):
+        return bytes(WRITTEN if there else MISSING for there in exists)
+    wanted = [_spread(name, value, len(found)) for name, value in condition.expected.items()]
+    names = list(condition.expected)
+    return bytes(
+        MISSING
+        if row is None or not there
+        else WRITTEN
+        if all(_value(row, name) == want[i] for name, want in zip(names, wanted, strict=True))
+        else DIFFERS
+        for i, (row, there) in enumerate(zip(found, exists, strict=True))
+    )
+
+
+def _spread(name: str, value: object, rows: int) -> Sequence[object]:
+    """Return one expected value for each row."""
+    if not isinstance(value, list | tuple):
+        return [value] * rows
+    if len(value) != rows:
+        raise InvalidInputError.of(
+            f"condition {name}", f"{len(value)} values", f"one for each of the {rows} rows"
+        )
+    return value
+
+
+def _value(row: Found, name: str) -> object:
+    index = row.batch.schema.get_field_index(name)
+    if index < 0:
+        raise InvalidInputError.of("condition", name, f"one of {', '.join(row.batch.schema.names)}")
+    return row.batch.column(index)[row.row].as_py()

@@ -1,0 +1,53 @@
+"""What a database shares with the namespaces opened through it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Self
+
+from reef.clock import Clock
+from reef.manifest import ManifestChain
+from reef.metrics import Metrics
+from reef.segment import BlockCache, DiskCache, SegmentReader
+from reef.settings import Settings
+from reef.store import Store
+from reef.threads import Threads
+
+
+@dataclass(frozen=True)
+class Context:
+    """A store and everything else that enters from outside: time, randomness, threads, memory."""
+
+    store: Store
+    settings: Settings
+    clock: Clock
+    rng: random.Random
+    threads: Threads
+    metrics: Metrics
+    cache: BlockCache
+    disk: DiskCache | None
+    author: str
+    """Who writes, for people: a process on a host."""
+    host: str
+
+    def with_settings(self, settings: Settings) -> Self:
+        """Return the same context under other settings; what is shared stays shared."""
+        return replace(self, settings=settings)
+
+    def chain(self, namespace: str) -> ManifestChain:
+        """Return a fresh view of a namespace's manifests."""
+        return ManifestChain(
+            self.store,
+            namespace,
+            author=self.author,
+            settings=self.settings,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    def segments(self, namespace: str) -> SegmentReader:
+        """Return a reader of a namespace's segments, on the shared caches."""
+        return SegmentReader(
+            self.store, namespace, cache=self.cache, disk=self.disk, metrics=self.metrics
+        )

@@ -1,0 +1,150 @@
+"""The flush: what the writer holds in memory becomes a level-0 segment.
+
+1. Note how far the log is durable.                      crash: nothing happened
+2. Upload the rows up to there as a segment, and the     crash: orphans, which collection finds
+   idempotency window if it changed.                     after the next open
+3. Publish the manifest that names them and moves        crash: done; the next open replays less
+   `wal_floor` behind them: the only visible step.
+
+It is published only onto a head on which it is still true: the writer's epoch stands, and nobody
+else has folded meanwhile. If somebody has, what they folded is dropped from memory, and the rest is
+planned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+
+from reef.engine._context import Context
+from reef.engine._dedup import Dedup
+from reef.engine._memtable import Memtable
+from reef.engine._tail import Tail
+from reef.errors import InvariantError
+from reef.format import (
+    DedupRef,
+    DedupWindow,
+    Manifest,
+    SegmentOptions,
+    SegmentOrigin,
+    SegmentRef,
+    SkippedSlot,
+    WalAnchor,
+    dedup_checksum,
+    dedup_key,
+    encode_dedup,
+)
+from reef.manifest import Head, ManifestChain, fold
+from reef.segment import write_segment
+from reef.types import new_ulid
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlushPlan:
+    """What one flush folds: the log from `slot_first` to `slot_last`."""
+
+    slot_first: int
+    slot_last: int
+    anchor: WalAnchor
+    lsn: int
+    schema: pa.Schema | None
+    skipped: tuple[SkippedSlot, ...]
+    attached: tuple[SegmentRef, ...]
+    memtable: Memtable
+    window: DedupWindow | None
+    """None: the one that the manifest names holds still."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a flush has uploaded: nothing names it yet."""
+
+    segments: tuple[SegmentRef, ...]
+    dedup: DedupRef | None
+
+
+def plan_flush(manifest: Manifest, tail: Tail, dedup: Dedup, now_us: int) -> FlushPlan | None:
+    """Return what there is to fold, or None. The handle's lock is held."""
+    slot_last = tail.fold.next_slot - 1
+    if slot_last < manifest.wal_floor:
+        return None
+    point = tail.fold.point
+    is_window_new = dedup.last_lsn > manifest.last_applied_lsn
+    return FlushPlan(
+        slot_first=manifest.wal_floor,
+        slot_last=slot_last,
+        anchor=WalAnchor(slot=point.slot, checksum=point.checksum, epoch=point.epoch),
+        lsn=tail.lsn,
+        schema=tail.schema,
+        skipped=tail.skipped,
+        attached=tail.attached,
+        memtable=tail.memtable,
+        window=dedup.window(tail.lsn, now_us) if is_window_new else None,
+    )
+
+
+def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -> Written:
+    """Upload the rows and the window of `plan`. Raises UnavailableError."""
+    batches = plan.memtable.flush_batches(plan.lsn)
+    first = next(iter(batches), None)
+    segments = plan.attached
+    if first is not None:
+        rows = chain((first,), batches)
+        segments += (_write_rows(context, namespace, epoch, plan, first.schema, rows),)
+    dedup = None if plan.window is None else _write_window(context, namespace, plan.window)
+    return Written(segments, dedup)
+
+
+def publish_flush(manifests: ManifestChain, epoch: int, plan: FlushPlan, written: Written) -> Head:
+    """Publish the manifest that names what was written.
+
+    Raises FencedError, StalePlanError if somebody else has folded, OutcomeUnknownError.
+    """
+
+    def folded(head: Head | None) -> Manifest:
+        if head is None:
+            raise InvariantError("a namespace that was open has no manifest")
+        return fold(
+            head.manifest,
+            epoch=epoch,
+            slot_first=plan.slot_first,
+            slot_last=plan.slot_last,
+            anchor=plan.anchor,
+            segments=written.segments,
+            last_applied_lsn=plan.lsn,
+            dedup=written.dedup or head.manifest.dedup,
+            skipped=plan.skipped,
+            schema=plan.schema,
+        )
+
+    return manifests.publish(folded)
+
+
+def _write_rows(
+    context: Context,
+    namespace: str,
+    epoch: int,
+    plan: FlushPlan,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+) -> SegmentRef:
+    origin = SegmentOrigin(
+        id=f"{new_ulid(context.clock, context.rng)}-e{epoch}",
+        namespace=namespace,
+        level=0,
+        author=context.author,
+        created_at_us=context.clock.now_us(),
+        replaced_slots=(plan.slot_first, plan.slot_last),
+    )
+    options = SegmentOptions(row_block_bytes=context.settings.row_block_bytes)
+    return write_segment(context.store, namespace, schema, origin, options, batches)
+
+
+def _write_window(context: Context, namespace: str, window: DedupWindow) -> DedupRef:
+    data = encode_dedup(window)
+    id = new_ulid(context.clock, context.rng)
+    context.store.upload(dedup_key(namespace, id), [data])
+    return DedupRef(id=id, size=len(data), checksum=dedup_checksum(data))

@@ -1,0 +1,213 @@
+"""What an open namespace is, for writing or for reading: a manifest, the log behind it, and reads.
+
+Reads take no lock. They note the newest version first and where rows are second: the rows of that
+version are then there, whatever a flush or a refresh swaps meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from reef.engine._context import Context
+from reef.engine._snapshots import SnapshotView, take_snapshot
+from reef.engine._tail import Tail
+from reef.engine._view import ReadState, View
+from reef.errors import (
+    ClosedError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+    UnavailableError,
+)
+from reef.format import Manifest, SegmentRef
+from reef.log import LogReader
+from reef.manifest import Head, ManifestChain
+from reef.segment import Found, RowSource, SegmentReader, lookup
+
+
+class Handle:
+    """An open namespace. `Writer` and `Reader` differ in how the log grows under it."""
+
+    def __init__(
+        self, context: Context, namespace: str, chain: ManifestChain, head: Head, tail: Tail
+    ) -> None:
+        self.namespace = namespace
+        self._context = context
+        self._chain = chain
+        self._tail = tail
+        self._log = LogReader(context.store, namespace, head.manifest.lsn_policy)
+        self._segments: SegmentReader = context.segments(namespace)
+        self._opened: dict[SegmentRef, RowSource] = {}
+        self._is_closed = False
+        self._state = self._build(head.manifest, tail)
+
+    @property
+    def lsn(self) -> int:
+        """The newest version that a read sees."""
+        return max(self._tail.lsn, self._state.manifest.last_applied_lsn)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest that reads stand on."""
+        return self._state.manifest
+
+    @property
+    def tail(self) -> Tail:
+        """The unfolded log, for those who tell of it. Look, do not touch."""
+        return self._tail
+
+    def get(self, key: bytes) -> Found | None:
+        """Return the newest row of `key`, or None."""
+        if self._is_closed:
+            self.check_open()
+        lsn = self._tail.lsn
+        state = self._state
+        if state.manifest.last_applied_lsn > lsn:
+            lsn = state.manifest.last_applied_lsn
+        try:
+            if not state.is_warm:
+                state.warm(key, key)
+            found = lookup(state.sources, key, lsn)
+        except NotFoundError:
+            return self.view().get(key)
+        return None if found is None or found.tombstone else found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[Found | None]:
+        """Return the newest row of each key, or None."""
+        return self.view().get_many(keys)
+
+    def scan(
+        self,
+        *,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        prefix: bytes | None = None,
+        reverse: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the newest version in order of keys; see `View.scan`."""
+        return self.view().scan(
+            start=start, end=end, prefix=prefix, reverse=reverse, columns=columns
+        )
+
+    def view(self) -> View:
+        """Return a view of the newest version, which does not change any more."""
+        self.check_open()
+        return View(self.lsn, self._current, self.reload)
+
+    def at_lsn(self, lsn: int) -> View:
+        """Return a view of what was visible at `lsn`. Raises RetentionError, InvalidInputError."""
+        self.check_open()
+        self.catch_up(lsn)
+        if lsn < 0 or lsn > self.lsn:
+            raise InvalidInputError.of("lsn", lsn, f"from 0 to {self.lsn}, the newest version")
+        return View(lsn, self._current, self.reload)
+
+    def at_generation(self, generation: int) -> View:
+        """Return a view of what the segments of a manifest generation hold.
+
+        Raises SnapshotExpiredError if it was collected.
+        """
+        self.check_open()
+        try:
+            manifest = self._context.chain(self.namespace).at(generation).manifest
+        except NotFoundError as error:
+            raise SnapshotExpiredError(
+                f"generation {generation} of namespace {self.namespace!r} is not there, or not any "
+                "more; `reef inspect` lists those that are"
+            ) from error
+        sources = [self._segments.open(ref) for ref in manifest.segments]
+        state = ReadState(manifest, tuple(self._in_order(sources)), self._segments)
+        return View(manifest.last_applied_lsn, lambda: state, lambda: None)
+
+    def at_snapshot(self, id: str) -> View:
+        """Return a view of a snapshot. Raises NotFoundError, SnapshotExpiredError."""
+        self.check_open()
+        self.reload()
+        for snapshot in self.manifest.snapshots:
+            if snapshot.id == id:
+                self.catch_up(snapshot.lsn)
+                return View(snapshot.lsn, self._current, self.reload, is_retained=True)
+        raise NotFoundError(
+            f"namespace {self.namespace!r} has no snapshot {id!r}: it was released, it expired, or "
+            "it never was; `reef snapshot list` shows them"
+        )
+
+    def snapshot(self, ttl_s: float | None, *, id: str | None = None) -> SnapshotView:
+        """Keep the newest version readable for `ttl_s` seconds by the store's clock, or for good."""
+        self.check_open()
+        chain = self._context.chain(self.namespace)
+        head, snapshot = take_snapshot(self._context, chain, self.newest_lsn, ttl_s, id=id)
+        self.adopt(head)
+        return SnapshotView(chain, snapshot, self._current, self.reload)
+
+    def newest_lsn(self) -> int:
+        """Return the newest version there is, having looked for it."""
+        return self.lsn
+
+    def catch_up(self, lsn: int) -> None:
+        """Make sure that reads see `lsn`. Raises UnavailableError if it is not there yet."""
+        if lsn > self.lsn:
+            raise UnavailableError(
+                f"LSN {lsn} of namespace {self.namespace!r} is not there yet (the newest is "
+                f"{self.lsn}): wait and retry"
+            )
+
+    def reload(self) -> None:
+        """Look for a newer manifest and stand on it."""
+        raise NotImplementedError
+
+    def adopt(self, head: Head) -> None:
+        """Stand on `head`, unless it is older than what is stood on."""
+        raise NotImplementedError
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the handle was closed."""
+        if self._is_closed:
+            raise ClosedError(f"namespace {self.namespace!r} was closed: open it again")
+
+    def _current(self) -> ReadState:
+        return self._state
+
+    def _stand_on(self, manifest: Manifest) -> None:
+        """Make reads go by `manifest` and the tail. Lock held."""
+        tail = self._tail_behind(manifest)
+        self._state = self._build(manifest, tail)
+        self._tail = tail
+        self._tell(manifest)
+
+    def _tail_behind(self, manifest: Manifest) -> Tail:
+        """Return what is left of the tail where `manifest` ends."""
+        tail = self._tail
+        if manifest.wal_floor > tail.fold.next_slot:
+            # The log was folded further than this handle has read: what it held is all in segments.
+            return Tail(manifest)
+        tail.folded(manifest)
+        return tail
+
+    def _build(
+        self, manifest: Manifest, tail: Tail, attached: tuple[SegmentRef, ...] = ()
+    ) -> ReadState:
+        """Return where rows are; `attached` are segments that the log is about to show."""
+        refs = (*attached, *tail.attached, *manifest.segments)
+        opened = {ref: self._opened.get(ref) or self._segments.open(ref) for ref in refs}
+        self._opened = opened
+        sources = (tail.memtable, *self._in_order(opened.values()))
+        return ReadState(manifest, sources, self._segments)
+
+    @staticmethod
+    def _in_order(sources: Iterable[RowSource]) -> list[RowSource]:
+        return sorted(sources, key=lambda source: source.lsn_max, reverse=True)
+
+    def _tell(self, manifest: Manifest) -> None:
+        metrics, labels = self._context.metrics, {"namespace": self.namespace}
+        metrics.gauge("reef_unfolded_log_bytes", self._tail.log_bytes, **labels)
+        metrics.gauge("reef_unfolded_log_slots", self._tail.log_slots, **labels)
+        metrics.gauge("reef_memtable_bytes", self._tail.memtable.nbytes, **labels)
+        levels: dict[int, int] = {}
+        for ref in manifest.segments:
+            levels[ref.level] = levels.get(ref.level, 0) + 1
+        for level, count in levels.items():
+            metrics.gauge("reef_segments", count, level=str(level), **labels)

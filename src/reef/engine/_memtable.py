@@ -1,0 +1,238 @@
+"""The rows that the log holds and no segment does yet, in memory.
+
+Rows are numbered as they come. LSNs only rise, so of two versions of a key the one with the greater
+number is the newer. Rows stay in the Arrow batches they came in; small batches are put together
+into greater ones behind the scenes, which changes no number. A dict leads from a key to its newest
+row, and each row to the version before it. For ordered reads there are runs: the keys of
+consecutive rows, sorted when the first scan wants them, and merged like an LSM tree, so that a
+scan sorts only what is new since the last one.
+
+One thread writes, any number read, without a lock. What makes that safe:
+
+- Rows are in place before the dict names them, and a read is bounded by an LSN that is given out
+  only after `apply` has returned: what is half written is not visible to anybody.
+- Chunks and runs never change. They are found through lists that only grow, or through an attribute
+  that is replaced whole; a reader takes it once and goes on with what it got.
+- `truncate` leaves the rows as they are and makes others: a reader keeps those it has begun with.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, compress, repeat
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from reef.engine._memtable_rows import Chunk, Rows
+from reef.engine._memtable_runs import Runs
+from reef.errors import InvariantError
+from reef.segment._model import Found
+from reef.types import KEY_BYTES_MAX, LSN_MAX
+
+# Rows are gathered from all chunks for each piece: few pieces are less work.
+_PIECE_BYTES = 4 << 20
+
+# Beyond so many newer versions, a look into the sorted runs is cheaper than going from one to the
+# next.
+_STEPS_MAX = 32
+
+# What Python takes for an entry of the index, beside the key's bytes and the table of the dict: a
+# bytes object and a number, as the allocator rounds them.
+_ENTRY_BYTES = 73
+
+_new = tuple.__new__
+
+
+class _State(NamedTuple):
+    """What a reader takes once: the newest row of each key, the rows, and their order."""
+
+    newest: dict[bytes, int]
+    rows: Rows
+    runs: Runs
+
+
+class Memtable:
+    """Versions of keys in memory: a RowSource. One thread may write while others read."""
+
+    def __init__(self) -> None:
+        rows = Rows()
+        self._state = _State({}, rows, Runs(rows))
+        self._key_bytes = 0
+        self._applied = 0
+        self.lsn_min = LSN_MAX
+        """Of its rows; while there are none, above every LSN that is asked for."""
+        self.lsn_max = 0
+        # Any key: to ask the index takes less than to keep track of a range.
+        self.key_min = b""
+        self.key_max = b"\xff" * KEY_BYTES_MAX
+
+    @property
+    def rows(self) -> int:
+        """How many versions it holds."""
+        return self._state.rows.count
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory: rows, index and runs, with what Arrow and Python add."""
+        index, rows, runs = self._state
+        entries = sys.getsizeof(index) + _ENTRY_BYTES * len(index) + self._key_bytes
+        return rows.nbytes + runs.nbytes + entries
+
+    @property
+    def columns(self) -> tuple[pa.Field, ...]:
+        """The columns of its rows after the system's; where types differ, the newest."""
+        return self._state.rows.columns
+
+    def apply(self, lsn: int, batch: pa.RecordBatch) -> None:
+        """Add the rows of a log batch as versions of `lsn`, which is above all others.
+
+        Raises InvariantError if it is not, or if a key is twice in the batch: nothing was added.
+        """
+        if lsn <= self._applied:
+            raise InvariantError(f"version {lsn} was applied after {self._applied}")
+        keys = batch.column(0).to_pylist()
+        if len(keys) > 1 and len(set(keys)) != len(keys):
+            raise InvariantError(f"a key is twice in the batch of version {lsn}")
+        self._applied = lsn
+        if keys:
+            index = self._state.newest
+            older = list(map(index.get, keys, repeat(-1)))
+            self._add(Chunk.of(lsn, batch, older), keys)
+            if self.lsn_min > lsn:
+                self.lsn_min = lsn
+            self.lsn_max = lsn
+
+    def _add(self, chunk: Chunk, keys: list[bytes]) -> None:
+        """Append a chunk and let the index lead to it."""
+        index, rows, _ = self._state
+        known = len(index)
+        first = rows.append(chunk)
+        index.update(zip(keys, range(first, first + len(keys)), strict=True))
+        self._key_bytes += (len(index) - known) * _mean_length(keys, chunk.batch)
+
+    def truncate(self, lsn: int) -> None:
+        """Drop the versions above `lsn`: those before them are the newest again."""
+        self._applied = min(self._applied, lsn)
+        index, rows, runs = self._state
+        count = rows.count_through(lsn)
+        if count == rows.count:
+            return
+        kept = Rows()
+        for chunk, low, high in rows.slices(0, count):
+            kept.append(chunk.part(low, high))
+        dropped = [chunk.part(low, high) for chunk, low, high in rows.slices(count, rows.count)]
+        keys = list(chain.from_iterable(chunk.batch.column(0).to_pylist() for chunk in dropped))
+        older = list(chain.from_iterable(map(_older, dropped)))
+        index = index.copy()
+        # From the new to the old: what was before the oldest that goes is what counts.
+        index.update(zip(reversed(keys), reversed(older), strict=True))
+        deque(map(index.__delitem__, compress(keys, map((-1).__eq__, older))), maxlen=0)
+        self._state = _State(index, kept, runs.cut(kept))
+        self.lsn_max = kept.table[1][-1].newest if count else 0
+        if not count:
+            self.lsn_min = LSN_MAX
+        self._key_bytes = self._key_bytes * len(index) // max(1, len(index) + older.count(-1))
+
+    def without_through(self, lsn: int) -> Memtable:
+        """Return one without the versions at or below `lsn`, itself if it has none of those.
+
+        Whoever reads from this one goes on undisturbed.
+        """
+        rows = self._state.rows
+        first = rows.count_through(lsn)
+        if not first:
+            self._applied = max(self._applied, lsn)
+            return self
+        fresh = Memtable()
+        for chunk, low, high in rows.slices(first, rows.count):
+            moved = chunk.part(low, high).moved(-first)
+            fresh._add(moved, moved.batch.column(0).to_pylist())
+        fresh._applied = max(self._applied, lsn)
+        if fresh.rows:
+            fresh.lsn_min, fresh.lsn_max = fresh._state.rows.first_lsn(), self.lsn_max
+        return fresh
+
+    def get(self, key: bytes, lsn: int) -> Found | None:
+        """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
+        index, rows, _ = state = self._state
+        row = index.get(key, -1)
+        bases, chunks = rows.table  # after the index: what it names is in place
+        for _ in repeat(None, _STEPS_MAX):
+            if row < 0:
+                return None
+            at = bisect_right(bases, row) - 1
+            batch, newest, lsns, older, tombstones, _ = chunks[at]
+            row -= bases[at]
+            version = newest if lsns is None else lsns[row]
+            if version <= lsn:
+                is_tombstone = tombstones is not None and tombstones[row] == 1
+                return _new(Found, (version, is_tombstone, batch, row))
+            row = -1 if older is None else older[row]
+        return _get_sorted(state, key, lsn)
+
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+        """Return for each key what `get` would."""
+        return list(map(self.get, keys, repeat(lsn)))
+
+    def batches(
+        self,
+        start: bytes,
+        end: bytes | None,
+        *,
+        columns: Sequence[str] | None,
+        reverse: bool,
+        lsn: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the newest version at or below `lsn` of each key from `start` up to `end`.
+
+        As `RowSource` says, but for older versions, which nobody who reads at `lsn` sees.
+        """
+        _, rows, runs = self._state
+        fields = rows.columns
+        if columns is not None:
+            known = {field.name: field for field in fields}
+            fields = tuple(known[name] for name in columns if name in known)
+        below = rows.count_through(lsn)
+        for numbers in runs.numbers(start, end, below=below, every=False, reverse=reverse):
+            yield from rows.gather(numbers, fields, _PIECE_BYTES)
+
+    def flush_batches(
+        self, lsn: int, columns: Sequence[pa.Field] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield every version at or below `lsn` in the order of segments, in pieces of some MiB.
+
+        All have the same schema: that of segments with `columns` (None: those of all its rows).
+        """
+        _, rows, runs = self._state
+        fields = rows.columns if columns is None else columns
+        below = rows.count_through(lsn)
+        for numbers in runs.numbers(b"", None, below=below, every=True, reverse=False):
+            yield from rows.gather(numbers, fields, _PIECE_BYTES)
+
+
+def _get_sorted(state: _State, key: bytes, lsn: int) -> Found | None:
+    """Return what `Memtable.get` does, by the sorted runs: for a key with very many versions."""
+    _, rows, runs = state
+    below = rows.count_through(lsn)
+    for numbers in runs.numbers(key, key + b"\0", below=below, every=False, reverse=False):
+        number = int(numbers[0])
+        chunk, row, _ = next(rows.slices(number, number + 1))
+        version = chunk.newest if chunk.lsns is None else chunk.lsns[row]
+        is_tombstone = chunk.tombstones is not None and chunk.tombstones[row] == 1
+        return Found(version, is_tombstone, chunk.batch, row)
+    return None
+
+
+def _mean_length(keys: list[bytes], batch: pa.RecordBatch) -> int:
+    if len(keys) == 1:
+        return len(keys[0])
+    return int(batch.column(0).nbytes) // len(keys) - 4  # without the offsets
+
+
+def _older(chunk: Chunk) -> Sequence[int]:
+    return array("q", repeat(-1, chunk.batch.num_rows)) if chunk.older is None else chunk.older

@@ -1,0 +1,253 @@
+"""Opening a namespace: recovery, and for a writer, taking it over.
+
+For reading:  one LIST and one GET for the manifest, then the unfolded log, many slots at once.
+For writing:
+1. Publish a manifest of the next epoch.       crash: an epoch that nobody uses
+2. Replay the log up to the first absent slot.
+3. Put the fences there.                       crash: fences that nobody stands behind
+4. Look at the manifest's head, always: the fences count only at or above the boundary of garbage
+   collection, because below it an absent slot may be a collected one. If they do not, start over.
+
+A manifest that fell back to an older generation serves reads. Writing needs `reef repair`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from reef.engine._context import Context
+from reef.engine._dedup import Dedup
+from reef.engine._reader import Reader
+from reef.engine._tail import Tail
+from reef.engine._writer import Writer, is_collected
+from reef.errors import (
+    CorruptError,
+    FencedError,
+    InvalidInputError,
+    InvariantError,
+    NotFoundError,
+    UnreadableError,
+)
+from reef.format import (
+    DedupWindow,
+    Lease,
+    LsnPolicy,
+    Manifest,
+    decode_dedup,
+    dedup_key,
+    log_key,
+)
+from reef.format import schema_fingerprint as fingerprint
+from reef.log import Fencing, LogEntry, LogReader, check_epoch, put_fences
+from reef.manifest import Head, ManifestChain, open_writer, set_retention
+from reef.types import check_namespace, new_nonce
+
+_OPENS_MAX = 10
+
+
+@dataclass(frozen=True)
+class Face:
+    """What a face asks of a namespace that it makes, and of one that it opens."""
+
+    name: str
+    schema: pa.Schema
+    """The columns of its rows, each with its stable id."""
+    lsn_policy: LsnPolicy = "packed"
+
+
+FACE = b"reef:face"
+
+
+def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
+    """Open a namespace as its newest manifest and the log behind it have it.
+
+    Raises NotFoundError if it does not exist, CorruptError, UnavailableError.
+    """
+    chain = context.chain(check_namespace(namespace))
+    head = chain.load()
+    while True:
+        if head is None or head.manifest.state != "live":
+            raise NotFoundError(
+                f"there is no namespace {namespace!r} in {context.store.url}; opening it for "
+                "writing creates it"
+            )
+        check_face(head.manifest, face)
+        tail, _ = _replay(context, head.manifest, lambda entry: None)
+        if not _missing(head.manifest, tail):
+            reader = Reader(context, namespace, chain, head, tail)
+            if chain.is_out_of_touch:
+                reader.refresh()  # it took so long that what looked absent may be collected
+            return reader
+        # Folded and collected since the head was read, perhaps: then there is another head.
+        before, head = head, chain.load()
+        if head is None or head.generation == before.generation:
+            _check_whole(before.manifest, tail)
+
+
+def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
+    """Open a namespace as its one writer; every older one is fenced. Creates it if need be.
+
+    Raises FencedError if a newer writer came in between, OutcomeUnknownError, CorruptError (then
+    `reef repair` is needed), UnavailableError.
+    """
+    chain = context.chain(check_namespace(namespace))
+    for _ in range(_OPENS_MAX):
+        head = _take_epoch(context, chain, namespace, face)
+        writer = _take_log(context, chain, head)
+        if writer is not None:
+            return writer
+    raise FencedError(
+        f"namespace {namespace!r} was collected under this writer {_OPENS_MAX} times while it was "
+        "being opened: open it again"
+    )
+
+
+def check_face(manifest: Manifest, face: Face) -> None:
+    """Raise InvalidInputError if a namespace belongs to another face."""
+    if not manifest.schema:
+        return
+    schema = pa.ipc.read_schema(pa.py_buffer(manifest.schema))
+    name = (schema.metadata or {}).get(FACE, b"").decode()
+    if name and name != face.name:
+        raise InvalidInputError.of(
+            "namespace", manifest.namespace, f"one that was made as {face.name}; it is {name}"
+        )
+
+
+def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Face) -> Head:
+    settings = context.settings
+    window_s = settings.pitr_window
+    lease = Lease(holder=context.author, host=context.host, opened_at_us=context.clock.now_us())
+
+    def taken(head: Head | None) -> Manifest:
+        manifest = _first(namespace, context, face) if head is None else head.manifest
+        check_face(manifest, face)
+        if window_s is not None:
+            manifest = set_retention(manifest, pitr_window_ms=round(window_s * 1000))
+        # Never fewer than before: until the fences stand, an older writer may have that many
+        # writes in flight, and whoever opens next has to know.
+        parallel = max(manifest.max_parallel_writes, settings.max_parallel_writes or 1)
+        return open_writer(manifest, lease=lease, max_parallel_writes=parallel)
+
+    return chain.publish(taken)
+
+
+def _first(namespace: str, context: Context, face: Face) -> Manifest:
+    schema = face.schema.with_metadata({FACE: face.name.encode()}).serialize().to_pybytes()
+    return msgspec.structs.replace(
+        Manifest.first(
+            namespace,
+            author=context.author,
+            nonce=new_nonce(context.rng).hex(),
+            created_at_us=context.clock.now_us(),
+            lsn_policy=face.lsn_policy,
+            grace_ms=round(context.settings.gc_grace * 1000),
+        ),
+        schema=schema,
+        schema_fingerprint=fingerprint(schema),
+    )
+
+
+def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | None:
+    """Fence the log off and return the writer, or None if the fences do not count."""
+    manifest = head.manifest
+    namespace, epoch = manifest.namespace, manifest.writer_epoch
+    writer_id = new_nonce(context.rng)
+    dedup = _load_dedup(context, manifest)
+
+    def decided(entry: LogEntry) -> None:
+        check_epoch(entry, epoch, namespace)
+        if entry.is_valid:
+            dedup.replay(entry.log)
+
+    tail, reader = _replay(context, manifest, decided)
+    _check_whole(manifest, tail)
+    slot_fenced = tail.fold.reach
+    fencing = Fencing(
+        namespace=namespace,
+        epoch=epoch,
+        writer_id=writer_id,
+        count=manifest.max_parallel_writes,
+        is_collected=lambda slot: is_collected(chain, slot),
+        settings=context.settings,
+        clock=context.clock,
+        rng=context.rng,
+    )
+    for entry in put_fences(context.store, reader, tail.fold, fencing):
+        decided(entry)
+        tail.replay(entry)
+    newest = chain.load()
+    if newest is None:
+        raise InvariantError(f"namespace {namespace!r} lost its manifests while it was opened")
+    if newest.manifest.writer_epoch > epoch:
+        raise FencedError(
+            f"namespace {namespace!r} was opened by another writer (epoch "
+            f"{newest.manifest.writer_epoch}) while this one (epoch {epoch}) was opening it: open "
+            "it again to take it over"
+        )
+    if newest.manifest.gc.boundary.slot > slot_fenced:
+        return None
+    newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
+    writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
+    writer.adopt(newest)
+    return writer
+
+
+def _settle_parallel(chain: ManifestChain, head: Head, wanted: int | None, epoch: int) -> Head:
+    """Lower `max_parallel_writes` to what this writer will do, now that the fences stand."""
+
+    def lowered(head: Head | None) -> Manifest | None:
+        if head is None or head.manifest.writer_epoch != epoch:
+            return None  # whoever is fenced finds out by its next write
+        return msgspec.structs.replace(head.manifest, max_parallel_writes=wanted)
+
+    if wanted is None or wanted >= head.manifest.max_parallel_writes:
+        return head
+    return chain.publish(lowered)
+
+
+def _replay(
+    context: Context, manifest: Manifest, decided: Callable[[LogEntry], None]
+) -> tuple[Tail, LogReader]:
+    tail = Tail(manifest)
+    reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
+    for entry in reader.read(tail.fold, last_known=manifest.wal_last_seen):
+        decided(entry)
+        tail.replay(entry)
+    return tail, reader
+
+
+def _missing(manifest: Manifest, tail: Tail) -> bool:
+    """Return whether the log ends before what somebody has seen of it."""
+    return tail.fold.reach <= manifest.wal_last_seen
+
+
+def _check_whole(manifest: Manifest, tail: Tail) -> None:
+    """Raise if a log object is gone: what lies behind it was committed, and must not become void."""
+    if _missing(manifest, tail):
+        raise CorruptError(
+            log_key(manifest.namespace, tail.fold.reach),
+            0,
+            f"a log object: generation {manifest.generation} has seen the log up to slot "
+            f"{manifest.wal_last_seen}",
+            "nothing; run `reef repair`, which shows what is lost before it changes anything",
+        )
+
+
+def _load_dedup(context: Context, manifest: Manifest) -> Dedup:
+    window: DedupWindow | None = None
+    if manifest.dedup is not None:
+        key = dedup_key(manifest.namespace, manifest.dedup.id)
+        try:
+            window = decode_dedup(context.store.get(key), key=key)
+        except UnreadableError:  # on the way, perhaps: only the second time it means anything
+            window = decode_dedup(context.store.get(key), key=key)
+    return Dedup(
+        window,
+        keys_max=context.settings.dedup_max_keys,
+        age_max_us=round(context.settings.dedup_max_age * 1_000_000),
+    )

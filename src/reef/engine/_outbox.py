@@ -1,0 +1,419 @@
+"""Groups of batches on their way into the log, and what becomes of them.
+
+Invariants:
+
+- A log object is sent only with the next slots in order, at most `parallel` at a time, each naming
+  the one before. Acks are given in slot order, after the PUT of that slot and of all below.
+- Whoever waits for its own batch may send the object of others: there is no thread but the callers'.
+- A batch that failed for certain is never visible: its rows are cut off the memtable.
+- An unknown outcome stops everything: nothing more is sent until that slot has been asked for
+  again, with the same bytes. Its writer was told `OutcomeUnknownError`; its rows appear or not.
+- Somebody else's object in a slot of ours ends the writer for good, and everyone above the durable
+  version gets that one error. A newer epoch that only the manifest shows yet ends it too, but what is
+  in flight then may still have been in time: its own PUT tells.
+
+Crash points: before the PUT nothing happened; after it the batch is durable, told or not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from reef.engine._context import Context
+from reef.engine._group import DURABLE, Answer, Group, Ticket
+from reef.engine._receipt import Receipt
+from reef.engine._tail import Tail
+from reef.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvariantError,
+    NotWrittenError,
+    OutcomeUnknownError,
+    ReefError,
+    UnavailableError,
+)
+from reef.format import log_key
+from reef.log import Damaged, LogReader
+from reef.store import create
+from reef.threads import Condition
+from reef.types import new_nonce
+
+_WORTH_WAITING = 4  # a PUT that takes so many windows is worth waiting one for
+
+
+class Outbox:
+    """The log objects of one open writer that are not durable yet. Its caller's `cond` guards it."""
+
+    def __init__(
+        self,
+        context: Context,
+        namespace: str,
+        cond: Condition,
+        *,
+        epoch: int,
+        writer_id: bytes,
+        parallel: int,
+        tail: Tail,
+        reader: LogReader,
+        is_collected: Callable[[int], bool],
+        committed: Callable[[Group], None],
+        dropped: Callable[[Ticket], None],
+    ) -> None:
+        """`committed` is told of a durable group, `dropped` of a batch that will never be."""
+        self.cond = cond
+        self._context = context
+        self._settings = context.settings
+        self._namespace = namespace
+        self._epoch = epoch
+        self._writer_id = writer_id
+        self._parallel = parallel
+        self._tail = tail
+        self._reader = reader
+        self._is_collected = is_collected
+        self._committed = committed
+        self._dropped = dropped
+        self.pending: deque[Group] = deque()
+        self._in_flight: deque[Group] = deque()
+        self._sent_point = tail.fold.point
+        self.lsn_given = tail.lsn
+        self._company = 1
+        self._put_s = 0.0
+        self._is_gathering = False
+        self._is_asking = False
+        self.failure: ReefError | None = None
+
+    # Joining. Everything here runs under the lock.
+
+    def tickets(self) -> Iterator[Ticket]:
+        """Yield the batches that are on their way, in order."""
+        for group in (*self._in_flight, *self.pending):
+            yield from group.tickets
+
+    def check_open(self) -> None:
+        """Raise what ended this writer, or NotWrittenError while an outcome is unknown."""
+        if self.failure is not None:
+            raise copy.copy(self.failure)
+        if self.is_blocked():
+            raise NotWrittenError(
+                f"an earlier write to namespace {self._namespace!r} has an unknown outcome; this "
+                "one was not sent: retry, and that will be asked for first"
+            )
+
+    def joinable(self, nbytes: int) -> Group:
+        """Return the group that a batch of that size goes into; perhaps a new one."""
+        group = self.pending[-1] if self.pending else None
+        if (
+            group is None
+            or group.nbytes + nbytes > self._settings.log_segment_max_bytes
+            or len(group.tickets) >= self._settings.group_commit_max_batches
+        ):
+            newest = self.pending or self._in_flight
+            return Group(newest[-1].slot + 1 if newest else self._tail.fold.next_slot)
+        return group
+
+    def join(self, group: Group, ticket: Ticket, nbytes: int) -> None:
+        """Add a batch to a group that `joinable` gave, and its rows to the memtable."""
+        lsn, batch = ticket.record.lsn, ticket.record.batch
+        try:
+            self._tail.memtable.apply(lsn, batch)
+            if not group.tickets:
+                self.pending.append(group)
+            group.tickets.append(ticket)
+            self.lsn_given = lsn
+        except BaseException:
+            # A row that is in no log object must not be seen.
+            if self.pending and not group.tickets and self.pending[-1] is group:
+                self.pending.pop()
+            if self.lsn_given < lsn:
+                if group.tickets and group.tickets[-1] is ticket:
+                    group.tickets.pop()
+                self._tail.memtable.truncate(self.lsn_given)
+            raise
+        group.nbytes += nbytes
+        if self._is_gathering and len(self.pending[0].tickets) >= self._company:
+            self.cond.notify_all()  # the company that is waited for is complete
+
+    # Sending.
+
+    def run(self, take: Callable[[], Group | None]) -> None:
+        """Call `take` under the lock and send the group that it gives, if it gives one."""
+        group: Group | None = None
+        answer: Answer | None = None
+        clock = self._context.clock
+        started = 0.0
+        try:
+            with self.cond:
+                group = take()
+            if group is not None:
+                started = clock.monotonic()
+                answer = self._put(group)
+        finally:
+            if group is not None:
+                key = log_key(self._namespace, group.slot) if answer is None else ""
+                with self.cond:
+                    self._put_s += (clock.monotonic() - started - self._put_s) / 4
+                    group.answer = answer or Answer(
+                        "unknown", OutcomeUnknownError(key, "its sender was interrupted")
+                    )
+                    self._settle()
+                    self.cond.notify_all()
+
+    def wait_for(self, ticket: Ticket) -> None:
+        """Return when `ticket` is done, having sent whatever was there to be sent."""
+
+        def take() -> Group | None:
+            while not ticket.is_done and not self.may_send():
+                self.cond.wait()
+            return None if ticket.is_done else self.next_group()
+
+        while not ticket.is_done:  # once it is, it stays so: no lock is needed to see it
+            self.run(take)
+
+    def drain(self) -> None:
+        """Send and settle whatever is on its way, also what nobody waits for any more."""
+        is_over = False
+
+        def take() -> Group | None:
+            nonlocal is_over
+            while (self._in_flight or self._is_gathering) and not (
+                self.is_blocked() or self.may_send()
+            ):
+                self.cond.wait()
+            is_over = not self.may_send()
+            return None if is_over else self.next_group()
+
+        while not is_over:
+            self.run(take)
+
+    def may_send(self) -> bool:
+        """Return whether a group is waiting and nothing keeps it. Lock held."""
+        return (
+            bool(self.pending)
+            and not self._is_gathering
+            and len(self._in_flight) < self._parallel
+            and not self.is_blocked()
+        )
+
+    def is_blocked(self) -> bool:
+        """Return whether a slot was answered and is not durable: none behind it can be. Lock held."""
+        return bool(self._in_flight) and self._in_flight[0].answer is not None
+
+    def next_group(self) -> Group | None:
+        """Take the next group, ready to be sent; None if there is none any more. Lock held."""
+        self._is_gathering = True
+        try:
+            self._gather(self.pending[0])
+        except BaseException:
+            self.cond.notify_all()  # somebody else has to send it
+            raise
+        finally:
+            self._is_gathering = False
+        if not self.pending or self.is_blocked():
+            self.cond.notify_all()
+            return None  # it ended while company was waited for
+        group = self.pending[0]
+        group.nonce = new_nonce(self._context.rng)
+        group.created_at_us = self._context.clock.now_us()
+        try:
+            group.encode(self._sent_point, epoch=self._epoch, writer_id=self._writer_id)
+        except Exception as error:  # noqa: BLE001 nothing was sent, and everyone must be told
+            self._drop_pending(
+                InvariantError(f"a batch, or one beside it, cannot be logged: {error!r}")
+            )
+            return None
+        self._company = len(group.tickets)
+        self._sent_point = group.point
+        self._in_flight.append(self.pending.popleft())
+        if self._parallel > 1:
+            self.cond.notify_all()  # another one may be sent beside it
+        return group
+
+    def _gather(self, group: Group) -> None:
+        """Wait, within the window, for as much company as there was the last time."""
+        window = self._settings.group_commit_window
+        if self._company <= 1 or self._put_s < _WORTH_WAITING * window:
+            return  # a lone writer never waits; and a fast store is there again before the window
+        clock = self._context.clock
+        deadline = clock.monotonic() + window
+        while (
+            len(group.tickets) < self._company
+            and self.pending
+            and self.pending[0] is group is self.pending[-1]
+            and (left := deadline - clock.monotonic()) > 0
+        ):
+            self.cond.wait(left)
+
+    def _put(self, group: Group) -> Answer:
+        """Create the log object, and find out what that means. No lock held."""
+        key = log_key(self._namespace, group.slot)
+        try:
+            create(
+                self._context.store,
+                key,
+                group.data,
+                nonce=group.nonce,
+                is_collected=lambda: self._is_collected(group.slot),
+                settings=self._settings,
+                clock=self._context.clock,
+                rng=self._context.rng,
+            )
+        except ConflictError as conflict:
+            return Answer("lost", self._meaning(group, conflict))
+        except CorruptError as error:
+            return Answer("unknown", OutcomeUnknownError(key, f"it came back damaged: {error}"))
+        except OutcomeUnknownError as error:
+            return Answer("unknown", error)
+        except ReefError as error:
+            return Answer("refused", error)
+        return DURABLE
+
+    def _meaning(self, group: Group, conflict: ConflictError) -> ReefError:
+        """Return what it means that somebody else's object is in our slot."""
+        try:
+            found = self._reader.decode(group.slot, conflict.found)
+        except ReefError as error:
+            return error
+        if isinstance(found, Damaged):
+            return found.error
+        log = found[0]
+        if log.epoch > self._epoch:
+            return FencedError(
+                f"namespace {self._namespace!r} was taken over by a writer of epoch {log.epoch} "
+                f"(this one's is {self._epoch}): open it again to go on"
+            )
+        return InvariantError(
+            f"log object {group.slot} of namespace {self._namespace!r} was written by epoch "
+            f"{log.epoch}, which epoch {self._epoch} had fenced; nothing was written over it"
+        )
+
+    # Settling. Everything here but `settle_unknown` runs under the lock.
+
+    def settle_unknown(self) -> None:
+        """Ask again for every slot whose outcome is unknown.
+
+        Raises NotWrittenError if the store still gives no answer, or what ended this writer.
+        """
+        while True:
+            with self.cond:
+                if self.failure is not None:
+                    raise copy.copy(self.failure)
+                if not self.is_blocked():
+                    return
+                group = self._in_flight[0]
+                if self._is_asking or group.answer is None or group.answer.kind != "unknown":
+                    self.cond.wait()
+                    continue
+                self._is_asking = True
+            answer = group.answer
+            try:
+                answer = self._put(group)
+            finally:
+                with self.cond:
+                    self._is_asking = False
+                    if answer.kind in ("durable", "lost"):
+                        group.answer = answer
+                        self._settle()
+                    self.cond.notify_all()
+            if answer.kind not in ("durable", "lost"):
+                raise NotWrittenError(
+                    f"log object {group.slot} of namespace {self._namespace!r} may or may not have "
+                    f"been written and the store gives no answer ({answer.error}); nothing more "
+                    "was sent: retry"
+                ) from answer.error
+
+    def step_down(self, error: FencedError) -> None:
+        """Send nothing more: a newer writer is known, whose fences may not stand yet.
+
+        What is in flight may still get its slot before them, and counts then: it is told when it
+        is answered. What was not sent gets `error`, and so does everyone who comes.
+        """
+        if self.failure is None:
+            self.failure = error
+            self._context.metrics.count("reef_fenced_total")
+        self._drop_pending(self.failure)
+
+    def _stop(self, error: ReefError) -> None:
+        """End this writer: everyone who waits, and everyone who comes, gets `error`."""
+        if self.failure is None:
+            self.failure = error
+            if isinstance(error, FencedError):
+                self._context.metrics.count("reef_fenced_total")
+        for group in self._in_flight:
+            self._tell(group, self.failure)
+        self._in_flight.clear()
+        self._drop_pending(self.failure)
+
+    def _settle(self) -> None:
+        """Tell everyone what is known, in slot order."""
+        while self._in_flight and (answer := self._in_flight[0].answer) is not None:
+            group = self._in_flight[0]
+            if answer is not DURABLE:
+                self._fail(group, *answer)
+                return
+            self._in_flight.popleft()
+            self._ack(group)
+
+    def _ack(self, group: Group) -> None:
+        self._tail.committed(group.point, len(group.data), group.lsn_last)
+        self._committed(group)
+        for ticket in group.tickets:
+            ticket.receipt = Receipt(ticket.record.lsn, ticket.codes)
+        metrics = self._context.metrics
+        metrics.count("reef_commits_total", len(group.tickets))
+        metrics.observe("reef_group_batches", len(group.tickets))
+        metrics.observe("reef_group_bytes", len(group.data))
+
+    def _fail(self, group: Group, kind: str, error: ReefError | None) -> None:
+        """The lowest slot that is not durable was answered with `error`."""
+        assert error is not None
+        if kind == "lost":
+            self._stop(error)
+        elif kind == "unknown":
+            self._hold(str(getattr(error, "why", error)))
+        elif len(self._in_flight) == 1:
+            # It was not carried out, for certain, and nothing was sent behind it: its slot is free.
+            self._in_flight.clear()
+            self._tell(group, error)
+            self._sent_point = self._tail.fold.point
+            self._drop_pending()
+        elif all(other.answer is not None for other in self._in_flight):
+            self._stop(
+                UnavailableError(
+                    f"log object {group.slot} of namespace {self._namespace!r} could not be written "
+                    f"while later ones were on their way ({error}); nothing from there on counts: "
+                    "open it again to go on"
+                )
+            )
+
+    def _hold(self, why: str) -> None:
+        """Tell those who were sent that nobody knows; send nothing more until it is known."""
+        if not self._in_flight[0].tickets[0].is_done:
+            self._context.metrics.count("reef_unknown_outcomes_total")
+        for group in self._in_flight:
+            for ticket in group.tickets:
+                if not ticket.is_done:
+                    key = log_key(self._namespace, group.slot)
+                    ticket.error = OutcomeUnknownError(key, why)
+        self._drop_pending()
+
+    def _drop_pending(self, error: ReefError | None = None) -> None:
+        """Drop what was never sent, and its rows."""
+        told = error or NotWrittenError(
+            f"a write before this one to namespace {self._namespace!r} did not succeed; this one "
+            "was not sent: retry"
+        )
+        for group in self.pending:
+            self._tell(group, told)
+        self.pending.clear()
+        self.lsn_given = self._in_flight[-1].lsn_last if self._in_flight else self._tail.lsn
+        self._tail.memtable.truncate(self.lsn_given)
+        self.cond.notify_all()
+
+    def _tell(self, group: Group, error: ReefError) -> None:
+        for ticket in group.tickets:
+            if not ticket.is_done:
+                ticket.error = error
+            self._dropped(ticket)

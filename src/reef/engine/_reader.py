@@ -1,0 +1,128 @@
+"""The reader: a handle that follows what a writer elsewhere commits, and writes nothing.
+
+Following costs one GET of the next slot, and no LIST: that slot's absence is the end of the log.
+But a slot that was collected is absent as well. So a reader that was out of touch for half of the
+grace period, within which nothing is collected, looks at the manifest's head first.
+"""
+
+from __future__ import annotations
+
+from reef.engine._context import Context
+from reef.engine._handle import Handle
+from reef.engine._tail import Tail
+from reef.errors import DamagedError, UnavailableError
+from reef.format import Manifest
+from reef.manifest import Head, ManifestChain
+
+
+class Reader(Handle):
+    """An open namespace that is only read. Threads may share it."""
+
+    def __init__(
+        self, context: Context, namespace: str, chain: ManifestChain, head: Head, tail: Tail
+    ) -> None:
+        super().__init__(context, namespace, chain, head, tail)
+        self._cond = context.threads.condition()
+        self._seen_at = chain.last_contact or context.clock.monotonic()
+        self._slots_at_manifest = tail.log_slots
+
+    @property
+    def staleness_s(self) -> float:
+        """How long ago the log was looked at last."""
+        return self._context.clock.monotonic() - self._seen_at
+
+    def refresh(self) -> int:
+        """Take in what was committed meanwhile; return the newest LSN.
+
+        Raises UnavailableError, CorruptError. What was seen before stays readable.
+        """
+        self.check_open()
+        with self._cond:
+            return self._refresh()
+
+    def keep_fresh(self) -> None:
+        """Refresh if the last time is longer ago than `max_staleness`."""
+        most_s = self._context.settings.max_staleness
+        if self.staleness_s > most_s:
+            self.check_open()
+            with self._cond:
+                if self.staleness_s > most_s:  # somebody else may have looked meanwhile
+                    self._refresh()
+
+    def catch_up(self, lsn: int) -> None:
+        if lsn > self.lsn:
+            self.refresh()
+        super().catch_up(lsn)
+
+    def newest_lsn(self) -> int:
+        return self.refresh()
+
+    def reload(self) -> None:
+        with self._cond:
+            self._look_at_head()
+
+    def adopt(self, head: Head) -> None:
+        with self._cond:
+            self._adopt(head)
+
+    def close(self) -> None:
+        """Let go. Views taken before go on."""
+        self._is_closed = True
+
+    def _refresh(self) -> int:
+        now = self._context.clock.monotonic()
+        grace_s = self.manifest.gc.grace_ms / 1000
+        if now - self._seen_at >= grace_s / 2:
+            self._look_at_head()
+        try:
+            self._replay(self._tail)
+        except DamagedError:
+            self._look_at_head()  # repair may have given up what is damaged
+            self._replay(self._tail)
+        self._seen_at = now
+        if self._is_long():
+            self._follow()
+        return self.lsn
+
+    def _replay(self, tail: Tail) -> None:
+        for entry in self._log.read(tail.fold):
+            attached = tuple(ref for record in entry.log.records for ref in record.segments)
+            if attached and entry.is_valid and tail is self._tail:
+                self._state = self._build(self.manifest, tail, attached)
+            tail.replay(entry)
+
+    def _tail_behind(self, manifest: Manifest) -> Tail:
+        if manifest.wal_floor >= self.manifest.wal_floor:
+            return super()._tail_behind(manifest)
+        # Repair went back to an older generation: what was folded since is in the log only.
+        tail = Tail(manifest)
+        self._replay(tail)
+        if tail.lsn < self.lsn:
+            raise UnavailableError(
+                f"namespace {self.namespace!r} was repaired, and what this reader has seen up to LSN "
+                f"{self.lsn} is there only up to {tail.lsn}: open it again"
+            )
+        return tail
+
+    def _adopt(self, head: Head) -> None:
+        if head.manifest.generation > self.manifest.generation:
+            self._stand_on(head.manifest)
+            self._slots_at_manifest = self._tail.log_slots
+
+    def _look_at_head(self) -> None:
+        head = self._chain.load()
+        if head is None:
+            raise UnavailableError(f"namespace {self.namespace!r} has no manifest any more")
+        self._adopt(head)
+
+    def _is_long(self) -> bool:
+        """Return whether the log has grown so much that its writer may have folded it."""
+        settings, tail = self._context.settings, self._tail
+        return (
+            tail.memtable.nbytes >= settings.flush_threshold_bytes
+            or tail.log_slots - self._slots_at_manifest >= settings.flush_threshold_slots // 4
+        )
+
+    def _follow(self) -> None:
+        self._adopt(self._chain.follow())
+        self._slots_at_manifest = self._tail.log_slots

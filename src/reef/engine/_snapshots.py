@@ -1,0 +1,77 @@
+"""Snapshots: a version that stays readable, whatever is compacted or collected meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+from reef.engine._context import Context
+from reef.engine._view import ReadState, View
+from reef.errors import NotFoundError, RetentionError
+from reef.format import Snapshot
+from reef.manifest import Head, ManifestChain, create_snapshot, release_snapshot, renew
+from reef.types import new_ulid
+
+_ATTEMPTS = 5
+
+
+class SnapshotView(View):
+    """A view that a snapshot holds. Release it when done; as a context manager it does so itself."""
+
+    def __init__(
+        self,
+        chain: ManifestChain,
+        snapshot: Snapshot,
+        state: Callable[[], ReadState],
+        reload: Callable[[], None],
+    ) -> None:
+        super().__init__(snapshot.lsn, state, reload, is_retained=True)
+        self._chain = chain
+        self.snapshot = snapshot
+
+    @property
+    def id(self) -> str:
+        """Its name, by which other processes find it."""
+        return self.snapshot.id
+
+    def renew(self, ttl_s: float | None) -> None:
+        """Make it last `ttl_s` seconds from now, or for good. Raises NotFoundError if it is gone."""
+        _, self.snapshot = renew(self._chain, id=self.id, ttl_s=ttl_s)
+
+    def release(self) -> None:
+        """Let it go; what only it could see may be collected. Once is enough, twice is fine."""
+        with suppress(NotFoundError):
+            release(self._chain, self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def take_snapshot(
+    context: Context,
+    chain: ManifestChain,
+    newest_lsn: Callable[[], int],
+    ttl_s: float | None,
+    *,
+    id: str | None = None,
+) -> tuple[Head, Snapshot]:
+    """Publish a snapshot of the newest version."""
+    name = id or new_ulid(context.clock, context.rng)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return create_snapshot(chain, id=name, lsn=newest_lsn(), ttl_s=ttl_s)
+        except RetentionError:
+            # A compaction raised the floor above what this handle had seen: it has to look again.
+            if attempt == _ATTEMPTS:
+                raise
+            chain.load()
+    raise AssertionError
+
+
+def release(chain: ManifestChain, id: str) -> Head:
+    """Remove a snapshot. Raises NotFoundError."""
+    return chain.publish(lambda head: None if head is None else release_snapshot(head.manifest, id))

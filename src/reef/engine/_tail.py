@@ -1,0 +1,92 @@
+"""The unfolded log in memory: what recovery replays, and what every commit adds to.
+
+Writers and readers hold one each. It knows how far the log is decided (`fold`), which versions lie
+in it (`memtable`, and segments attached by it), how long it is, and the newest version that may be
+shown (`lsn`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from reef.engine._memtable import Memtable
+from reef.errors import InvariantError
+from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, decode_schema
+from reef.log import ChainPoint, LogEntry, LogFold
+
+
+class _Slot(NamedTuple):
+    number: int
+    size: int
+
+
+class Tail:
+    """The log from a manifest's `wal_floor` on. Not safe among threads: its handle's lock guards it."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.fold = LogFold.of(manifest)
+        self.memtable = Memtable()
+        self.attached: tuple[SegmentRef, ...] = ()
+        self.schema: pa.Schema | None = None
+        """The columns of the newest rows, if anybody has said."""
+        if manifest.schema:
+            self.schema = decode_schema(pa.py_buffer(manifest.schema), "", 0)
+        self.lsn = manifest.last_applied_lsn
+        self.skipped: tuple[SkippedSlot, ...] = manifest.skipped_slots
+        self._slots: deque[_Slot] = deque()
+        self.log_bytes = 0
+
+    @property
+    def log_slots(self) -> int:
+        """How many decided slots are not folded yet."""
+        return len(self._slots)
+
+    def replay(self, entry: LogEntry) -> None:
+        """Take in a decided log object: its rows, if it is valid."""
+        self._note(entry.slot, entry.size)
+        if not entry.is_valid:
+            return
+        for record in entry.log.records:
+            if record.batch is not None:
+                self.memtable.apply(record.lsn, record.batch)
+            self.attached += record.segments
+            self.skipped += record.skipped
+            if record.schema is not None:
+                self.schema = record.schema
+        if entry.log.kind is not LogKind.FENCE:
+            self._rise(entry.log.lsn_last)
+
+    def committed(self, point: ChainPoint, size: int, lsn: int) -> None:
+        """Take note that a log object, whose rows are in the memtable already, is durable."""
+        if point.slot != self.fold.next_slot:
+            raise InvariantError(f"slot {point.slot} became durable before {self.fold.next_slot}")
+        self.fold = LogFold(point, point.slot + 1, self.skipped)
+        self._note(point.slot, size)
+        self._rise(lsn)
+
+    def folded(self, manifest: Manifest) -> None:
+        """Let go of what `manifest` has in its segments.
+
+        The memtable is a new one then: whoever reads from the old one goes on undisturbed.
+        """
+        while self._slots and self._slots[0].number < manifest.wal_floor:
+            self.log_bytes -= self._slots.popleft().size
+        self.memtable = self.memtable.without_through(manifest.last_applied_lsn)
+        self.attached = tuple(
+            ref for ref in self.attached if ref.lsn_max > manifest.last_applied_lsn
+        )
+        skipped = {*self.skipped, *manifest.skipped_slots}
+        self.skipped = tuple(skip for skip in skipped if skip.slot >= manifest.wal_floor)
+        self.fold.give_up(self.skipped)
+
+    def _note(self, slot: int, size: int) -> None:
+        self._slots.append(_Slot(slot, size))
+        self.log_bytes += size
+
+    def _rise(self, lsn: int) -> None:
+        if lsn <= self.lsn:
+            raise InvariantError(f"version {lsn} after version {self.lsn}")
+        self.lsn = lsn

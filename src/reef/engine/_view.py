@@ -1,0 +1,190 @@
+"""What a namespace holds at one version: reads, all of one kind, whoever serves them.
+
+A read takes the newest version of a key at or below the view's LSN from the memtable and the
+segments. Nothing that a view can see changes under it. If a segment is gone, because it was
+compacted away and collected, the view is built anew from the manifest's head at the same LSN, and
+goes on where it was; if that is not possible, `SnapshotExpiredError` says so. A missing object is
+never "no such key".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from reef.errors import InvalidInputError, NotFoundError, RetentionError, SnapshotExpiredError
+from reef.format import KEY, Manifest
+from reef.segment import (
+    Found,
+    RowSource,
+    SegmentReader,
+    SegmentSource,
+    lookup,
+    lookup_many,
+    merge,
+)
+from reef.types import KEY_BYTES_MAX
+
+_T = TypeVar("_T")
+_RELOADS_MAX = 3
+_WARM_SEGMENTS_MAX = 64
+
+
+class ReadState:
+    """Where the rows of a namespace are, as of one manifest."""
+
+    def __init__(
+        self, manifest: Manifest, sources: tuple[RowSource, ...], segments: SegmentReader
+    ) -> None:
+        """`sources` are in descending order of their newest version, a memtable first."""
+        self.manifest = manifest
+        self.sources = sources
+        self.is_warm = False
+        self._segments = segments
+
+    def warm(self, low: bytes, high: bytes | None) -> None:
+        """Bring the tails that a read of these keys may need into memory, side by side.
+
+        Once is enough: whoever reads other keys later finds most of them there.
+        """
+        refs = [
+            source.ref
+            for source in self.sources
+            if isinstance(source, SegmentSource)
+            and source.key_max >= low
+            and (high is None or source.key_min <= high)
+        ]
+        if len(refs) > 1:
+            self._segments.prefetch_tails(refs[:_WARM_SEGMENTS_MAX])
+        self.is_warm = True
+
+
+class View:
+    """The rows of a namespace at one LSN."""
+
+    def __init__(
+        self,
+        lsn: int,
+        state: Callable[[], ReadState],
+        reload: Callable[[], None],
+        *,
+        is_retained: bool = False,
+    ) -> None:
+        """`state` gives where rows are now; `reload` looks for a newer manifest.
+
+        `is_retained`: a snapshot holds the LSN, so that the retention floor does not matter.
+        """
+        self.lsn = lsn
+        self._state = state
+        self._reload = reload
+        self._is_retained = is_retained
+        self._check(state())
+
+    def get(self, key: bytes) -> Found | None:
+        """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
+        found = self._retried(lambda sources: lookup(sources, key, self.lsn))
+        return None if found is None or found.tombstone else found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[Found | None]:
+        """Return the row of each key, or None."""
+        found = self._retried(lambda sources: lookup_many(sources, keys, self.lsn))
+        return [None if row is None or row.tombstone else row for row in found]
+
+    def scan(
+        self,
+        *,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        prefix: bytes | None = None,
+        reverse: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from `start` up to `end` (exclusive) in order of keys, in bounded memory.
+
+        The columns are `_key`, `_lsn`, then those asked for (None: all).
+        """
+        low, high = key_range(start, end, prefix)
+        reloads = 0
+        while high is None or low < high:
+            try:
+                state = self._checked()
+                if not state.is_warm:
+                    state.warm(low, high)
+                for batch in merge(
+                    state.sources,
+                    start=low,
+                    end=high,
+                    lsn=self.lsn,
+                    columns=columns,
+                    reverse=reverse,
+                ):
+                    yield batch
+                    # Should a segment be gone, this is where the next attempt goes on from.
+                    last = batch.column(KEY)[-1].as_py()
+                    low, high = (low, last) if reverse else (last + b"\0", high)
+                    reloads = 0
+                return
+            except NotFoundError as error:
+                reloads += 1
+                self._look_again(reloads, error)
+
+    def _checked(self) -> ReadState:
+        state = self._state()
+        self._check(state)
+        return state
+
+    def _check(self, state: ReadState) -> None:
+        manifest = state.manifest
+        floor = manifest.retention.floor_lsn
+        if self.lsn >= floor:
+            return
+        if not self._is_retained:
+            raise RetentionError(
+                f"LSN {self.lsn} of namespace {manifest.namespace!r} lies below {floor}, up to which "
+                "old versions are not kept: read at or above it, or take a snapshot in time"
+            )
+        if not any(snapshot.lsn == self.lsn for snapshot in manifest.snapshots):
+            raise SnapshotExpiredError(
+                f"the snapshot of namespace {manifest.namespace!r} at LSN {self.lsn} has expired or "
+                "was released; take a new one"
+            )
+
+    def _retried(self, read: Callable[[Sequence[RowSource]], _T]) -> _T:
+        reloads = 0
+        while True:
+            try:
+                return read(self._checked().sources)
+            except NotFoundError as error:
+                reloads += 1
+                self._look_again(reloads, error)
+
+    def _look_again(self, reloads: int, error: NotFoundError) -> None:
+        if reloads > _RELOADS_MAX:
+            raise SnapshotExpiredError(
+                f"an object that the view at LSN {self.lsn} stands on has been collected ({error}); "
+                "take a new one"
+            ) from error
+        self._reload()
+
+
+def key_range(
+    start: bytes | None, end: bytes | None, prefix: bytes | None
+) -> tuple[bytes, bytes | None]:
+    """Return the least key and the end (exclusive; None is past every key) that are asked for."""
+    for name, key in (("start", start), ("end", end), ("prefix", prefix)):
+        if key is not None and not isinstance(key, bytes | bytearray | memoryview):
+            raise InvalidInputError.of(name, key, f"bytes, at most {KEY_BYTES_MAX} of them")
+    low, high = bytes(start or b""), None if end is None else bytes(end)
+    if prefix:
+        low = max(low, bytes(prefix))
+        above = after_prefix(bytes(prefix))
+        high = above if high is None else high if above is None else min(high, above)
+    return low, high
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """Return the least key above every key that starts with `prefix`, or None if there is none."""
+    short = prefix.rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1]) if short else None

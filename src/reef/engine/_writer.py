@@ -1,0 +1,243 @@
+"""The writer: the one handle of a namespace that commits.
+
+It sends nothing of its own accord: flushes are begun by commits. What it holds in memory is in the
+log, so that losing it at any moment loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from reef.engine._commit import Committer
+from reef.engine._context import Context
+from reef.engine._dedup import Dedup
+from reef.engine._flush import plan_flush, publish_flush, write_flush
+from reef.engine._group import WriteRequest
+from reef.engine._handle import Handle
+from reef.engine._receipt import Receipt
+from reef.engine._tail import Tail
+from reef.errors import (
+    FencedError,
+    NotFoundError,
+    NotWrittenError,
+    ReefError,
+    UnavailableError,
+)
+from reef.format import KEY, Manifest
+from reef.manifest import Head, ManifestChain, StalePlanError
+from reef.segment import Found, lookup_many
+from reef.types import LSN_MAX
+
+_FLUSH_PAUSE_S = 1.0  # after a flush that failed
+_PLANS_MAX = 10
+
+_log = logging.getLogger("reef")
+
+
+class Writer(Handle):
+    """An open namespace that can be written. Threads may share it."""
+
+    def __init__(
+        self,
+        context: Context,
+        namespace: str,
+        chain: ManifestChain,
+        head: Head,
+        tail: Tail,
+        *,
+        writer_id: bytes,
+        dedup: Dedup,
+    ) -> None:
+        super().__init__(context, namespace, chain, head, tail)
+        manifest = head.manifest
+        self.epoch = manifest.writer_epoch
+        self._dedup = dedup
+        self._committer = Committer(
+            context,
+            namespace,
+            epoch=self.epoch,
+            writer_id=writer_id,
+            parallel=context.settings.max_parallel_writes or manifest.max_parallel_writes,
+            takes_lsns=manifest.lsn_policy == "caller",
+            tail=tail,
+            dedup=dedup,
+            reader=self._log,
+            is_collected=lambda slot: is_collected(context.chain(namespace), slot),
+            relieve=self._begin_flush,
+        )
+        self._cond = self._committer.cond
+        self._is_flushing = False
+        self._flush_failure: ReefError | None = None
+        self._flush_not_before = 0.0
+        self._flushed_at = context.clock.monotonic()
+
+    def write(self, request: WriteRequest) -> Receipt:
+        """Make one batch durable and return its receipt; see `Committer.commit` for what it raises."""
+        self.check_open()
+        while True:
+            if request.condition is not None:
+                self._prefetch(request.batch.column(KEY).to_pylist())
+            try:
+                receipt = self._committer.commit(request, self._lookup)
+                break
+            except NotFoundError:
+                self.reload()  # a segment was compacted away; nothing was written
+        if self._is_flush_due():
+            with self._cond:
+                self._begin_flush()
+        return receipt
+
+    def flush(self) -> None:
+        """Fold what is committed into a level-0 segment, so that the log need not be replayed.
+
+        Raises FencedError, OutcomeUnknownError, UnavailableError; nothing committed is lost by it.
+        """
+        self.check_open()
+        self._committer.outbox.settle_unknown()
+        with self._cond:
+            while self._is_flushing:
+                self._cond.wait()
+            self._is_flushing = True
+        self._flush()
+
+    def close(self) -> None:
+        """Wait for what is on its way and let go. What is committed stays in the log, to be replayed."""
+        self._is_closed = True
+        self._committer.close()
+        with self._cond:
+            while self._is_flushing:
+                self._cond.wait()
+
+    @property
+    def failure(self) -> ReefError | None:
+        """What ended this writer for good, if anything has."""
+        return self._committer.outbox.failure
+
+    def reload(self) -> None:
+        head = self._chain.load()
+        if head is not None:
+            self.adopt(head)
+
+    def adopt(self, head: Head) -> None:
+        with self._cond:
+            if head.manifest.generation <= self.manifest.generation:
+                return
+            if head.manifest.writer_epoch > self.epoch:
+                self._committer.outbox.step_down(
+                    FencedError(
+                        f"namespace {self.namespace!r} was taken over by a writer of epoch "
+                        f"{head.manifest.writer_epoch} (this one's is {self.epoch}): open it again "
+                        "to go on"
+                    )
+                )
+                return  # what it has read so far it goes on showing, and nothing newer
+            self._stand_on(head.manifest)
+            self._cond.notify_all()  # there may be room again
+
+    def _tail_behind(self, manifest: Manifest) -> Tail:
+        # Never another tail: the committer goes on with this one. A job may have folded what is
+        # durable and not answered yet; the answers take the tail up to there.
+        self._tail.folded(manifest)
+        return self._tail
+
+    def _prefetch(self, keys: Sequence[bytes]) -> None:
+        """Bring what a condition needs into memory, before everyone else has to wait for it."""
+        try:
+            self.view().get_many(keys)
+        except UnavailableError as error:
+            raise NotWrittenError(
+                f"the condition could not be evaluated ({error}); nothing was written: retry"
+            ) from error
+
+    def _lookup(self, keys: Sequence[bytes]) -> Sequence[Found | None]:
+        """Return the newest version of each key, what is on its way included. Lock held."""
+        return lookup_many(self._state.sources, keys, LSN_MAX)
+
+    def _is_flush_due(self) -> bool:
+        settings, tail = self._context.settings, self._tail
+        if self._is_flushing:
+            return False
+        if (
+            tail.log_slots >= settings.flush_threshold_slots
+            or tail.memtable.nbytes >= settings.flush_threshold_bytes
+        ):
+            return True
+        age = self._context.clock.monotonic() - self._flushed_at
+        return bool(settings.flush_interval) and age >= settings.flush_interval
+
+    def _begin_flush(self) -> ReefError | None:
+        """Flush in the background, unless that is under way, in vain, or has just failed. Lock held.
+
+        Returns why the last one failed, if it did.
+        """
+        now = self._context.clock.monotonic()
+        is_idle = self._tail.fold.next_slot <= self.manifest.wal_floor
+        if self._is_flushing or self._is_closed or is_idle or now < self._flush_not_before:
+            return self._flush_failure
+        self._is_flushing = True
+        try:
+            self._context.threads.start(self._flush_behind, name=f"reef-flush-{self.namespace}")
+        except RuntimeError as error:  # no more threads: what was committed is committed
+            _log.warning("no thread to flush namespace %r: %s", self.namespace, error)
+            self._is_flushing = False
+            self._flush_not_before = now + _FLUSH_PAUSE_S
+        return self._flush_failure
+
+    def _flush_behind(self) -> None:
+        try:
+            self._flush()
+        except ReefError as error:
+            _log.warning("flushing namespace %r failed: %s", self.namespace, error)
+
+    def _flush(self) -> None:
+        """Run one flush; `_is_flushing` is set by whoever calls, and reset here."""
+        clock = self._context.clock
+        started = clock.monotonic()
+        not_before = started + _FLUSH_PAUSE_S
+        failure: ReefError | None = None
+        try:
+            if self._fold():
+                self._context.metrics.count("reef_flushes_total")
+                self._context.metrics.observe("reef_flush_seconds", clock.monotonic() - started)
+            not_before = 0.0
+        except FencedError as error:
+            failure = error
+            with self._cond:
+                self._committer.outbox.step_down(error)
+            raise
+        except ReefError as error:
+            failure = error
+            raise
+        finally:
+            with self._cond:
+                self._is_flushing = False
+                self._flush_failure = failure
+                self._flush_not_before = not_before
+                self._flushed_at = started
+                self._cond.notify_all()
+
+    def _fold(self) -> bool:
+        """Fold what is durable; return whether there was anything."""
+        for _ in range(_PLANS_MAX):
+            with self._cond:
+                now_us = self._context.clock.now_us()
+                plan = plan_flush(self.manifest, self._tail, self._dedup, now_us)
+            if plan is None:
+                return False
+            written = write_flush(self._context, self.namespace, self.epoch, plan)
+            try:
+                self.adopt(publish_flush(self._chain, self.epoch, plan, written))
+                return True
+            except StalePlanError:
+                self.reload()  # somebody else has folded: that part is dropped from memory
+        raise UnavailableError(
+            f"the log of namespace {self.namespace!r} was folded by somebody else {_PLANS_MAX} times "
+            "while it was flushed: retry"
+        )
+
+
+def is_collected(chain: ManifestChain, slot: int) -> bool:
+    """Return whether a log slot lies below what garbage collection may have deleted."""
+    head = chain.load()
+    return head is not None and slot < head.manifest.gc.boundary.slot

@@ -1,0 +1,215 @@
+"""Garbage collection: what nothing needs any more is deleted, in two phases.
+
+1. List the namespace, load its head, plan.               crash: nothing happened
+2. Publish the manifest that takes expired snapshots out  crash: the next run finds the boundary
+   and moves the boundary up to where things will go.            raised, and deletes
+3. Delete, manifests first.                               crash: the next run deletes the rest
+4. Publish the manifest without the pending entries       crash: the next run sees that their
+   whose objects are gone.                                        objects are gone
+5. Sweep what unfinished writes have left.
+
+Invariants:
+
+- Nothing is deleted that a retained generation names or reads, whoever publishes meanwhile: what may
+  go cannot be named again by anybody (see `_judge`).
+- Put-if-absent forgets deleted names. So the boundary is published before the first delete, and
+  fences stay: a writer that slept through a collection meets its fence, and whoever created something
+  below the boundary learns from the head that it does not count.
+- Time is the store's. What is published rests on the Last-Modified of generations: where this
+  machine's clock promises more than those prove, a generation is published first to learn the time.
+- Nothing outside the namespace's own prefix is deleted. Deletes are idempotent, and two collections
+  at once do no harm.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from reef.clock import Clock
+from reef.errors import InvariantError, ReefError
+from reef.format import Manifest
+from reef.gc._judge import DAY_US
+from reef.gc._model import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
+from reef.gc._names import FOLDERS, folder
+from reef.gc._plan import Planner
+from reef.gc._side_by_side import for_each
+from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots
+from reef.metrics import Metrics
+from reef.settings import Settings
+from reef.store import Store
+from reef.threads import SystemThreads, Threads
+
+# Manifests first: whoever can still load one should find what it names.
+_ORDER: tuple[Kind, ...] = ("manifest", "log", "segment", "dedup", "other")
+
+
+def collect(
+    chain: ManifestChain,
+    store: Store,
+    *,
+    settings: Settings,
+    clock: Clock,
+    apply: bool = False,
+    progress: Progress | None = None,
+    metrics: Metrics | None = None,
+    threads: Threads | None = None,
+    sweep: bool = True,
+) -> CollectionReport:
+    """Delete what nothing needs any more; without `apply`, write nothing and tell what would go.
+
+    Raises NotFoundError if there is no such namespace, UnavailableError, OutcomeUnknownError,
+    CorruptError. Whatever it raises, calling it again goes on where it ended.
+    """
+    collector = _Collector(chain, store, settings, clock, metrics, threads or SystemThreads())
+    return collector.run(apply=apply, progress=progress, sweep=sweep)
+
+
+class _Collector:
+    """One run."""
+
+    def __init__(
+        self,
+        chain: ManifestChain,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        metrics: Metrics | None,
+        threads: Threads,
+    ) -> None:
+        self._chain = chain
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._threads = threads
+        self._planner = Planner(chain, store, settings=settings, threads=threads)
+        self._published: list[int] = []
+
+    def run(self, *, apply: bool, progress: Progress | None, sweep: bool) -> CollectionReport:
+        head = self._planner.head
+        hoped = self._planner.plan(head, max(self._clock.now_us(), self._proven_us(head)))
+        if not apply or head.damaged:
+            return CollectionReport(plan=hoped, applied=False, problems=hoped.problems)
+        plan = hoped if hoped.is_idle else self._publish(head, hoped)
+        deletion = _Deletion(self._store, plan, self._metrics, progress)
+        for kind in _ORDER:
+            if plan.count(kind):
+                for_each(
+                    plan.objects(kind),
+                    deletion.delete,
+                    width=min(self._store.concurrency, plan.count(kind)),
+                    threads=self._threads,
+                )
+        self._forget_deleted(plan)
+        swept, failure = self._sweep(plan) if sweep else ((), ())
+        return CollectionReport(
+            plan=plan,
+            applied=True,
+            deleted=deletion.tallies.lines(),
+            published=tuple(self._published),
+            swept=swept,
+            problems=(*plan.problems, *failure),
+        )
+
+    def _publish(self, head: Head, hoped: CollectionPlan) -> CollectionPlan:
+        """Publish what has to be known before anything goes; return what may go then."""
+        proven_us = self._proven_us(head)
+        if self._planner.plan(head, proven_us).outcome != hoped.outcome:
+            _, learned = self._publish_at(proven_us, is_needed=True)
+            proven_us = learned.published_at_us
+        return self._publish_at(proven_us)[0]
+
+    def _publish_at(self, now_us: int, *, is_needed: bool = False) -> tuple[CollectionPlan, Head]:
+        """Publish what a plan for `now_us` asks for, on whatever the head is; return that plan."""
+        plans: list[CollectionPlan] = []
+
+        def planned(head: Head | None) -> Manifest | None:
+            if head is None:
+                raise InvariantError("a namespace that was listed has no manifest")
+            plan = self._planner.plan(head, now_us)
+            plans.append(plan)
+            if not (plan.needs_publish or is_needed):
+                return None
+            manifest = expire_snapshots(head.manifest, now_us)
+            return advance_boundary(manifest, plan.boundary, deleted=plan.settled)
+
+        head = self._publish_noted(planned)
+        return plans[-1], head
+
+    def _publish_noted(self, change: Callable[[Head | None], Manifest | None]) -> Head:
+        wanted: list[Manifest | None] = []
+
+        def noted(head: Head | None) -> Manifest | None:
+            wanted.append(change(head))
+            return wanted[-1]
+
+        head = self._chain.publish(noted)
+        if wanted[-1] is not None:
+            self._published.append(head.generation)
+        return head
+
+    def _forget_deleted(self, plan: CollectionPlan) -> None:
+        """Take the objects that are gone out of `gc.pending`."""
+        gone = {doomed.key for doomed in plan.doomed}
+
+        def forgotten(head: Head | None) -> Manifest | None:
+            if head is None:
+                raise InvariantError("a namespace that was collected has no manifest")
+            manifest = head.manifest
+            if not any(waiting.key in gone for waiting in manifest.gc.pending):
+                return None
+            return advance_boundary(manifest, manifest.gc.boundary, deleted=gone)
+
+        if gone:
+            self._publish_noted(forgotten)
+
+    def _sweep(self, plan: CollectionPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Discard what unfinished writes have left in the whole bucket: other namespaces' as well.
+
+        So nothing that is younger than a day. A store that cannot do it does not stop anybody.
+        """
+        before_us = min(plan.now_us, self._proven_us(self._planner.head))
+        before_us -= max(plan.grace_us, DAY_US)
+        try:
+            return tuple(self._store.sweep(before_us)), ()
+        except ReefError as error:
+            return (), (f"what unfinished writes have left was not swept: {error}",)
+
+    def _proven_us(self, head: Head) -> int:
+        """Return the latest time that the store's clock is known to have reached."""
+        return max(head.published_at_us, self._chain.now_us or 0)
+
+
+class _Deletion:
+    """Deletes, counts and tells. Safe among threads."""
+
+    def __init__(
+        self, store: Store, plan: CollectionPlan, metrics: Metrics | None, progress: Progress | None
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._metrics = metrics
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._prefixes = tuple(folder(plan.namespace, name) for name in FOLDERS)
+        self._counts = dict.fromkeys(_ORDER, 0)
+        self.tallies = Tallies()
+
+    def delete(self, doomed: Doomed) -> None:
+        """Delete one object. Raises UnavailableError."""
+        if not doomed.key.startswith(self._prefixes):
+            raise InvariantError(
+                f"collecting namespace {self._plan.namespace!r} would delete {doomed.key!r}, which "
+                "is not its own; nothing more was deleted"
+            )
+        self._store.delete(doomed.key)
+        if self._metrics is not None:
+            self._metrics.count("reef_gc_deleted_total", kind=doomed.kind)
+            self._metrics.count("reef_gc_deleted_bytes_total", doomed.size, kind=doomed.kind)
+        with self._lock:
+            self.tallies.add(doomed.kind, True, doomed.reason, doomed.size)
+            self._counts[doomed.kind] += 1
+            if self._progress is not None:
+                self._progress(
+                    doomed.kind, self._counts[doomed.kind], self._plan.count(doomed.kind)
+                )

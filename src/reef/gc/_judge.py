@@ -1,0 +1,220 @@
+"""Which objects may go: the rules, one function for each kind of object.
+
+Two things protect what is not named by any retained generation, and age alone is never one of them:
+
+- A segment was *replaced*: `gc.pending` says since when. It can never be named again.
+- A segment that was never named is an *orphan* only if whoever wrote it cannot publish any more. Its
+  id says who: an intent that does not stand any more, or a writer's epoch that is over. The open
+  writer's own leftovers wait until the next one opens.
+- A dedup window that was never named can be published only with a fold that goes beyond its last
+  commit. Once the head's segments reflect that commit, it cannot.
+- What the log attaches is as good as named, although no manifest names it until it is folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from reef.errors import DamagedError, NotFoundError, UnreadableError
+from reef.format import Boundary, Manifest, decode_dedup, dedup_key, manifest_key, segment_key
+from reef.gc._model import Doomed, DoomedSlots, Kind, Reason, Tallies
+from reef.gc._names import epoch_of, owner_of
+from reef.gc._retained import Holding
+from reef.gc._survey import Survey
+from reef.manifest import Generation
+from reef.store import ObjectMeta, Store
+
+DAY_US = 86_400_000_000
+
+_GOES = frozenset(
+    {Reason.SUPERSEDED, Reason.REPLACED, Reason.ORPHAN, Reason.FOLDED, Reason.UNKNOWN}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What is decided on."""
+
+    manifest: Manifest
+    """The head, without the snapshots that have expired."""
+    boundary: Boundary
+    slot_limit: int
+    """Log objects go below this slot only: the boundary's, or an earlier one."""
+    needed_from: int
+    """The first slot that a retained generation reads."""
+    pitr_since_us: int | None
+    """Log objects written since then stay."""
+    listed: Mapping[int, Generation]
+    stood_upon: Mapping[int, str]
+    """Generations that stay below the boundary too, and for whom."""
+    recent_from: int
+    """From this generation on they have to stay. Below, and above the boundary, they just do."""
+    holdings: list[Holding]
+    unreadable: list[int]
+    """Retained generations of which nobody knows what they hold."""
+    now_us: int
+    grace_us: int
+    attached: Callable[[], tuple[Set[str], bool]]
+    """The segments that the log attaches, and whether all of it could be read."""
+
+    @property
+    def since_us(self) -> int:
+        return self.now_us - self.grace_us
+
+
+@dataclass
+class Judgement:
+    """What was decided so far."""
+
+    tallies: Tallies
+    doomed: list[Doomed] = field(default_factory=list)
+    slots: DoomedSlots = field(default_factory=DoomedSlots)
+
+    def add(self, kind: Kind, reason: Reason, key: str, size: int) -> None:
+        goes = reason in _GOES
+        self.tallies.add(kind, goes, reason, size)
+        if goes:
+            self.doomed.append(Doomed(kind, key, size, reason))
+
+
+def judge_manifests(ground: Ground, judgement: Judgement) -> None:
+    """A generation below the boundary goes, unless something stands on it."""
+    for number, found in ground.listed.items():
+        if number >= ground.recent_from or number in ground.stood_upon:
+            reason = Reason.RETAINED
+        elif number >= ground.boundary.generation:
+            reason = Reason.FEW
+        else:
+            reason = Reason.SUPERSEDED
+        key = manifest_key(ground.manifest.namespace, number)
+        judgement.add("manifest", reason, key, found.size)
+
+
+def judge_slots(ground: Ground, survey: Survey, judgement: Judgement) -> None:
+    """A log object goes that no retained generation reads, unless it is a fence, or time travel's."""
+    slots = survey.slots
+    since_us = ground.pitr_since_us
+    for index, (slot, size) in enumerate(zip(slots.slots, slots.sizes, strict=True)):
+        if slot >= ground.slot_limit:
+            reason = _kept_log(ground, slot)
+        elif since_us is not None and slots.modified_us[index] >= since_us:
+            reason = Reason.PITR
+        elif slots.is_fence(index):
+            reason = Reason.FENCE
+        elif slots.is_damaged(index):
+            reason = Reason.DAMAGED
+        elif slots.is_data(index):
+            reason = Reason.FOLDED
+            judgement.slots.add(slot, size)
+        else:
+            continue  # it has gone meanwhile
+        judgement.tallies.add("log", reason is Reason.FOLDED, reason, size)
+
+
+def judge_segments(ground: Ground, survey: Survey, judgement: Judgement) -> None:
+    """A segment goes that no retained generation names, and that nobody can come to name.
+
+    Where the log is kept for those who read it from a point in the past, what it attaches has to
+    stay even if compaction has replaced it since.
+    """
+    keeps_log = ground.pitr_since_us is not None
+    named = _union(holding.segments for holding in ground.holdings)
+    pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
+    for id, meta in survey.segments.items():
+        key = segment_key(survey.namespace, id)
+        reason = _unnamed(ground, key, id in named, pending)
+        if reason is None:
+            reason = _orphan(ground, id, meta)
+        may_be_attached = reason is Reason.ORPHAN or (reason is Reason.REPLACED and keeps_log)
+        if may_be_attached:
+            attached, is_whole = ground.attached()
+            if id in attached:
+                reason = Reason.ATTACHED
+            elif not is_whole:
+                reason = Reason.MAY_BE_ATTACHED
+        judgement.add("segment", reason, key, meta.size)
+
+
+def judge_windows(ground: Ground, survey: Survey, judgement: Judgement, store: Store) -> None:
+    """A dedup window goes that no retained generation names, and that no fold can come to name."""
+    named = _union(holding.windows for holding in ground.holdings)
+    pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
+    for id, meta in survey.windows.items():
+        key = dedup_key(survey.namespace, id)
+        reason = _unnamed(ground, key, id in named, pending)
+        if reason is None:
+            reason = _window(ground, key, meta, store)
+        if reason is not None:
+            judgement.add("dedup", reason, key, meta.size)
+
+
+def judge_strangers(ground: Ground, survey: Survey, judgement: Judgement) -> None:
+    """A file of no known name goes when it is older than a day."""
+    since_us = ground.now_us - max(DAY_US, ground.grace_us)
+    for meta in survey.strangers:
+        reason = Reason.UNKNOWN if meta.last_modified_us < since_us else Reason.YOUNG
+        judgement.add("other", reason, meta.key, meta.size)
+
+
+def _kept_log(ground: Ground, slot: int) -> Reason:
+    if ground.unreadable:
+        return Reason.UNREADABLE
+    return Reason.LOG if slot >= ground.needed_from else Reason.PITR
+
+
+def _unnamed(ground: Ground, key: str, is_named: bool, pending: Mapping[str, int]) -> Reason | None:
+    """Return what becomes of an object that the head does not name; None if it never was named."""
+    if is_named:
+        return Reason.NAMED
+    if ground.unreadable:
+        return Reason.UNREADABLE
+    since = pending.get(key)
+    if since is None:
+        return None
+    return Reason.REPLACED if _is_old(ground, since) else Reason.GRACE
+
+
+def _is_old(ground: Ground, generation: int) -> bool:
+    """Return whether a generation was published before the grace period."""
+    found = ground.listed.get(generation)
+    if found is not None:
+        return found.published_at_us < ground.since_us
+    # It has been collected. Not there and yet not below the boundary is something else.
+    return generation < ground.manifest.gc.boundary.generation
+
+
+def _orphan(ground: Ground, id: str, meta: ObjectMeta) -> Reason:
+    owner = owner_of(id)
+    epoch = epoch_of(owner)
+    if not owner:
+        return Reason.OWNERLESS
+    if any(intent.id == owner for intent in ground.manifest.intents):
+        return Reason.INTENT
+    if epoch is not None and epoch >= ground.manifest.writer_epoch:
+        return Reason.EPOCH
+    return Reason.ORPHAN if meta.last_modified_us < ground.since_us else Reason.GRACE
+
+
+def _window(ground: Ground, key: str, meta: ObjectMeta, store: Store) -> Reason | None:
+    """Return what becomes of a window that was never named; None if it has gone meanwhile."""
+    if meta.last_modified_us >= ground.since_us:
+        return Reason.GRACE
+    try:
+        last_lsn = _last_lsn(store, key)
+    except NotFoundError:
+        return None
+    except UnreadableError:
+        return Reason.DAMAGED
+    return Reason.ORPHAN if last_lsn <= ground.manifest.last_applied_lsn else Reason.WINDOW
+
+
+def _last_lsn(store: Store, key: str) -> int:
+    try:
+        return decode_dedup(store.get(key), key=key).last_lsn
+    except DamagedError:
+        return decode_dedup(store.get(key), key=key).last_lsn
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*sets)

@@ -1,0 +1,175 @@
+"""What a collection would do, or has done, and why."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from reef.format import Boundary, log_key
+
+Kind = Literal["manifest", "log", "segment", "dedup", "other", "quarantine"]
+"""What an object is; "other" has a name that nothing of Reef's has."""
+
+Progress = Callable[[Kind, int, int], None]
+"""Told after each delete: the kind, how many of it are deleted, and how many are to be."""
+
+
+class Reason(StrEnum):
+    """Why an object stays, or why it may go."""
+
+    # It stays.
+    RETAINED = "a retained generation"
+    FEW = "so few that the generation which lets them go would take their place"
+    NAMED = "named by a retained generation"
+    UNREADABLE = "a retained generation that may need it cannot be read"
+    GRACE = "nothing names it, and the grace period is not over"
+    INTENT = "its job may still publish it: the intent stands"
+    EPOCH = "the open writer may still publish it"
+    OWNERLESS = "nothing names it, and its id does not say who might publish it"
+    WINDOW = "a flush may still publish it: the log is not folded that far"
+    ATTACHED = "the log attaches it"
+    MAY_BE_ATTACHED = "a log object that may attach it cannot be read"
+    FENCE = "a fence, which keeps its slot from older writers for ever"
+    LOG = "a retained generation goes on from the log here, or further below"
+    PITR = "within the window of time travel"
+    DAMAGED = "it cannot be read: see `reef verify`"
+    YOUNG = "of no known name, and younger than a day"
+    QUARANTINED = "moved aside by repair"
+    # It may go.
+    SUPERSEDED = "no snapshot or branch stands on it, and newer generations are retained"
+    REPLACED = "no retained generation names it any more"
+    ORPHAN = "nothing names it, and whoever wrote it cannot publish it any more"
+    FOLDED = "its rows are in segments"
+    UNKNOWN = "of no known name, and older than a day"
+
+
+class Tally(NamedTuple):
+    """How many objects of a kind stay, or go, for one reason."""
+
+    kind: Kind
+    goes: bool
+    reason: Reason
+    objects: int
+    bytes: int
+
+
+class Doomed(NamedTuple):
+    """An object that may go."""
+
+    kind: Kind
+    key: str
+    size: int
+    reason: Reason
+
+
+class Retained(NamedTuple):
+    """A generation that stays, and what for."""
+
+    generation: int
+    why: str
+
+
+class Tallies:
+    """Counts objects by kind and reason."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[Kind, bool, Reason], list[int]] = {}
+
+    def add(self, kind: Kind, goes: bool, reason: Reason, size: int, objects: int = 1) -> None:
+        """Count `objects` of `size` bytes together."""
+        count = self._counts.setdefault((kind, goes, reason), [0, 0])
+        count[0] += objects
+        count[1] += size
+
+    def lines(self) -> tuple[Tally, ...]:
+        """Return what was counted, in the order in which it came."""
+        return tuple(Tally(*which, *count) for which, count in self._counts.items() if count[0])
+
+
+class DoomedSlots:
+    """Log slots that may go: there may be a million of them."""
+
+    def __init__(self) -> None:
+        self.slots = array("q")
+        self.sizes = array("q")
+
+    def add(self, slot: int, size: int) -> None:
+        self.slots.append(slot)
+        self.sizes.append(size)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionPlan:
+    """What would go at `now_us`, on one head, and why everything else stays."""
+
+    namespace: str
+    generation: int
+    """The head that it was made on."""
+    now_us: int
+    grace_us: int
+    pitr_us: int | None
+    boundary: Boundary
+    """What is to be published before anything goes."""
+    is_raised: bool
+    """Whether that is another boundary than the head's."""
+    expired: tuple[str, ...] = ()
+    """Snapshots that are taken out first."""
+    settled: tuple[str, ...] = ()
+    """Keys in `gc.pending` whose objects are gone: to be taken out as well."""
+    retained: tuple[Retained, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Damage that holds something back. It is told here, and nothing is changed about it."""
+    doomed: tuple[Doomed, ...] = ()
+    """What may go, without the log objects."""
+    slots: DoomedSlots = field(default_factory=DoomedSlots)
+
+    @property
+    def needs_publish(self) -> bool:
+        """Whether the manifest has to change."""
+        return self.is_raised or bool(self.expired) or bool(self.settled)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.needs_publish or self.doomed or self.slots)
+
+    @property
+    def outcome(self) -> object:
+        """What it comes to: two plans that are equal in this do the same."""
+        going = frozenset(tally for tally in self.tallies if tally.goes)
+        return self.boundary, self.expired, self.settled, going
+
+    def objects(self, kind: Kind | None = None) -> Iterator[Doomed]:
+        """Yield everything that may go, log objects too."""
+        for doomed in self.doomed:
+            if kind in (None, doomed.kind):
+                yield doomed
+        if kind in (None, "log"):
+            for slot, size in zip(self.slots.slots, self.slots.sizes, strict=True):
+                yield Doomed("log", log_key(self.namespace, slot), size, Reason.FOLDED)
+
+    def count(self, kind: Kind) -> int:
+        """Return how many objects of a kind may go."""
+        return sum(tally.objects for tally in self.tallies if tally.goes and tally.kind == kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionReport:
+    """What a collection has done; after a dry run, nothing."""
+
+    plan: CollectionPlan
+    """What was decided, on the head that it was published on."""
+    applied: bool
+    deleted: tuple[Tally, ...] = ()
+    published: tuple[int, ...] = ()
+    """The generations that it wrote."""
+    swept: tuple[str, ...] = ()
+    """What unfinished writes had left, in the whole bucket."""
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,283 @@
+"""Planning a collection: what may go, on one head, at one time.
+
+Nothing is written here. On the same head, a plan for an earlier time lets less go, never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+
+from reef.clock import Clock
+from reef.errors import NotFoundError
+from reef.format import Boundary, Manifest
+from reef.gc._judge import (
+    Ground,
+    Judgement,
+    judge_manifests,
+    judge_segments,
+    judge_slots,
+    judge_strangers,
+    judge_windows,
+)
+from reef.gc._model import CollectionPlan, Retained, Tallies
+from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
+from reef.gc._side_by_side import for_each
+from reef.gc._slots import AttachScan
+from reef.gc._survey import Survey
+from reef.manifest import Generation, Head, ManifestChain, expire_snapshots
+from reef.settings import Settings
+from reef.store import Store
+from reef.threads import SystemThreads, Threads
+
+# One run publishes this many generations at most. As many that have become superfluous are not
+# worth another run, or collecting would never come to rest.
+FEW = 3
+
+
+def plan_collection(
+    chain: ManifestChain,
+    store: Store,
+    *,
+    settings: Settings,
+    clock: Clock,
+    now_us: int | None = None,
+    threads: Threads | None = None,
+) -> CollectionPlan:
+    """Return what a collection at `now_us` (default: now) would delete, and why the rest stays.
+
+    Reads only. Raises NotFoundError if there is no such namespace, CorruptError, UnavailableError.
+    """
+    planner = Planner(chain, store, settings=settings, threads=threads or SystemThreads())
+    if now_us is None:
+        now_us = max(clock.now_us(), planner.head.published_at_us)
+    return planner.plan(planner.head, now_us)
+
+
+class Planner:
+    """Makes plans on what one survey has found."""
+
+    def __init__(
+        self, chain: ManifestChain, store: Store, *, settings: Settings, threads: Threads
+    ) -> None:
+        """List the namespace, then load its head. Raises NotFoundError, UnavailableError."""
+        self._chain = chain
+        self._store = store
+        self._settings = settings
+        self._threads = threads
+        self.survey = Survey(store, _load(chain).manifest)
+        self.head = _load(chain)
+        self._holdings = Holdings(store, self.survey)
+        self._scanned: dict[tuple[int, int], tuple[Set[str], tuple[str, ...]]] = {}
+
+    def plan(self, head: Head, now_us: int) -> CollectionPlan:
+        """Return what may go at `now_us` if the manifest is published first that the plan is for."""
+        if head.damaged:
+            return self._blocked(head, now_us)
+        manifest = expire_snapshots(head.manifest, now_us)
+        listed = {found.number: found for found in self._chain.generations()}
+        # Readers rely on what the manifest says: a shorter setting does not count.
+        grace_us = max(round(self._settings.gc_grace * 1_000_000), manifest.gc.grace_ms * 1000)
+        first = first_recent(
+            manifest,
+            listed,
+            since_us=now_us - grace_us,
+            newest=self._settings.retained_generations,
+        )
+        raised = self._decide(head, manifest, listed, first, grace_us, now_us)
+        if raised.is_raised and _is_worthless(raised, head.manifest, listed):
+            return self._decide(head, manifest, listed, first, grace_us, now_us, is_kept=True)
+        return raised
+
+    def _decide(
+        self,
+        head: Head,
+        manifest: Manifest,
+        listed: Mapping[int, Generation],
+        first: int,
+        grace_us: int,
+        now_us: int,
+        *,
+        is_kept: bool = False,
+    ) -> CollectionPlan:
+        old = head.manifest.gc.boundary
+        stays_from = min(first, old.generation) if is_kept else first
+        stood = stood_upon(manifest)
+        holdings, unreadable = self._holdings.of(
+            {*range(stays_from, manifest.generation + 1), *stood}
+        )
+        pitr_us = self._pitr_us(manifest)
+        needed_from, limit = self._slot_limits(manifest, holdings, unreadable, pitr_us, now_us)
+        raised = Boundary(slot=max(old.slot, limit), generation=max(old.generation, first))
+        boundary = old if is_kept else raised
+        ground = Ground(
+            manifest=manifest,
+            boundary=boundary,
+            slot_limit=min(boundary.slot, limit),
+            needed_from=needed_from,
+            pitr_since_us=None if pitr_us is None else now_us - pitr_us,
+            listed=listed,
+            stood_upon=stood,
+            recent_from=first,
+            holdings=holdings,
+            unreadable=unreadable,
+            now_us=now_us,
+            grace_us=grace_us,
+            attached=lambda: self._attached(manifest, min(boundary.slot, limit)),
+        )
+        judgement = self._judge(ground)
+        return CollectionPlan(
+            namespace=manifest.namespace,
+            generation=manifest.generation,
+            now_us=now_us,
+            grace_us=grace_us,
+            pitr_us=pitr_us,
+            boundary=boundary,
+            is_raised=boundary != old,
+            expired=_expired(head.manifest, manifest),
+            settled=_settled(self.survey.settled, manifest),
+            retained=self._told(manifest, range(stays_from, manifest.generation), first, stood),
+            tallies=judgement.tallies.lines(),
+            problems=self._problems(unreadable, stood),
+            doomed=tuple(judgement.doomed),
+            slots=judgement.slots,
+        )
+
+    def _judge(self, ground: Ground) -> Judgement:
+        slots = self.survey.slots
+        for_each(
+            slots.unread(ground.slot_limit),
+            slots.read,
+            width=self._store.concurrency,
+            threads=self._threads,
+        )
+        tallies = Tallies()
+        for line in self.survey.live.lines():
+            tallies.add(line.kind, line.goes, line.reason, line.bytes, line.objects)
+        judgement = Judgement(tallies)
+        judge_manifests(ground, judgement)
+        judge_slots(ground, self.survey, judgement)
+        judge_segments(ground, self.survey, judgement)
+        judge_windows(ground, self.survey, judgement, self._store)
+        judge_strangers(ground, self.survey, judgement)
+        return judgement
+
+    def _slot_limits(
+        self,
+        manifest: Manifest,
+        holdings: list[Holding],
+        unreadable: Collection[int],
+        pitr_us: int | None,
+        now_us: int,
+    ) -> tuple[int, int]:
+        """Return the first slot that a retained generation needs, and the first that must stay."""
+        old = manifest.gc.boundary.slot
+        if unreadable:
+            return old, old
+        needed_from = min(h.wal_floor for h in holdings)
+        limits = [needed_from, self.survey.wal_floor]
+        if pitr_us is not None:
+            recent = self.survey.slots.first_since(now_us - pitr_us, old)
+            limits += [] if recent is None else [recent]
+        return needed_from, min(limits)
+
+    def _pitr_us(self, manifest: Manifest) -> int | None:
+        window_ms, window_s = manifest.retention.pitr_window_ms, self._settings.pitr_window
+        if window_ms is None and window_s is None:
+            return None
+        return max((window_ms or 0) * 1000, round((window_s or 0) * 1_000_000))
+
+    def _attached(self, manifest: Manifest, slot_first: int) -> tuple[Set[str], bool]:
+        """Return what the log that stays attaches, and whether all of it could be read.
+
+        Looked up after `manifest` was read: an intent ends after its segments are attached.
+        """
+        which = manifest.generation, slot_first
+        if which not in self._scanned:
+            scan = AttachScan(self._store, manifest.namespace, manifest.lsn_policy)
+            passed_over = {skipped.slot for skipped in manifest.skipped_slots}
+            for_each(
+                scan.listed(slot_first, passed_over),
+                scan.look,
+                width=self._store.concurrency,
+                threads=self._threads,
+            )
+            self._scanned[which] = scan.segments, tuple(scan.unreadable)
+        segments, unreadable = self._scanned[which]
+        return segments, not unreadable
+
+    def _told(
+        self, manifest: Manifest, before: range, recent_from: int, stood: dict[int, str]
+    ) -> tuple[Retained, ...]:
+        newest = manifest.generation + 2 - self._settings.retained_generations
+        why = {manifest.generation: "the head"}
+        for number in before:
+            why[number] = (
+                "one of the newest"
+                if number >= newest
+                else "the head not long ago"
+                if number >= recent_from
+                else "superfluous, but not worth a new generation"
+            )
+        for number, names in stood.items():
+            why[number] = f"{why[number]}, {names}" if number in why else names
+        return tuple(Retained(number, why[number]) for number in sorted(why))
+
+    def _problems(self, unreadable: list[int], stood: dict[int, str]) -> tuple[str, ...]:
+        problems = [
+            f"generation {number}, which is retained"
+            + (f" for {stood[number]}" if number in stood else "")
+            + ", is damaged or missing: segments, dedup windows and the log are not collected, "
+            "because it may need them; `reef verify` shows more"
+            for number in unreadable
+        ]
+        for _, keys in self._scanned.values():
+            problems += [f"{key} cannot be read: what it may attach stays" for key in keys]
+        return tuple(dict.fromkeys(problems))
+
+    def _blocked(self, head: Head, now_us: int) -> CollectionPlan:
+        manifest = head.manifest
+        named = ", ".join(map(str, head.damaged))
+        return CollectionPlan(
+            namespace=manifest.namespace,
+            generation=manifest.generation,
+            now_us=now_us,
+            grace_us=manifest.gc.grace_ms * 1000,
+            pitr_us=None,
+            boundary=manifest.gc.boundary,
+            is_raised=False,
+            problems=(
+                f"generation {named} of namespace {manifest.namespace!r} cannot be read: nothing "
+                "is collected until `reef repair` has gone on from there",
+            ),
+        )
+
+
+def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int]) -> bool:
+    """Return whether its boundary frees nothing but as many generations as a run may cost."""
+    if plan.expired or plan.settled:
+        return False
+    old = manifest.gc.boundary
+    if any(slot >= old.slot for slot in plan.slots.slots):
+        return False
+    if any(doomed.kind != "manifest" for doomed in plan.doomed):
+        return False
+    return sum(old.generation <= number < plan.boundary.generation for number in listed) <= FEW
+
+
+def _load(chain: ManifestChain) -> Head:
+    head = chain.load()
+    if head is None:
+        raise NotFoundError(
+            f"there is no namespace {chain.namespace!r}: there is nothing to collect"
+        )
+    return head
+
+
+def _expired(before: Manifest, after: Manifest) -> tuple[str, ...]:
+    standing = {snapshot.id for snapshot in after.snapshots}
+    return tuple(s.id for s in before.snapshots if s.id not in standing)
+
+
+def _settled(keys: Collection[str], manifest: Manifest) -> tuple[str, ...]:
+    waiting = {pending.key for pending in manifest.gc.pending}
+    return tuple(key for key in keys if key in waiting)

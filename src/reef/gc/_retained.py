@@ -1,0 +1,119 @@
+"""Which generations stay, and what they hold.
+
+Retained are: the head and as many before it as asked for, every generation that was the head within
+the grace period, and those that a snapshot or a branch stands on. Readers that loaded one of them, or
+will, find everything that it names, and the log from its `wal_floor` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from reef.errors import DamagedError, NotFoundError, UnreadableError
+from reef.format import Manifest, decode_manifest, manifest_key
+from reef.gc._survey import Survey
+from reef.manifest import Generation
+from reef.store import Store
+
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a retained generation keeps from being collected."""
+
+    generation: int
+    wal_floor: int
+    segments: frozenset[str]
+    """Of the survey's candidates, those that it names."""
+    windows: frozenset[str]
+
+
+class Holdings:
+    """What generations hold, each read once."""
+
+    def __init__(self, store: Store, survey: Survey) -> None:
+        self._store = store
+        self._survey = survey
+        self._known: dict[int, Holding] = {}
+
+    def of(self, numbers: Iterable[int]) -> tuple[list[Holding], list[int]]:
+        """Return what each of the generations holds, and those that cannot be read, or not found.
+
+        Raises UnavailableError.
+        """
+        wanted = sorted(numbers)
+        missing = [number for number in wanted if number not in self._known]
+        for at in range(0, len(missing), _BATCH):
+            self._read(missing[at : at + _BATCH])
+        return (
+            [self._known[number] for number in wanted if number in self._known],
+            [number for number in wanted if number not in self._known],
+        )
+
+    def _read(self, numbers: Sequence[int]) -> None:
+        keys = [manifest_key(self._survey.namespace, number) for number in numbers]
+        for key, data in zip(keys, self._store.get_many(keys), strict=True):
+            manifest = None if data is None else self._decode(key, data)
+            if manifest is not None:
+                self._known[manifest.generation] = self._holding(manifest)
+
+    def _decode(self, key: str, data: bytes) -> Manifest | None:
+        """Return the manifest; None if it cannot be read, twice."""
+        try:
+            return decode_manifest(data, key=key)
+        except DamagedError:
+            pass
+        except UnreadableError:
+            return None
+        try:
+            return decode_manifest(self._store.get(key), key=key)
+        except (UnreadableError, NotFoundError):
+            return None
+
+    def _holding(self, manifest: Manifest) -> Holding:
+        named = {s.id for s in manifest.segments if not s.namespace}
+        window = set() if manifest.dedup is None else {manifest.dedup.id}
+        return Holding(
+            manifest.generation,
+            manifest.wal_floor,
+            frozenset(named & self._survey.segments.keys()),
+            frozenset(window & self._survey.windows.keys()),
+        )
+
+
+def first_recent(
+    manifest: Manifest, listed: Mapping[int, Generation], *, since_us: int, newest: int
+) -> int:
+    """Return the generation from which on all stay: the newest ones, and what was head since then.
+
+    `listed` is in order. `newest` counts the head's successor, which is about to be published. A generation was the head
+    until its successor was written. One that a sleeper created below the boundary was never a head,
+    and its time says nothing; but repair may move the boundary past generations that were.
+    """
+    head = manifest.generation
+    boundary = manifest.gc.boundary.generation
+    first = max(boundary, min(head, head + 2 - newest))
+    standing = [number for number in listed if boundary <= number <= head]
+    if standing and standing[-1] < head:
+        first = min(first, standing[-1])  # its successor is younger than the listing
+    for number, successor in pairwise(standing):
+        if listed[successor].published_at_us >= since_us:
+            first = min(first, number)
+            break
+    if first == boundary:
+        while first - 1 in listed and first in listed and listed[first].published_at_us >= since_us:
+            first -= 1
+    return first
+
+
+def stood_upon(manifest: Manifest) -> dict[int, str]:
+    """Return the generations that snapshots and branches stand on, and which ones do."""
+    found: dict[int, list[str]] = {}
+    for snapshot in manifest.snapshots:
+        found.setdefault(snapshot.generation, []).append(f"snapshot {snapshot.id}")
+    for pin in manifest.pins:
+        found.setdefault(pin.generation, []).append(f"branch {pin.child}")
+    return {number: ", ".join(names) for number, names in found.items()}

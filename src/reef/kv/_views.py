@@ -1,0 +1,102 @@
+"""Reads of keys and values at one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+import pyarrow as pa
+
+from reef.engine import SnapshotView, View
+from reef.kv._rows import VALUE, check_key, pairs, scanned
+from reef.segment import Found
+from reef.settings import parse_seconds
+
+
+def value_of(found: Found) -> bytes:
+    """Return the value of a row."""
+    value: bytes = found.batch.column(VALUE)[found.row].as_py()
+    return value
+
+
+def parse_ttl(ttl: float | str | None) -> float | None:
+    """Return seconds, or None for good. Raises InvalidInputError."""
+    return None if ttl is None else parse_seconds("ttl", ttl, low=0.001)
+
+
+class KeyValueView:
+    """The keys and values at one version; nothing changes in it any more."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    @property
+    def lsn(self) -> int:
+        """The version."""
+        return self._view.lsn
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None if it has none."""
+        found = self._view.get(check_key(key))
+        return None if found is None else value_of(found)
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return the value of each key, or None; the blocks that are needed are fetched at once."""
+        found = self._view.get_many([check_key(key) for key in keys])
+        return [None if row is None else value_of(row) for row in found]
+
+    def scan(
+        self,
+        *,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        prefix: bytes | None = None,
+        reverse: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield Arrow batches (key, value) in order of keys from `start` up to `end` (exclusive)."""
+        return scanned(
+            self._view.scan(start=start, end=end, prefix=prefix, reverse=reverse, columns=[VALUE])
+        )
+
+    def items(
+        self,
+        *,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        prefix: bytes | None = None,
+        reverse: bool = False,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield each key with its value, in order of keys."""
+        return pairs(self.scan(start=start, end=end, prefix=prefix, reverse=reverse))
+
+
+class KeyValueSnapshot(KeyValueView):
+    """A view that stays readable until it expires or is released, in this process or another."""
+
+    def __init__(self, view: SnapshotView) -> None:
+        super().__init__(view)
+        self._snapshot = view
+
+    @property
+    def id(self) -> str:
+        """Its name: `kv.at(snapshot=id)` opens it elsewhere."""
+        return self._snapshot.id
+
+    @property
+    def expires_at_us(self) -> int:
+        """When it expires, by the store's clock, in microseconds since 1970; 0 is never."""
+        return self._snapshot.snapshot.expires_at_us
+
+    def renew(self, ttl: float | str | None) -> None:
+        """Make it last `ttl` from now (seconds, or text such as "1h"); None: for good."""
+        self._snapshot.renew(parse_ttl(ttl))
+
+    def release(self) -> None:
+        """Let it go."""
+        self._snapshot.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -1,0 +1,390 @@
+"""Trouble on the commit path: interruptions, strange objects, failed flushes, closing, repair."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from reef import CreateOnly
+from reef.database import Database
+from reef.engine import repair
+from reef.engine._group import Answer, Group
+from reef.engine._memtable import Memtable
+from reef.engine._outbox import Outbox
+from reef.engine._receipt import pack_codes, unpack_codes
+from reef.errors import (
+    ClosedError,
+    FormatVersionError,
+    NotWrittenError,
+    OutcomeUnknownError,
+    OverloadedError,
+    ReefError,
+)
+from reef.format import (
+    LogKind,
+    LogObject,
+    LogRecord,
+    SegmentOrigin,
+    encode_log,
+    log_key,
+    manifest_key,
+)
+from reef.kv import KeyValue
+from reef.segment import write_segment
+from reef.store import Store, open_store
+from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
+from reef.threads import Joinable, SystemThreads
+from reef.types import new_nonce, new_ulid, pack_lsn
+from tests.kernel import contents, database
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with open_store("memory://") as opened:
+        yield opened
+
+
+def outbox(kv: KeyValue) -> Outbox:
+    assert kv._writer is not None
+    return kv._writer._committer.outbox
+
+
+def begin(run: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Run it in a thread; what it returned or raised is in the list."""
+    done: list[object] = []
+
+    def body() -> None:
+        try:
+            done.append(run())
+        except BaseException as error:  # noqa: BLE001 the test looks at it
+            done.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    return thread, done
+
+
+def finish(thread: threading.Thread) -> None:
+    thread.join(timeout=30)
+    assert not thread.is_alive(), "it hangs"
+
+
+def test_an_object_of_another_version_in_our_slot_ends_the_writer_and_hangs_nobody(
+    store: Store,
+) -> None:
+    kv = database(store).kv("ns")
+    slot = kv.put(b"a", b"1").lsn >> 20
+    data = bytearray(store.get(log_key("ns", slot)))
+    data[8] = 2
+    store.put_if_absent(log_key("ns", slot + 1), bytes(data))
+    for _ in range(2):
+        with pytest.raises(FormatVersionError):
+            kv.put(b"b", b"2")
+    with pytest.raises(FormatVersionError):
+        kv.flush()
+    assert dict(kv.items()) == {b"a": b"1"}
+    kv.close()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_row_that_was_not_logged_is_never_seen(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], when: str
+) -> None:
+    kv = database(store).kv("ns")
+    kv.put(b"a", b"1")
+    apply = Memtable.apply
+
+    def interrupted(self: Memtable, lsn: int, batch: object) -> None:
+        if when == "after":
+            apply(self, lsn, batch)  # type: ignore[arg-type]
+        raise error
+
+    monkeypatch.setattr(Memtable, "apply", interrupted)
+    with pytest.raises(error):
+        kv.put(b"phantom", b"1")
+    monkeypatch.undo()
+    kv.put(b"b", b"2")
+    kv.flush()
+    assert dict(kv.items()) == contents(store) == {b"a": b"1", b"b": b"2"}
+
+
+@pytest.mark.parametrize("where", ["_gather", "encode"])
+def test_an_interrupted_sender_leaves_its_group_to_the_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    kv = database(store).kv("ns")
+    kv.put(b"a", b"1")
+    owner: type = Outbox if where == "_gather" else Group
+    original = getattr(owner, where)
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(owner, where, original)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kv.put(b"mine", b"1")
+    thread, done = begin(lambda: kv.put(b"other", b"2").lsn)
+    finish(thread)
+    assert isinstance(done[0], int)
+    assert dict(kv.items()) == contents(store) == {b"a": b"1", b"mine": b"1", b"other": b"2"}
+
+
+def test_closing_sends_what_nobody_waits_for_any_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = database(store).kv("ns")
+    encode = Group.encode
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Group, "encode", encode)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Group, "encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kv.put(b"a", b"1")
+    thread, _ = begin(kv.close)
+    finish(thread)
+    assert contents(store) == {b"a": b"1"}
+
+
+def small(store: Store, **more: object) -> KeyValue:
+    settings = {"memtable_max_bytes": "24KiB", "flush_threshold_bytes": "1MiB", "flush_interval": 0}
+    return database(store).kv("ns", **(settings | more))
+
+
+def test_one_failed_flush_does_not_fail_the_writes_that_wait_for_it(store: Store) -> None:
+    faulty = FaultyStore(store)
+    kv = small(faulty)
+    kv.put(b"a", bytes(12_000))
+    faulty.arm(Fault("error_before", on="upload"))
+    thread, done = begin(lambda: kv.put(b"b", bytes(12_000)).lsn)
+    finish(thread)
+    assert isinstance(done[0], int)
+    assert len(contents(store)) == 2
+
+
+def test_writes_that_may_not_wait_begin_a_flush_all_the_same(store: Store) -> None:
+    kv = small(store, write_stall_timeout=0)
+    refused = 0
+    for i in range(40):
+        thread_of_flush = kv._writer
+        try:
+            kv.put(b"k%d" % i, bytes(4_000))
+        except OverloadedError:
+            refused += 1
+        assert thread_of_flush is not None
+        with thread_of_flush._cond:
+            while thread_of_flush._is_flushing:
+                thread_of_flush._cond.wait()
+    assert 0 < refused < 20
+
+
+def test_the_overload_error_tells_why_the_flush_failed(store: Store) -> None:
+    faulty = FaultyStore(store)
+    kv = small(faulty, write_stall_timeout="1500ms")
+    faulty.arm(Fault("error_before", on="upload", times=0))
+    with pytest.raises(OverloadedError, match="500 Internal Server Error"):
+        for i in range(10):
+            kv.put(b"k%d" % i, bytes(8_000))
+
+
+class NoThreads(SystemThreads):
+    """A machine that has no thread left."""
+
+    def start(self, target: Callable[[], None], *, name: str) -> Joinable:
+        raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_to_flush_a_write_is_still_a_write(store: Store) -> None:
+    kv = Database(store, threads=NoThreads()).kv("ns", flush_threshold_slots=1)
+    for i in range(3):
+        kv.put(b"k%d" % i, b"v")
+    kv.flush()
+    kv.close()
+    assert len(contents(store)) == 3
+
+
+def test_writes_that_wait_for_room_are_told_of_the_close(store: Store) -> None:
+    faulty = FaultyStore(store)
+    kv = small(faulty)
+    kv.put(b"a", bytes(12_000))
+    faulty.arm(Fault("error_before", on="upload", times=0))
+    thread, done = begin(lambda: kv.put(b"b", bytes(12_000)))
+    while not kv._context.metrics.snapshot().get("reef_write_stalls_total"):
+        pass
+    kv.close()
+    finish(thread)
+    assert isinstance(done[0], ClosedError)
+    assert list(contents(store)) == [b"a"]
+    with pytest.raises(ClosedError):
+        kv.get(b"a")
+
+
+def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = database(store).kv("ns")
+    entered, go = threading.Event(), threading.Event()
+
+    def unknown(self: Outbox, group: Group) -> Answer:
+        entered.set()
+        go.wait(30)
+        return Answer("unknown", OutcomeUnknownError(log_key("ns", group.slot), "a test"))
+
+    monkeypatch.setattr(Outbox, "_put", unknown)
+    first, first_done = begin(lambda: kv.put(b"x", b"1"))
+    assert entered.wait(30)
+    second, second_done = begin(lambda: kv.put(b"x", b"2", condition=CreateOnly()))
+    while outbox(kv).cond and second.is_alive() and not second_done and not _is_waiting(kv):
+        pass
+    go.set()
+    finish(first)
+    finish(second)
+    assert isinstance(first_done[0], OutcomeUnknownError)
+    assert isinstance(second_done[0], NotWrittenError)
+
+
+def _is_waiting(kv: KeyValue) -> bool:
+    """Return whether somebody waits on the writer's condition."""
+    return bool(getattr(outbox(kv).cond, "_waiters", ()))
+
+
+def test_a_condition_that_cannot_be_evaluated_was_not_written(store: Store) -> None:
+    faulty = FaultyStore(store)
+    kv = database(faulty).kv("ns")
+    kv.put(b"a", b"1")
+    kv.flush()
+    faulty.arm(Fault("error_before", on="get_range", times=0))
+    with pytest.raises(NotWrittenError, match="condition"):
+        kv.put(b"a", b"2", condition=CreateOnly())
+
+
+@pytest.mark.parametrize(
+    "codes", [b"", b"\0", b"\0" * 1000, b"\1" * 7, b"\0\1\2" * 50, b"\0" * 500 + b"\2" * 500]
+)
+def test_codes_come_back_as_they_were(codes: bytes) -> None:
+    assert unpack_codes(pack_codes(codes)) == codes
+    assert len(pack_codes(codes)) <= len(codes) + 1
+
+
+# Readers.
+
+
+def flip(store: Store, key: str) -> bytes:
+    """Damage an object; return what it was."""
+    whole = store.get(key)
+    data = bytearray(whole)
+    data[len(data) // 2] ^= 1
+    store.delete(key)
+    store.put_if_absent(key, bytes(data))
+    return whole
+
+
+def test_a_reader_goes_on_when_repair_went_back_a_generation(store: Store) -> None:
+    kv = database(store).kv("ns")
+    kv.put(b"a", b"1")
+    kv.flush()
+    kv.put(b"b", b"2")
+    kv.flush()
+    reader = database(store).kv("ns", mode="r")
+    flip(store, manifest_key("ns", reader.stats()["generation"]))
+    assert repair(database(store).context(), "ns", apply=True).is_mended
+    reader._handle.reload()
+    assert dict(reader.items()) == contents(store) == {b"a": b"1", b"b": b"2"}
+    with pytest.raises(ReefError):
+        kv.put(b"c", b"3")
+    assert dict(kv.items()) == {b"a": b"1", b"b": b"2"}
+
+
+def test_a_reader_that_met_damage_goes_on_when_it_is_repaired(store: Store) -> None:
+    kv = database(store).kv("ns")
+    kv.put(b"a", b"1")
+    reader = database(store).kv("ns", mode="r")
+    lost = kv.put(b"b", b"2")
+    kv.put(b"c", b"3")
+    whole = flip(store, log_key("ns", lost.lsn >> 20))
+    with pytest.raises(ReefError, match="reef repair"):
+        reader.refresh()
+    assert repair(database(store).context(), "ns", apply=True).is_mended
+    reader.refresh()
+    assert dict(reader.items()) == {b"a": b"1", b"c": b"3"}
+    assert whole
+
+
+def test_a_reader_that_met_damage_on_the_way_reads_again(store: Store) -> None:
+    kv = database(store).kv("ns")
+    kv.put(b"a", b"1")
+    reader = database(store).kv("ns", mode="r")
+    slot = kv.put(b"b", b"2").lsn >> 20
+    kv.put(b"c", b"3")
+    whole = flip(store, log_key("ns", slot))
+    with pytest.raises(ReefError):
+        reader.refresh()
+    store.delete(log_key("ns", slot))
+    store.put_if_absent(log_key("ns", slot), whole)
+    reader.refresh()
+    assert dict(reader.items()) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+
+
+def test_many_reads_of_a_stale_reader_look_once(store: Store) -> None:
+    clock = ManualClock()
+    kv = database(store, clock=clock).kv("ns")
+    kv.put(b"a", b"1")
+    counting = CountingStore(store)
+    reader = database(counting, clock=clock).kv("ns", mode="r")
+    clock.advance(5)
+    counting.reset()
+    started = threading.Barrier(8)
+
+    def read() -> bytes | None:
+        started.wait(30)
+        return reader.get(b"a")
+
+    threads = [begin(read) for _ in range(8)]
+    for thread, _ in threads:
+        finish(thread)
+    assert counting.reset().requests == {"get": 1}
+
+
+def test_a_follower_sees_segments_that_the_log_attaches(store: Store) -> None:
+    db = database(store)
+    kv = db.kv("ns")
+    kv.put(b"a", b"1")
+    reader = database(store).kv("ns", mode="r")
+    writer, context = kv._writer, db.context()
+    assert writer is not None
+    slot = writer.tail.fold.next_slot
+    lsn = pack_lsn(slot, 0)
+    rows = Memtable()
+    rows.apply(
+        lsn, next(iter(writer.tail.memtable.flush_batches(writer.lsn))).drop_columns(["_lsn"])
+    )
+    batches = list(rows.flush_batches(lsn))
+    origin = SegmentOrigin(
+        id=f"{new_ulid(context.clock, context.rng)}-load-1",
+        namespace="ns",
+        level=0,
+        author="load",
+        created_at_us=1,
+    )
+    ref = write_segment(store, "ns", batches[0].schema, origin, None, batches)
+    attached = type(ref)(*[getattr(ref, name) for name in ref.__struct_fields__[:11]], version=lsn)
+    log = LogObject(
+        kind=LogKind.ATTACH,
+        slot=slot,
+        epoch=writer.epoch,
+        writer_id=bytes(16),
+        nonce=new_nonce(context.rng),
+        created_at_us=1,
+        prev=writer.tail.fold.point.prev,
+        records=(LogRecord(lsn=lsn, segments=(attached,)),),
+    )
+    store.put_if_absent(log_key("ns", slot), encode_log(log))
+    assert reader.refresh() == lsn
+    found = reader._handle.get(b"a")
+    assert found is not None
+    assert found.lsn == lsn
