@@ -1,9 +1,11 @@
 # Every target is safe to repeat; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench fuzz clean lock
+.PHONY: help setup demo test check bench fuzz kill clean lock
 
 PY := .venv/bin/python
 FUZZ_SECONDS ?= 60
+CYCLES ?= 10000
+SEED ?= 1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +33,11 @@ bench: ## measure, and print ratios against plain Arrow
 fuzz: ## fuzz each decoder for FUZZ_SECONDS (default 60), twice: checked and unchecked
 	@scripts/setup
 	$(PY) -m fuzz --seconds $(FUZZ_SECONDS)
+
+kill: ## kill -9 a writer CYCLES times (default 10000), by SEED, and look at what is left
+	@scripts/setup
+	@mkdir -p .cache/kill
+	$(PY) -m tests.crash.kernel_kill "file://$(CURDIR)/.cache/kill/$(SEED)" --cycles $(CYCLES) --seed $(SEED) --tidy
 
 lock: ## resolve pyproject.toml anew into requirements.lock
 	@scripts/setup --lock

@@ -67,9 +67,13 @@ class Committer:
         dedup: Dedup,
         reader: LogReader,
         is_collected: Callable[[int], bool],
+        now_us: Callable[[], int],
         relieve: Callable[[], ReefError | None],
     ) -> None:
-        """`relieve` begins a flush, if it can, and tells why the last one failed. Lock held."""
+        """`now_us` is the store's time: ages of idempotency keys must not hang on our clock.
+
+        `relieve` begins a flush, if it can, and tells why the last one failed. Lock held.
+        """
         self.cond = context.threads.condition()
         self._context = context
         self._settings = context.settings
@@ -77,6 +81,7 @@ class Committer:
         self._takes_lsns = takes_lsns
         self._tail = tail
         self._dedup = dedup
+        self._now_us = now_us
         self._relieve = relieve
         self._keys: dict[bytes, Ticket] = {}
         self._last: Ticket | None = None
@@ -91,6 +96,7 @@ class Committer:
             tail=tail,
             reader=reader,
             is_collected=is_collected,
+            now_us=now_us,
             committed=self._remember,
             dropped=self._forget,
         )
@@ -199,7 +205,7 @@ class Committer:
         """Return what is known of an earlier request of the same key or stream, if anything is."""
         key = request.idempotency_key
         if key is not None and request.digest is not None:
-            receipt = self._dedup.find(key, request.digest, self._context.clock.now_us())
+            receipt = self._dedup.find(key, request.digest, self._now_us())
             if receipt is not None:
                 return _Admitted(None, receipt)
             ticket = self._keys.get(key)

@@ -59,6 +59,7 @@ class Outbox:
         tail: Tail,
         reader: LogReader,
         is_collected: Callable[[int], bool],
+        now_us: Callable[[], int],
         committed: Callable[[Group], None],
         dropped: Callable[[Ticket], None],
     ) -> None:
@@ -73,6 +74,7 @@ class Outbox:
         self._tail = tail
         self._reader = reader
         self._is_collected = is_collected
+        self._now_us = now_us
         self._committed = committed
         self._dropped = dropped
         self.pending: deque[Group] = deque()
@@ -216,7 +218,7 @@ class Outbox:
             return None  # it ended while company was waited for
         group = self.pending[0]
         group.nonce = new_nonce(self._context.rng)
-        group.created_at_us = self._context.clock.now_us()
+        group.created_at_us = self._now_us()
         try:
             group.encode(self._sent_point, epoch=self._epoch, writer_id=self._writer_id)
         except Exception as error:  # noqa: BLE001 nothing was sent, and everyone must be told

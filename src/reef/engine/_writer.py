@@ -6,6 +6,7 @@ log, so that losing it at any moment loses nothing.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from reef.errors import (
     NotFoundError,
     NotWrittenError,
     ReefError,
+    SnapshotExpiredError,
     UnavailableError,
 )
 from reef.format import KEY, Manifest
@@ -64,6 +66,7 @@ class Writer(Handle):
             dedup=dedup,
             reader=self._log,
             is_collected=lambda slot: is_collected(context.chain(namespace), slot),
+            now_us=lambda: chain.estimated_now_us,
             relieve=self._begin_flush,
         )
         self._cond = self._committer.cond
@@ -131,7 +134,8 @@ class Writer(Handle):
                         "to go on"
                     )
                 )
-                return  # what it has read so far it goes on showing, and nothing newer
+                if head.manifest.wal_floor < self.manifest.wal_floor:
+                    return  # repair went back: what this handle shows is only in the log now
             self._stand_on(head.manifest)
             self._cond.notify_all()  # there may be room again
 
@@ -145,6 +149,11 @@ class Writer(Handle):
         """Bring what a condition needs into memory, before everyone else has to wait for it."""
         try:
             self.view().get_many(keys)
+        except SnapshotExpiredError:
+            # A writer that was superseded stands still, until what it stands on is collected.
+            if self.failure is not None:
+                raise copy.copy(self.failure) from None
+            raise
         except UnavailableError as error:
             raise NotWrittenError(
                 f"the condition could not be evaluated ({error}); nothing was written: retry"
@@ -221,7 +230,7 @@ class Writer(Handle):
         """Fold what is durable; return whether there was anything."""
         for _ in range(_PLANS_MAX):
             with self._cond:
-                now_us = self._context.clock.now_us()
+                now_us = self._chain.estimated_now_us
                 plan = plan_flush(self.manifest, self._tail, self._dedup, now_us)
             if plan is None:
                 return False

@@ -1,0 +1,568 @@
+"""The kernel under every fault there is, by seed: several processes on one namespace.
+
+Writers take over from one another, each with several clients and up to eight writes in flight.
+Readers follow, keep snapshots and look back. A compactor merges, a job folds the log, a collector
+deletes with a short grace period. Requests are lost, come late, come twice; processes are killed, or
+sleep for a long time and wake. What came of it must be a history that can be: see `tests/sim/kernel.py`.
+
+A run that fails is repeated by its seed, which is the test's parameter and in the report.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pytest
+
+from reef.database import Database
+from reef.engine import CreateOnly, verify
+from reef.errors import (
+    DamagedError,
+    FencedError,
+    InvariantError,
+    NotFoundError,
+    ReefError,
+    RetentionError,
+)
+from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
+from reef.gc import collect
+from reef.kv import KeyValue
+from reef.kv._views import KeyValueSnapshot, KeyValueView
+from reef.testing import Network, Process, Simulation
+from tests.compactor import Compactor, Run, fold_log
+from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+
+FIRST = int(os.environ.get("SIM_FIRST", "0"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "200")))
+
+NAMESPACE = "ns"
+KEYS = [b"k%d" % i for i in range(6)]
+PARALLEL = (1, 2, 8)
+TRIES = 4
+
+BUGS = (InvariantError, DamagedError)
+"""What no fault of the network excuses: nothing is damaged where it lies."""
+
+T = TypeVar("T")
+
+
+@dataclass
+class Taken:
+    """A snapshot that somebody was promised."""
+
+    id: str
+    lsn: int
+    rows: dict[bytes, bytes]
+
+
+@dataclass
+class Open:
+    """A write of which nobody knows what came of it; with its token anybody may send it again."""
+
+    write: Write
+    token: bytes
+    is_new: bool
+
+
+@dataclass
+class World:
+    """One run: its processes, and what they were told."""
+
+    sim: Simulation
+    history: History
+    shape: Shape
+    settings: dict[str, Any]
+    taken: list[Taken] = field(default_factory=list)
+    open: list[Open] = field(default_factory=list)
+    writers: list[Process] = field(default_factory=list)
+    others: list[Process] = field(default_factory=list)
+    values: int = 0
+
+    def database(self, process: Process, **settings: object) -> Database:
+        return Database(
+            process.store,
+            clock=process.clock,
+            rng=process.rng,
+            threads=process.threads,
+            **{**self.settings, **settings},
+        )
+
+    def value(self) -> bytes:
+        self.values += 1
+        return b"v%d" % self.values
+
+
+def tolerated(action: Callable[[], T]) -> T | None:
+    """Return what came of it, or None if it failed as it may."""
+    try:
+        return action()
+    except BUGS:
+        raise
+    except ReefError:
+        return None
+
+
+def opened(world: World, process: Process, open_it: Callable[[], KeyValue]) -> KeyValue | None:
+    for _ in range(TRIES):
+        kv = tolerated(open_it)
+        if kv is not None:
+            return kv
+        process.clock.sleep(process.rng.uniform(0, 2))
+    return None
+
+
+# Writers.
+
+
+def live_as_writer(world: World, process: Process, *, openings: int, writes: int) -> None:
+    """Open, let clients write, and open again when another has taken over."""
+    shape = world.shape
+    for _ in range(openings):
+        process.clock.sleep(process.rng.uniform(0, 10 * shape.pause))
+        parallel = process.rng.choice(shape.parallel)
+        db = world.database(process, max_parallel_writes=parallel)
+        kv = opened(world, process, lambda db=db: db.kv(NAMESPACE))  # type: ignore[misc]
+        if kv is None:
+            return
+        clients = process.rng.choice(shape.clients)
+        started = [
+            process.threads.start(
+                lambda n=n, kv=kv: Client(world, process, kv, f"{process.name}.{n}").live(writes),  # type: ignore[misc]
+                name=f"client-{n}",
+            )
+            for n in range(clients)
+        ]
+        for client in started:
+            client.join()
+        if process.rng.random() < 0.3:
+            tolerated(kv.close)
+
+
+class Client:
+    """A thread that writes through a handle that others use as well, and reads what it wrote."""
+
+    def __init__(self, world: World, process: Process, kv: KeyValue, name: str) -> None:
+        self.world = world
+        self.process = process
+        self.rng = process.rng
+        self.kv = kv
+        self.name = name
+        self.is_fenced = False
+        self.acked_lsn = 0
+        """The highest that this handle told this client of: it can't show less from then on."""
+
+    def live(self, writes: int) -> None:
+        for _ in range(writes):
+            choice = self.rng.random()
+            if choice < 0.65:
+                self.write()
+            elif choice < 0.75:
+                tolerated(self.kv.flush)
+            elif choice < 0.95:
+                self.read()
+            else:
+                take_snapshot(self.world, self.kv)
+            if self.is_fenced:
+                return
+            if self.rng.random() < 0.5:
+                self.process.clock.sleep(self.rng.uniform(0, self.world.shape.pause))
+
+    def write(self) -> None:
+        """Write something; or again what it, or somebody who died, does not know the outcome of."""
+        world, history = self.world, self.world.history
+        if world.open and self.rng.random() < 0.3:
+            again = self.rng.choice(world.open)
+            history.retry(again.write, self.sender(again.token, again.is_new))
+            return
+        some = self.rng.sample(KEYS, self.rng.randrange(1, 4))
+        deletes = some[1:] if self.rng.random() < 0.3 else []
+        puts = {key: world.value() for key in some if key not in deletes}
+        is_new = not deletes and self.rng.random() < 0.2
+        token = b"%032x" % self.rng.getrandbits(128) if self.rng.random() < 0.6 else None
+        send = self.sender(token, is_new)
+        expects = dict.fromkeys(puts) if is_new else None
+        write = history.attempt(self.name, send, puts, deletes, expects=expects)
+        while write.fate == "unknown" and token is not None and self.rng.random() < 0.5:
+            self.process.clock.sleep(self.rng.uniform(0, 1.0))
+            history.retry(write, send)
+        if write.fate != "unknown" and self.rng.random() < 0.8:
+            world.open = [other for other in world.open if other.write is not write]
+
+    def sender(self, token: bytes | None, is_new: bool) -> Callable[[Write], int]:
+        """Return what sends a write; who comes after may send it again if it has a token."""
+
+        def send(write: Write) -> int:
+            condition = CreateOnly() if is_new else None
+            if token is not None and all(other.write is not write for other in self.world.open):
+                self.world.open.append(Open(write, token, is_new))
+            try:
+                receipt = self.kv.write(
+                    write.puts, write.deletes, condition=condition, idempotency_key=token
+                )
+            except FencedError:
+                self.is_fenced = True
+                raise
+            self.acked_lsn = max(self.acked_lsn, receipt.lsn)
+            return receipt.lsn
+
+        return send
+
+    def read(self) -> None:
+        """Read the newest through the writer: all that this client was told of is there."""
+        acked, key = self.acked_lsn, self.rng.choice(KEYS)
+
+        def get() -> bool:
+            self.world.history.record_read(
+                f"{self.name} of its writer", None, {key: self.kv.get(key)}, min_lsn=acked
+            )
+            return True
+
+        def scan() -> bool:
+            lsn = self.kv.lsn
+            rows = dict(self.kv.at(lsn=lsn).items())
+            self.world.history.record_read(
+                f"{self.name} of its writer", lsn, rows, span=EVERYTHING, min_lsn=acked
+            )
+            return True
+
+        tolerated(self.rng.choice((get, scan)))
+
+
+def take_snapshot(world: World, kv: KeyValue) -> KeyValueSnapshot | None:
+    """Take a snapshot, and remember what it must show from now on."""
+
+    def taken() -> KeyValueSnapshot:
+        acked = world.history.acked_lsn()
+        snapshot = kv.snapshot(ttl=None)
+        rows = dict(snapshot.items())
+        world.taken.append(Taken(snapshot.id, snapshot.lsn, rows))
+        # A writer that was fenced knows no newer version than its own.
+        floor = acked if kv._reader is not None else 0
+        name = f"snapshot {snapshot.id}"
+        world.history.record_read(name, snapshot.lsn, rows, span=EVERYTHING, min_lsn=floor)
+        return snapshot
+
+    return tolerated(taken)
+
+
+# Readers.
+
+
+def live_as_reader(world: World, process: Process, *, rounds: int) -> None:
+    """Follow the namespace, and look back."""
+    kv = opened(
+        world, process, lambda: world.database(process).kv(NAMESPACE, mode="r", max_staleness="2s")
+    )
+    if kv is None:
+        return
+    rng = process.rng
+    for number in range(rounds):
+        choice = rng.random()
+        if choice < 0.5:
+            tolerated(lambda: follow(world, process, kv))
+        elif choice < 0.65:
+            key = rng.choice(KEYS)
+            tolerated(lambda key=key: note(world, process, {key: kv.get(key)}))  # type: ignore[misc]
+        elif choice < 0.85:
+            lsn = rng.randrange(kv.lsn + 1)
+            name = f"{process.name} back {number}"
+            tolerated(lambda lsn=lsn, name=name: look_back(world, name, kv.at(lsn=lsn)))  # type: ignore[misc]
+        elif choice < 0.95 and world.taken:
+            look_at_snapshot(world, rng.choice(world.taken), kv)
+        else:
+            take_snapshot(world, kv)
+        process.clock.sleep(rng.choice((0.1, 1.0, 30.0)) * rng.random())
+
+
+def note(world: World, process: Process, rows: dict[bytes, bytes | None]) -> bool:
+    world.history.record_read(process.name, None, rows)
+    return True
+
+
+def follow(world: World, process: Process, kv: KeyValue) -> bool:
+    """Refresh and read everything: all that anybody was told of before is there."""
+    acked = world.history.acked_lsn()
+    lsn = kv.refresh()
+    rows = dict(kv.at(lsn=lsn).items())
+    world.history.record_read(process.name, lsn, rows, span=EVERYTHING, min_lsn=acked)
+    return True
+
+
+def look_back(world: World, name: str, view: KeyValueView) -> bool:
+    world.history.record_read(name, view.lsn, dict(view.items()), span=EVERYTHING)
+    return True
+
+
+def look_at_snapshot(world: World, taken: Taken, kv: KeyValue) -> None:
+    """A snapshot shows the same for ever, to everybody."""
+
+    def look() -> None:
+        view = kv.at(snapshot=taken.id)
+        if view.lsn != taken.lsn or dict(view.items()) != taken.rows:
+            raise Violation(f"snapshot {taken.id} at {taken.lsn} has changed")
+
+    tolerated(look)
+
+
+# Jobs.
+
+
+def live_as_collector(world: World, process: Process, *, rounds: int) -> None:
+    for _ in range(rounds):
+        process.clock.sleep(process.rng.uniform(0, 30))
+        context = world.database(process).context()
+        tolerated(
+            lambda context=context: collect(  # type: ignore[misc]
+                context.chain(NAMESPACE),
+                context.store,
+                settings=context.settings,
+                clock=process.clock,
+                threads=process.threads,
+                apply=True,
+            )
+        )
+
+
+def live_as_compactor(world: World, process: Process, *, rounds: int) -> None:
+    rng = process.rng
+
+    def choose(runs: list[Run]) -> list[Run]:
+        first = rng.randrange(max(1, len(runs)))
+        return runs[first : first + rng.randrange(1, 5)]
+
+    for _ in range(rounds):
+        process.clock.sleep(rng.uniform(0, 20))
+        context = world.database(process).context()
+        compactor = Compactor(context, NAMESPACE)
+        floor = rng.randrange(world.history.acked_lsn() + 1) if rng.random() < 0.3 else None
+        if rng.random() < 0.3:
+            tolerated(lambda context=context: fold_log(context, NAMESPACE))  # type: ignore[misc]
+        else:
+            tolerated(
+                lambda compactor=compactor, floor=floor: compactor.run(  # type: ignore[misc]
+                    floor_lsn=floor, choose=choose, cuts=rng.randrange(1, 3)
+                )
+            )
+
+
+def live_as_nemesis(world: World, process: Process, *, strikes: int) -> None:
+    """Kill some, put others to sleep; whoever was killed is replaced by another."""
+    rng = process.rng
+    for number in range(strikes):
+        process.clock.sleep(rng.uniform(0, 15))
+        victim = rng.choice([*world.writers, *world.writers, *world.others])
+        if rng.random() < 0.7:
+            victim.pause(rng.choice(world.shape.naps) * rng.random())
+        elif not victim.is_killed:
+            victim.kill()
+            if victim in world.writers:
+                again = world.sim.process(f"writer-again-{number}")
+                world.writers.append(again)
+                again.start(lambda again=again: live_as_writer(world, again, openings=1, writes=6))  # type: ignore[misc]
+
+
+# The verdict.
+
+
+def rows_of(view: Any) -> dict[bytes, Version]:
+    """Return all rows with their versions."""
+    rows: dict[bytes, Version] = {}
+    for batch in view.scan():
+        columns = (batch.column(name).to_pylist() for name in (KEY, LSN, "value"))
+        rows.update({key: Version(lsn, value) for key, lsn, value in zip(*columns, strict=True)})
+    return rows
+
+
+def check(world: World, process: Process, *, writes: bool) -> int:
+    """Compare with what a fresh handle finds; `writes`: one that takes the namespace over."""
+    kv = world.database(process).kv(NAMESPACE, mode="w" if writes else "r")
+    handle = kv._handle
+
+    def at(lsn: int) -> dict[bytes, Version] | None:
+        if writes or process.rng.random() > 12 / len(world.history.writes):
+            return None  # every single one would take most of the time
+        try:
+            return rows_of(handle.at_lsn(lsn))
+        except RetentionError:
+            return None
+
+    committed = world.history.check(kv.lsn, rows_of(handle.view()), at=at)
+    for taken in world.taken:
+        view = kv.at(snapshot=taken.id)
+        if view.lsn != taken.lsn or dict(view.items()) != taken.rows:
+            raise Violation(f"snapshot {taken.id} at {taken.lsn} has changed")
+    check_log(world, kv)
+    report = verify(world.database(process).context(), NAMESPACE)
+    if report.problems:
+        raise Violation(f"`reef verify` finds {report.problems}")
+    return committed
+
+
+def check_log(world: World, kv: KeyValue) -> None:
+    """The log has no gap up to where it ends, and holds just the commits that are not folded."""
+    manifest = kv._handle.manifest
+    point = (manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
+    epoch, slot, lsns = manifest.wal_anchor.epoch, manifest.wal_floor, set[int]()
+    for data in log_objects(world, slot):
+        log = decode_log(data, slot=slot)
+        if (log.prev.slot, log.prev.checksum) == point and log.epoch >= epoch:
+            point, epoch = (slot, log_checksum(data)), log.epoch
+            if log.kind is LogKind.DATA:
+                lsns.update(record.lsn for record in log.records)
+        slot += 1
+    committed = {write.lsn for write in world.history.writes if write.lsn is not None}
+    unfolded = {lsn for lsn in committed if lsn > manifest.last_applied_lsn}
+    if not unfolded <= lsns:
+        raise Violation(f"acked, and not in the log's chain: {sorted(unfolded - lsns)}")
+    if kv._writer is not None:
+        behind = [
+            m.key
+            for m in world.sim.bucket.list(f"namespaces/{NAMESPACE}/wal/", log_key(NAMESPACE, slot))
+        ]
+        if behind:
+            raise Violation(f"a gap in the log: slot {slot} is absent, and {behind} are there")
+
+
+def log_objects(world: World, slot: int) -> Iterator[bytes]:
+    while True:
+        try:
+            yield world.sim.bucket.get(log_key(NAMESPACE, slot))
+        except NotFoundError:
+            return
+        slot += 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run is about: each kind looks for trouble elsewhere."""
+
+    writers: tuple[int, ...]
+    clients: tuple[int, ...]
+    openings: tuple[int, ...]
+    parallel: tuple[int, ...]
+    pause: float
+    """How long a client thinks at most between two writes."""
+    faults: tuple[float, ...]
+    slow: tuple[float, ...]
+    readers: tuple[int, ...]
+    collections: tuple[int, ...]
+    compactors: tuple[int, ...]
+    strikes: tuple[int, ...]
+    naps: tuple[float, ...]
+    settings: Mapping[str, tuple[object, ...]]
+
+
+# Writes in flight everywhere, while one writer takes over from the other.
+STORM = Shape(
+    writers=(2, 3),
+    clients=(3, 6),
+    openings=(2, 3),
+    parallel=(2, 8, 8),
+    pause=0.2,
+    faults=(0.0, 0.1, 0.4),
+    slow=(0.0, 0.1, 0.3),
+    readers=(0, 1),
+    collections=(0,),
+    compactors=(0, 1),
+    strikes=(0, 3),
+    naps=(0.5, 5),
+    settings={"group_commit_max_batches": (1, 2), "flush_threshold_slots": (5, 1000)},
+)
+# Everything is folded, superseded and collected while somebody sleeps.
+SLEEPERS = Shape(
+    writers=(2, 3),
+    clients=(1, 3),
+    openings=(1, 2),
+    parallel=PARALLEL,
+    pause=8.0,
+    faults=(0.0, 0.05),
+    slow=(0.0, 0.02),
+    readers=(1, 2),
+    collections=(8, 12),
+    compactors=(1, 2),
+    strikes=(6, 10),
+    naps=(20, 60, 300),
+    settings={
+        "gc_grace": (4, 15),
+        "retained_generations": (1,),
+        "flush_threshold_slots": (2, 4),
+        "flush_interval": (5,),
+    },
+)
+# Some of everything.
+MIXED = Shape(
+    writers=(1, 2, 3),
+    clients=(1, 2, 4),
+    openings=(1, 2, 3),
+    parallel=PARALLEL,
+    pause=1.0,
+    faults=(0.0, 0.1, 0.3),
+    slow=(0.0, 0.01, 0.1),
+    readers=(0, 1, 2),
+    collections=(0, 2, 5),
+    compactors=(0, 1, 2),
+    strikes=(0, 2, 5),
+    naps=(1, 30, 600),
+    settings={
+        "gc_grace": (10, 60, 600),
+        "retained_generations": (1, 2, 5),
+        "flush_threshold_slots": (4, 12, 1000),
+        "flush_interval": (0, 20),
+        "group_commit_max_batches": (1, 256),
+    },
+)
+SHAPES = (STORM, SLEEPERS, MIXED)
+
+
+def run(seed: int) -> Simulation:
+    """One run, from beginning to verdict."""
+    rng = random.Random(f"{seed}/shape")
+    shape = SHAPES[seed % len(SHAPES)]
+    network = Network.swarm(random.Random(seed), rng.choice(shape.faults))
+    network = replace(network, slow=rng.choice(shape.slow), late=(0.1, 600.0))
+    with Simulation(seed, network=network) as sim:
+        settings = {name: rng.choice(values) for name, values in shape.settings.items()}
+        settings |= {"row_block_bytes": 4096, "block_cache_bytes": 1 << 20}
+        world = World(sim, History(sim.note), shape, settings)
+        people(world, rng)
+        sim.run()
+        sim.network = Network()
+        sim.land()
+        for writes in (False, True):
+            process = sim.process(f"check-{writes}")
+            sim.call(lambda p=process, w=writes: check(world, p, writes=w), process)  # type: ignore[misc]
+    return sim
+
+
+def people(world: World, rng: random.Random) -> None:
+    """Start whoever takes part."""
+    sim, shape = world.sim, world.shape
+
+    def start(name: str, life: Callable[..., None], **arguments: int) -> Process:
+        process = sim.process(name)
+        process.start(lambda: life(world, process, **arguments))
+        return process
+
+    for n in range(rng.choice(shape.writers)):
+        openings = rng.choice(shape.openings)
+        world.writers.append(start(f"writer-{n}", live_as_writer, openings=openings, writes=8))
+    for n in range(rng.choice(shape.readers)):
+        world.others.append(start(f"reader-{n}", live_as_reader, rounds=12))
+    for n in range(rng.choice(shape.compactors)):
+        world.others.append(start(f"compactor-{n}", live_as_compactor, rounds=6))
+    world.others.append(start("collector", live_as_collector, rounds=rng.choice(shape.collections)))
+    start("nemesis", live_as_nemesis, strikes=rng.choice(shape.strikes))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_run_is_one_that_can_be(seed: int) -> None:
+    run(seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_repeats_itself(seed: int) -> None:
+    check_replay(run, seed)
