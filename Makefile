@@ -26,7 +26,7 @@ check: ## lint, format and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: ## measure, and print ratios against plain Arrow
+bench: ## measure, and print ratios against plain Arrow, bare PUTs and SlateDB
 	@scripts/setup
 	$(PY) -m bench
 

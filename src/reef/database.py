@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import Iterator
 from typing import Any, Self
+from weakref import WeakSet
 
 from reef.clock import Clock, SystemClock
 from reef.engine import Context
@@ -38,6 +39,7 @@ class Database:
         loaded = load_settings(settings)
         clock = clock or SystemClock()
         self._metrics = Metrics()
+        self._opened: WeakSet[KeyValue] = WeakSet()
         disk = None
         if loaded.disk_cache_dir:
             disk = DiskCache(
@@ -66,6 +68,9 @@ class Database:
     def metrics(self) -> Metrics:
         """What this process has counted; `metrics.text()` is what Prometheus reads."""
         self._context.cache.publish()  # hits are counted without a lock, and told once in a while
+        for kv in sorted(self._opened, key=lambda kv: kv.mode):  # of two handles, the writer's say
+            if kv.is_open:
+                kv.tell_metrics()
         return self._metrics
 
     def kv(self, name: str, *, mode: str = "w", **settings: object) -> KeyValue:
@@ -73,7 +78,9 @@ class Database:
 
         `settings` override those of the database. Opening for writing fences whoever wrote before.
         """
-        return KeyValue(self.context(**settings), name, mode=mode)
+        opened = KeyValue(self.context(**settings), name, mode=mode)
+        self._opened.add(opened)
+        return opened
 
     def context(self, **settings: object) -> Context:
         """Return what namespaces share, under other settings."""

@@ -20,6 +20,7 @@ import pytest
 
 from reef.database import Database
 from reef.engine import CreateOnly, verify
+from reef.engine._snapshots import release
 from reef.errors import (
     DamagedError,
     FencedError,
@@ -32,7 +33,7 @@ from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
 from reef.gc import collect
 from reef.kv import KeyValue
 from reef.kv._views import KeyValueSnapshot, KeyValueView
-from reef.testing import Network, Process, Simulation
+from reef.testing import Network, Operation, Process, Simulation, WrapperStore
 from tests.compactor import Compactor, Run, fold_log
 from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
 
@@ -84,7 +85,7 @@ class World:
 
     def database(self, process: Process, **settings: object) -> Database:
         return Database(
-            process.store,
+            Dozing(process, self.shape),
             clock=process.clock,
             rng=process.rng,
             threads=process.threads,
@@ -94,6 +95,21 @@ class World:
     def value(self) -> bytes:
         self.values += 1
         return b"v%d" % self.values
+
+
+class Dozing(WrapperStore):
+    """The store of somebody who falls asleep now and then, just before a request."""
+
+    def __init__(self, process: Process, shape: Shape) -> None:
+        super().__init__(process.store)
+        self._process = process
+        self._shape = shape
+
+    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
+        rng = self._process.rng
+        if rng.random() < self._shape.dozes:
+            self._process.clock.sleep(rng.choice(self._shape.naps) * rng.random())
+        return call()
 
 
 def tolerated(action: Callable[[], T]) -> T | None:
@@ -122,7 +138,7 @@ def live_as_writer(world: World, process: Process, *, openings: int, writes: int
     """Open, let clients write, and open again when another has taken over."""
     shape = world.shape
     for _ in range(openings):
-        process.clock.sleep(process.rng.uniform(0, 10 * shape.pause))
+        process.clock.sleep(process.rng.uniform(0, 4 * shape.pause))
         parallel = process.rng.choice(shape.parallel)
         db = world.database(process, max_parallel_writes=parallel)
         kv = opened(world, process, lambda db=db: db.kv(NAMESPACE))  # type: ignore[misc]
@@ -164,8 +180,10 @@ class Client:
                 tolerated(self.kv.flush)
             elif choice < 0.95:
                 self.read()
-            else:
+            elif len(self.world.taken) < 2:
                 take_snapshot(self.world, self.kv)
+            else:
+                release_snapshot(self.world, self.process)
             if self.is_fenced:
                 return
             if self.rng.random() < 0.5:
@@ -249,6 +267,13 @@ def take_snapshot(world: World, kv: KeyValue) -> KeyValueSnapshot | None:
     return tolerated(taken)
 
 
+def release_snapshot(world: World, process: Process) -> None:
+    """Let a snapshot go: as soon as that is begun, nothing is promised any more."""
+    taken = world.taken.pop(process.rng.randrange(len(world.taken)))
+    chain = world.database(process).context().chain(NAMESPACE)
+    tolerated(lambda: release(chain, taken.id))
+
+
 # Readers.
 
 
@@ -271,8 +296,10 @@ def live_as_reader(world: World, process: Process, *, rounds: int) -> None:
             lsn = rng.randrange(kv.lsn + 1)
             name = f"{process.name} back {number}"
             tolerated(lambda lsn=lsn, name=name: look_back(world, name, kv.at(lsn=lsn)))  # type: ignore[misc]
-        elif choice < 0.95 and world.taken:
+        elif choice < 0.92 and world.taken:
             look_at_snapshot(world, rng.choice(world.taken), kv)
+        elif world.taken:
+            release_snapshot(world, process)
         else:
             take_snapshot(world, kv)
         process.clock.sleep(rng.choice((0.1, 1.0, 30.0)) * rng.random())
@@ -350,19 +377,20 @@ def live_as_compactor(world: World, process: Process, *, rounds: int) -> None:
 
 
 def live_as_nemesis(world: World, process: Process, *, strikes: int) -> None:
-    """Kill some, put others to sleep; whoever was killed is replaced by another."""
+    """Kill some, put others to sleep; often somebody else takes over."""
     rng = process.rng
     for number in range(strikes):
         process.clock.sleep(rng.uniform(0, 15))
-        victim = rng.choice([*world.writers, *world.writers, *world.others])
+        everybody = [*world.writers, *world.writers, *world.others]
+        victim = rng.choice([process for process in everybody if not process.is_killed])
         if rng.random() < 0.7:
             victim.pause(rng.choice(world.shape.naps) * rng.random())
-        elif not victim.is_killed:
+        else:
             victim.kill()
-            if victim in world.writers:
-                again = world.sim.process(f"writer-again-{number}")
-                world.writers.append(again)
-                again.start(lambda again=again: live_as_writer(world, again, openings=1, writes=6))  # type: ignore[misc]
+        if victim in world.writers and rng.random() < 0.7:
+            again = world.sim.process(f"writer-again-{number}")
+            world.writers.append(again)
+            again.start(lambda again=again: live_as_writer(world, again, openings=1, writes=6))  # type: ignore[misc]
 
 
 # The verdict.
@@ -452,6 +480,8 @@ class Shape:
     collections: tuple[int, ...]
     compactors: tuple[int, ...]
     strikes: tuple[int, ...]
+    dozes: float
+    """How often somebody falls asleep before a request."""
     naps: tuple[float, ...]
     settings: Mapping[str, tuple[object, ...]]
 
@@ -459,8 +489,8 @@ class Shape:
 # Writes in flight everywhere, while one writer takes over from the other.
 STORM = Shape(
     writers=(2, 3),
-    clients=(3, 6),
-    openings=(2, 3),
+    clients=(2, 5),
+    openings=(3, 4),
     parallel=(2, 8, 8),
     pause=0.2,
     faults=(0.0, 0.1, 0.4),
@@ -469,6 +499,7 @@ STORM = Shape(
     collections=(0,),
     compactors=(0, 1),
     strikes=(0, 3),
+    dozes=0.01,
     naps=(0.5, 5),
     settings={"group_commit_max_batches": (1, 2), "flush_threshold_slots": (5, 1000)},
 )
@@ -485,7 +516,8 @@ SLEEPERS = Shape(
     collections=(8, 12),
     compactors=(1, 2),
     strikes=(6, 10),
-    naps=(20, 60, 300),
+    dozes=0.02,
+    naps=(20, 100, 300),
     settings={
         "gc_grace": (4, 15),
         "retained_generations": (1,),
@@ -506,6 +538,7 @@ MIXED = Shape(
     collections=(0, 2, 5),
     compactors=(0, 1, 2),
     strikes=(0, 2, 5),
+    dozes=0.005,
     naps=(1, 30, 600),
     settings={
         "gc_grace": (10, 60, 600),
@@ -551,7 +584,7 @@ def people(world: World, rng: random.Random) -> None:
         openings = rng.choice(shape.openings)
         world.writers.append(start(f"writer-{n}", live_as_writer, openings=openings, writes=8))
     for n in range(rng.choice(shape.readers)):
-        world.others.append(start(f"reader-{n}", live_as_reader, rounds=12))
+        world.others.append(start(f"reader-{n}", live_as_reader, rounds=20))
     for n in range(rng.choice(shape.compactors)):
         world.others.append(start(f"compactor-{n}", live_as_compactor, rounds=6))
     world.others.append(start("collector", live_as_collector, rounds=rng.choice(shape.collections)))

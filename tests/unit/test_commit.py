@@ -22,7 +22,7 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.format import LogKind, decode_log
+from reef.format import LogKind, decode_log, log_key
 from reef.kv import KeyValue
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
@@ -263,6 +263,34 @@ def test_a_write_that_was_refused_for_certain_is_never_visible(store: Store, par
     assert dict(kv.items()) == contents(store) == {b"a": b"1", b"b": b"3"}
     slot_last = slots(store)[-1]
     assert slots(store) == list(range(1, slot_last + 1))
+
+
+@pytest.mark.parametrize("parallel", [2, 8])
+def test_a_refused_slot_among_several_ends_the_handle_and_nothing_of_it_is_seen(
+    store: Store, parallel: int
+) -> None:
+    gate = Gate(store)
+    kv = database(gate).kv("ns", max_parallel_writes=parallel, group_commit_max_batches=1)
+    slot = kv.put(b"before", b"1").lsn >> 20
+    gate.is_open = False
+    gate.arm(Fault("denied", on="put_if_absent", key=log_key("ns", slot + 1)))
+    done: list[object] = []
+    threads = []
+    for i in range(parallel):
+        threads.append(in_thread(kv, b"k%d" % i, done))
+        assert gate.waiting.acquire(timeout=30)
+    gate.is_open = True
+    gate.let(parallel)
+    for thread in threads:
+        thread.join()
+    assert all(isinstance(error, NotWrittenError | InvalidInputError) for error in done)
+    with pytest.raises(ClosedError, match="open it again"):
+        kv.put(b"later", b"1")
+    again = database(store, seed=2).kv("ns")
+    again.put(b"after", b"2")
+    wanted = {b"before": b"1", b"after": b"2"}
+    assert dict(again.items()) == contents(store) == wanted
+    assert dict(kv.items()) == {b"before": b"1"}
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
@@ -513,6 +541,10 @@ def test_the_unfolded_log_is_bounded(store: Store) -> None:
         lambda kv: kv.write([(b"a", b"1")]),
         lambda kv: kv.write(deletes=b"key"),
         lambda kv: kv.put(b"a", b"1", idempotency_key=""),
+        lambda kv: kv.write({b"a": b"1"}, sequence=3),
+        lambda kv: kv.write({b"a": b"1"}, source="s"),
+        lambda kv: kv.put(b"a", b"1", idempotency_key=5),
+        lambda kv: kv.put(b"a", b"1", condition=CreateOnly),
         lambda kv: kv.at(),
         lambda kv: kv.at(lsn=1, generation=1),
         lambda kv: kv.snapshot(ttl=-1),

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from reef.errors import (
+    FencedError,
     InvalidInputError,
     NotFoundError,
     RetentionError,
     SnapshotExpiredError,
     UnavailableError,
 )
+from reef.manifest import set_retention
 from reef.store import MemoryStore, Store, open_store
 from reef.testing import CountingStore, ManualClock
 from tests.kernel import database
@@ -273,8 +275,6 @@ def test_a_missing_segment_is_never_no_such_key(store: Store) -> None:
 
 
 def test_below_the_retention_floor_is_refused(store: Store) -> None:
-    from reef.manifest import set_retention
-
     db = database(store)
     kv = db.kv("ns")
     old = kv.put(b"a", b"1").lsn
@@ -329,3 +329,80 @@ def test_virtual_time_reaches_last_modified() -> None:
     kv = database(store, clock=clock).kv("ns")
     with kv.snapshot(ttl="1h") as snapshot:
         assert snapshot.expires_at_us == clock.now_us() + 3600 * 1_000_000
+
+
+def test_a_multi_get_of_many_runs_asks_them_side_by_side(store: Store) -> None:
+    kv = database(store).kv("ns")
+    for run in range(12):
+        kv.write({b"k%03d-%02d" % (i, run): b"v%d" % run for i in range(40)})
+        kv.flush()
+    asked: list[int] = []
+
+    class Watched(CountingStore):
+        def get_range(self, key: str, start: int, length: int) -> bytes:
+            asked.append(1)
+            return super().get_range(key, start, length)
+
+    reader = database(Watched(store)).kv("ns", mode="r")
+    keys = [b"k%03d-%02d" % (i, i % 12) for i in range(40)]
+    assert reader.get_many(keys) == [b"v%d" % (i % 12) for i in range(40)]
+    assert len(asked) <= 24  # a tail and a block of each run
+    assert reader.get_many([b"none", keys[0]]) == [None, b"v0"]
+
+
+def test_a_multi_get_takes_the_newest_of_several_runs(store: Store) -> None:
+    kv = database(store).kv("ns")
+    for run in range(5):
+        kv.write({b"a": b"%d" % run, b"only%d" % run: b"x"})
+        if run < 4:
+            kv.flush()
+    kv.delete(b"only3")
+    keys = [b"a", b"only0", b"only3", b"only4"]
+    assert kv.get_many(keys) == [b"4", b"x", None, b"x"]
+    assert kv.at(lsn=kv.lsn).get_many(keys) == [b"4", b"x", None, b"x"]
+
+
+def test_a_scan_that_was_begun_goes_on_when_the_floor_rises(store: Store) -> None:
+    db = database(store)
+    kv = db.kv("ns")
+    kv.write({b"k%d" % i: b"1" for i in range(5)})
+    kv.flush()
+    reader = database(store).kv("ns", mode="r")
+    scan, view = reader.items(), reader.at(lsn=reader.lsn)
+    kv.put(b"k0", b"2")
+    kv.flush()
+    chain = db.context().chain("ns")
+    chain.publish(lambda head: set_retention(head.manifest, floor_lsn=kv.lsn))  # type: ignore[union-attr]
+    reader._handle.reload()
+    assert dict(scan) == {b"k%d" % i: b"1" for i in range(5)}
+    assert view.get(b"k0") == b"1"
+    assert reader.get(b"k0") == b"2"
+
+
+def test_gauges_are_what_is_so_when_they_are_read(store: Store) -> None:
+    db = database(store)
+    kv = db.kv("ns")
+    for i in range(5):
+        kv.put(b"k%d" % i, b"v")
+    stats = kv.stats()
+    found = db.metrics.snapshot()
+    assert found['reef_unfolded_log_bytes{namespace="ns"}'] == stats["unfolded_log"]["bytes"] > 0
+    assert found['reef_memtable_bytes{namespace="ns"}'] == stats["memtable"]["bytes"] > 0
+    kv.flush()
+    found = db.metrics.snapshot()
+    assert found['reef_unfolded_log_bytes{namespace="ns"}'] == 0
+    assert found['reef_segments{namespace="ns",level="0"}'] == 1
+    kv.close()
+    assert not any('namespace="ns"' in name for name in db.metrics.snapshot())
+
+
+def test_a_superseded_writer_does_not_claim_to_have_the_newest(store: Store) -> None:
+    old = database(store).kv("ns")
+    old.put(b"a", b"1")
+    new = database(store, seed=2).kv("ns")
+    lsn = new.put(b"a", b"2").lsn
+    with pytest.raises(FencedError):
+        old.put(b"b", b"1")
+    for ask in (old.refresh, old.snapshot, lambda: old.get(b"a", min_lsn=lsn)):
+        with pytest.raises(FencedError):
+            ask()

@@ -44,6 +44,11 @@ class Handle:
         self._state = self._build(head.manifest, tail)
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return not self._is_closed
+
+    @property
     def lsn(self) -> int:
         """The newest version that a read sees."""
         return max(self._tail.lsn, self._state.manifest.last_applied_lsn)
@@ -176,7 +181,6 @@ class Handle:
         tail = self._tail_behind(manifest)
         self._state = self._build(manifest, tail)
         self._tail = tail
-        self._tell(manifest)
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
         """Return what is left of the tail where `manifest` ends."""
@@ -201,8 +205,11 @@ class Handle:
     def _in_order(sources: Iterable[RowSource]) -> list[RowSource]:
         return sorted(sources, key=lambda source: source.lsn_max, reverse=True)
 
-    def _tell(self, manifest: Manifest) -> None:
+    def tell(self) -> None:
+        """Set the gauges of this namespace to what is so now."""
+        manifest = self.manifest
         metrics, labels = self._context.metrics, {"namespace": self.namespace}
+        metrics.forget(**labels)  # a level that is empty by now has no figure
         metrics.gauge("reef_unfolded_log_bytes", self._tail.log_bytes, **labels)
         metrics.gauge("reef_unfolded_log_slots", self._tail.log_slots, **labels)
         metrics.gauge("reef_memtable_bytes", self._tail.memtable.nbytes, **labels)

@@ -26,6 +26,7 @@ from reef.engine._group import DURABLE, Answer, Group, Ticket
 from reef.engine._receipt import Receipt
 from reef.engine._tail import Tail
 from reef.errors import (
+    ClosedError,
     ConflictError,
     CorruptError,
     FencedError,
@@ -33,7 +34,6 @@ from reef.errors import (
     NotWrittenError,
     OutcomeUnknownError,
     ReefError,
-    UnavailableError,
 )
 from reef.format import log_key
 from reef.log import Damaged, LogReader
@@ -41,7 +41,7 @@ from reef.store import create
 from reef.threads import Condition
 from reef.types import new_nonce
 
-_WORTH_WAITING = 4  # a PUT that takes so many windows is worth waiting one for
+_WORTH_WAITING = 4  # company is waited for at most for this part of the time that a PUT takes
 
 
 class Outbox:
@@ -235,9 +235,10 @@ class Outbox:
 
     def _gather(self, group: Group) -> None:
         """Wait, within the window, for as much company as there was the last time."""
-        window = self._settings.group_commit_window
-        if self._company <= 1 or self._put_s < _WORTH_WAITING * window:
-            return  # a lone writer never waits; and a fast store is there again before the window
+        # A lone writer never waits; and a fast store is there again before a long window is over.
+        window = min(self._settings.group_commit_window, self._put_s / _WORTH_WAITING)
+        if self._company <= 1 or window <= 0:
+            return
         clock = self._context.clock
         deadline = clock.monotonic() + window
         while (
@@ -382,13 +383,13 @@ class Outbox:
             self._sent_point = self._tail.fold.point
             self._drop_pending()
         elif all(other.answer is not None for other in self._in_flight):
-            self._stop(
-                UnavailableError(
-                    f"log object {group.slot} of namespace {self._namespace!r} could not be written "
-                    f"while later ones were on their way ({error}); nothing from there on counts: "
-                    "open it again to go on"
+            # What landed behind it is void: whoever opens next puts a fence into its slot.
+            what = f"log object {group.slot} of namespace {self._namespace!r} was refused ({error})"
+            for other in self._in_flight:
+                self._tell(
+                    other, NotWrittenError(f"{what} while later ones were on their way: open again")
                 )
-            )
+            self._stop(ClosedError(f"{what}, which ended this handle: open it again to go on"))
 
     def _hold(self, why: str) -> None:
         """Tell those who were sent that nobody knows; send nothing more until it is known."""

@@ -60,6 +60,36 @@ class ReadState:
             self._segments.prefetch_tails(refs[:_WARM_SEGMENTS_MAX])
         self.is_warm = True
 
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+        """Return the newest version of each key at or below `lsn`; all segments side by side.
+
+        A key that is in memory is looked for only in segments that may have a newer one.
+        """
+        best = lookup_many(
+            [source for source in self.sources if not isinstance(source, SegmentSource)], keys, lsn
+        )
+        asked: list[tuple[SegmentSource, list[int]]] = []
+        for source in self.sources:
+            if not isinstance(source, SegmentSource) or source.lsn_min > lsn:
+                continue
+            low, high, most = source.key_min, source.key_max, source.lsn_max
+            inside = [
+                i
+                for i, (key, found) in enumerate(zip(keys, best, strict=True))
+                if low <= key <= high and (found is None or found.lsn < most)
+            ]
+            if inside:
+                asked.append((source, inside))
+        answers = self._segments.get_many(
+            [(source, [keys[i] for i in inside]) for source, inside in asked], lsn
+        )
+        for (_, inside), answer in zip(asked, answers, strict=True):
+            for i, version in zip(inside, answer, strict=True):
+                known = best[i]
+                if version is not None and (known is None or version.lsn > known.lsn):
+                    best[i] = version
+        return best
+
 
 class View:
     """The rows of a namespace at one LSN."""
@@ -80,16 +110,17 @@ class View:
         self._state = state
         self._reload = reload
         self._is_retained = is_retained
-        self._check(state())
+        self._held = state()
+        self._check(self._held)
 
     def get(self, key: bytes) -> Found | None:
         """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
-        found = self._retried(lambda sources: lookup(sources, key, self.lsn))
+        found = self._retried(lambda state: lookup(state.sources, key, self.lsn))
         return None if found is None or found.tombstone else found
 
     def get_many(self, keys: Sequence[bytes]) -> list[Found | None]:
         """Return the row of each key, or None."""
-        found = self._retried(lambda sources: lookup_many(sources, keys, self.lsn))
+        found = self._retried(lambda state: state.get_many(keys, self.lsn))
         return [None if row is None or row.tombstone else row for row in found]
 
     def scan(
@@ -109,7 +140,7 @@ class View:
         reloads = 0
         while high is None or low < high:
             try:
-                state = self._checked()
+                state = self._held
                 if not state.is_warm:
                     state.warm(low, high)
                 for batch in merge(
@@ -130,11 +161,6 @@ class View:
                 reloads += 1
                 self._look_again(reloads, error)
 
-    def _checked(self) -> ReadState:
-        state = self._state()
-        self._check(state)
-        return state
-
     def _check(self, state: ReadState) -> None:
         manifest = state.manifest
         floor = manifest.retention.floor_lsn
@@ -151,11 +177,11 @@ class View:
                 "was released; take a new one"
             )
 
-    def _retried(self, read: Callable[[Sequence[RowSource]], _T]) -> _T:
+    def _retried(self, read: Callable[[ReadState], _T]) -> _T:
         reloads = 0
         while True:
             try:
-                return read(self._checked().sources)
+                return read(self._held)
             except NotFoundError as error:
                 reloads += 1
                 self._look_again(reloads, error)
@@ -167,6 +193,13 @@ class View:
                 "take a new one"
             ) from error
         self._reload()
+        self._held = self._state()
+        try:
+            self._check(self._held)
+        except RetentionError as passed:
+            raise SnapshotExpiredError(
+                f"the view at LSN {self.lsn} was overtaken: {passed}"
+            ) from error
 
 
 def key_range(

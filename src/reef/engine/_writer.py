@@ -28,7 +28,7 @@ from reef.errors import (
 )
 from reef.format import KEY, Manifest
 from reef.manifest import Head, ManifestChain, StalePlanError
-from reef.segment import Found, lookup_many
+from reef.segment import Found
 from reef.types import LSN_MAX
 
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
@@ -112,6 +112,16 @@ class Writer(Handle):
             while self._is_flushing:
                 self._cond.wait()
 
+    def newest_lsn(self) -> int:
+        if self.failure is not None:
+            raise copy.copy(self.failure)
+        return self.lsn
+
+    def catch_up(self, lsn: int) -> None:
+        if lsn > self.lsn and self.failure is not None:
+            raise copy.copy(self.failure)
+        super().catch_up(lsn)
+
     @property
     def failure(self) -> ReefError | None:
         """What ended this writer for good, if anything has."""
@@ -161,7 +171,7 @@ class Writer(Handle):
 
     def _lookup(self, keys: Sequence[bytes]) -> Sequence[Found | None]:
         """Return the newest version of each key, what is on its way included. Lock held."""
-        return lookup_many(self._state.sources, keys, LSN_MAX)
+        return self._state.get_many(keys, LSN_MAX)
 
     def _is_flush_due(self) -> bool:
         settings, tail = self._context.settings, self._tail

@@ -54,6 +54,16 @@ class KeyValue:
         self._handle: Writer | Reader = self._writer or self._reader  # type: ignore[assignment]
 
     @property
+    def mode(self) -> str:
+        """w for the one writer, r for a reader."""
+        return "r" if self._writer is None else "w"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return self._handle.is_open
+
+    @property
     def name(self) -> str:
         """The namespace."""
         return self._handle.namespace
@@ -195,16 +205,24 @@ class KeyValue:
         return KeyValueSnapshot(self._handle.snapshot(wanted, id=id))
 
     def refresh(self) -> int:
-        """Take in what was committed meanwhile; return the newest LSN. The writer always has it."""
+        """Take in what was committed meanwhile; return the newest LSN.
+
+        The writer always has it, until it is superseded: then it raises FencedError.
+        """
         return self._handle.newest_lsn()
 
     def stats(self) -> dict[str, Any]:
         """Return figures of the namespace as this handle sees it."""
         return namespace_stats(self._handle)
 
+    def tell_metrics(self) -> None:
+        """Bring the gauges of this namespace up to date."""
+        self._handle.tell()
+
     def close(self) -> None:
         """Wait for what is on its way and let go. Everything acknowledged is in the bucket."""
         self._handle.close()
+        self._context.metrics.forget(namespace=self.name)
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +231,7 @@ class KeyValue:
         self.close()
 
     def __repr__(self) -> str:
-        return f"KeyValue({self.name!r}, {'r' if self._writer is None else 'w'})"
+        return f"KeyValue({self.name!r}, {self.mode})"
 
     def _now(self) -> KeyValueView:
         return KeyValueView(self._handle.view())
@@ -239,7 +257,7 @@ class KeyValue:
         source: str | None = None,
         sequence: int | None = None,
     ) -> Receipt:
-        if idempotency_key is None and condition is None and source is None:
+        if idempotency_key is None and condition is None and source is None and sequence is None:
             return self._writing().write(WriteRequest(batch=batch, nbytes=nbytes))
         key = _check_idempotency_key(idempotency_key)
         said = encode_condition(condition)

@@ -1,0 +1,121 @@
+"""What the kernel asks of its store, counted: these hold on every store alike."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from bench._measure import Count
+from bench.kernel import rows_of
+from reef.database import Database
+from reef.store import MemoryStore, Store
+from reef.testing import CountingStore, Operation, Simulation, WrapperStore
+
+T = TypeVar("T")
+
+UNFOLDED = 100
+RUNS = 8
+SAMPLES = 300
+HOUR_S = 3600
+
+
+class _NotingStore(WrapperStore):
+    """Notes every request with its key, and whether there was an answer to it."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.noted: list[tuple[Operation, str, bool]] = []
+
+    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
+        is_answered = False
+        try:
+            answer = call()
+            is_answered = True
+            return answer
+        finally:
+            self.noted.append((operation, key, is_answered))
+
+
+def bench_requests() -> Iterator[Count]:
+    """Opening a reader, a cold point read, and an idle hour."""
+    yield from _opening()
+    yield from _cold_reads()
+    yield from _idle_hour()
+
+
+def _opening() -> Iterator[Count]:
+    store = MemoryStore()
+    with Database(store).kv("n") as kv:
+        kv.write(rows_of(1000))
+        kv.flush()
+        for key, value in rows_of(UNFOLDED).items():
+            kv.put(key, value)
+    noting = _NotingStore(store)
+    with Database(noting).kv("n", mode="r"):
+        asked = Counter(
+            (operation, key.split("/")[2], is_answered)
+            for operation, key, is_answered in noting.noted
+        )
+    what = f"opening a reader, {UNFOLDED} unfolded log objects"
+    beyond = asked.pop(("get", "wal", False), 0)
+    yield Count(f"{what}: LIST", asked.pop(("list", "manifest", True), 0), 1)
+    yield Count(f"{what}: GET of a manifest", asked.pop(("get", "manifest", True), 0), 1)
+    yield Count(f"{what}: GET of a log object", asked.pop(("get", "wal", True), 0), UNFOLDED)
+    yield Count(
+        f"{what}: GET behind the log's end",
+        beyond,
+        16,
+        "side by side with the last ones: that is how the end is found without a LIST",
+    )
+    yield Count(f"{what}: anything else", sum(asked.values()), 0)
+
+
+def _cold_reads() -> Iterator[Count]:
+    """Point reads by readers that know nothing yet, over runs that all span the key's range."""
+    store = MemoryStore()
+    rows = rows_of(RUNS * 1000)
+    keys = list(rows)
+    with Database(store).kv("n") as kv:
+        for run in range(RUNS):
+            kv.write({key: rows[key] for key in keys[run::RUNS]})
+            kv.flush()
+    most = blocks = 0
+    for key in random.Random(3).sample(keys[RUNS:-RUNS], SAMPLES):
+        noting = _NotingStore(store)
+        reader = Database(noting).kv("n", mode="r")
+        noting.noted.clear()
+        if reader.get(key) != rows[key]:
+            raise AssertionError(f"{key!r} came back with another value")
+        by_run = Counter(asked for _, asked, _ in noting.noted)
+        most = max(most, *by_run.values())
+        blocks += by_run.total() - len(by_run)  # beside the tail of each run
+    what = f"cold point read, {RUNS} runs of {len(rows) // RUNS:,} rows"
+    yield Count(
+        f"{what}: GETs of one run, at most", most, 2, "its tail, with the filter, then one block"
+    )
+    yield Count(
+        f"{what}: blocks fetched by {SAMPLES} reads",
+        blocks,
+        SAMPLES + SAMPLES // 10,
+        "one run has the key; more are false positives of the filters",
+    )
+
+
+def _idle_hour() -> Iterator[Count]:
+    """An hour of simulated time, in which every wait and every sleep of every thread comes to pass."""
+    with Simulation(seed=1) as sim:
+        process = sim.process("writer")
+        counting = CountingStore(process.store)
+
+        def live() -> int:
+            db = Database(counting, clock=process.clock, rng=process.rng, threads=process.threads)
+            kv = db.kv("n")
+            for key, value in rows_of(10).items():
+                kv.put(key, value)
+            counting.reset()
+            process.clock.sleep(HOUR_S)
+            return counting.counts.total
+
+        yield Count("an idle hour of an open writer: requests", sim.call(live, process), 0)
