@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from reef.clock import Clock, SystemClock
 from reef.engine import Context
+from reef.errors import ClosedError
 from reef.kv import KeyValue
 from reef.metrics import Metrics
 from reef.segment import BlockCache, DiskCache
@@ -39,6 +40,7 @@ class Database:
         loaded = load_settings(settings)
         clock = clock or SystemClock()
         self._metrics = Metrics()
+        self._is_closed = False
         self._opened: WeakSet[KeyValue] = WeakSet()
         disk = None
         if loaded.disk_cache_dir:
@@ -78,6 +80,8 @@ class Database:
 
         `settings` override those of the database. Opening for writing fences whoever wrote before.
         """
+        if self._is_closed:
+            raise ClosedError(f"the database at {self.store.url} was closed: connect again")
         opened = KeyValue(self.context(**settings), name, mode=mode)
         self._opened.add(opened)
         return opened
@@ -97,7 +101,11 @@ class Database:
             after = f"{NAMESPACES}{name}/~"
 
     def close(self) -> None:
-        """Let go of connections and threads. Close namespaces first."""
+        """Close the namespaces that are open, and let go of connections and threads."""
+        self._is_closed = True
+        for kv in list(self._opened):
+            if kv.is_open:
+                kv.close()
         self._context.store.close()
 
     def __enter__(self) -> Self:

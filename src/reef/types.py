@@ -58,6 +58,17 @@ def check_namespace(name: str) -> str:
     return name
 
 
+def check_snapshot_id(id: str) -> str:
+    """Return `id` if a snapshot may be called that. Raises InvalidInputError."""
+    if not isinstance(id, str) or not _NAME.fullmatch(id) or len(id) > NAME_BYTES_MAX:
+        raise InvalidInputError.of(
+            "snapshot id",
+            id,
+            f"1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - starting with a letter or a digit",
+        )
+    return id
+
+
 def check_object_key(key: str) -> str:
     """Return `key` if it is a plain relative path of an object.
 

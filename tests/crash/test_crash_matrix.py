@@ -101,10 +101,12 @@ def test_mid_indexing_after_segment_upload_before_manifest_cas(
     assert fresh(url, scenes.reopen, parallel, b"next") == scenes.filled(12)
 
 
-@pytest.mark.parametrize("point", ["after segment upload", "before manifest put"])
-def test_mid_compaction_before_manifest_cas(url: str, point: str) -> None:
+@pytest.mark.parametrize(
+    ("parallel", "point"), [(1, "after segment upload"), (8, "before manifest put")]
+)
+def test_mid_compaction_before_manifest_cas(url: str, parallel: int, point: str) -> None:
     """The inputs are live still; the merge is run again; orphans are collected."""
-    fresh(url, scenes.build, 1, 14, 4, **NO_GRACE)
+    fresh(url, scenes.build, parallel, 14, 4, **NO_GRACE)
     before = fresh(url, scenes.look)
     assert len(before.segments) == 3
     crash(url, scenes.compact, point, **NO_GRACE)
@@ -147,9 +149,10 @@ def test_after_manifest_cas_of_a_flush_before_cleanup(url: str, parallel: int) -
     assert after.pending == ()
 
 
-def test_after_manifest_cas_of_a_compaction_before_cleanup(url: str) -> None:
+@parallel_1_and_8
+def test_after_manifest_cas_of_a_compaction_before_cleanup(url: str, parallel: int) -> None:
     """The new state serves; the inputs wait in the pending list, and go by it."""
-    fresh(url, scenes.build, 1, 14, 4, **NO_GRACE)
+    fresh(url, scenes.build, parallel, 14, 4, **NO_GRACE)
     before = fresh(url, scenes.look)
     crash(url, scenes.compact, "after manifest put", **NO_GRACE)
     found = fresh(url, scenes.look)
@@ -217,12 +220,13 @@ def test_cas_contention(url: str, parallel: int) -> None:
     assert fresh(url, scenes.look).rows == rows_after(b"a", b"b", b"c")
 
 
-def test_cas_contention_for_a_generation(url: str) -> None:
+@parallel_1_and_8
+def test_cas_contention_for_a_generation(url: str, parallel: int) -> None:
     """Who loses a generation of the manifest takes the next one, and a higher epoch with it."""
-    fresh(url, scenes.reopen, 1, b"a")
-    with Child(url, scenes.open_and_sleep, 1, "before manifest put", 1) as opener:
+    fresh(url, scenes.reopen, parallel, b"a")
+    with Child(url, scenes.open_and_sleep, parallel, "before manifest put", 1) as opener:
         opener.wait_until_asleep()
-        fresh(url, scenes.reopen, 1, b"b")
+        fresh(url, scenes.reopen, parallel, b"b")
         opener.wake()
         assert opener.end() == 0
         assert opener.all("opened") == [(rows_after(b"a", b"b"),)]
@@ -316,18 +320,20 @@ def test_crash_after_ack_before_materialization(url: str, parallel: int) -> None
     assert fresh(url, scenes.look).rows == scenes.filled(12) | rows_of(b"next")
 
 
-@pytest.mark.parametrize("is_snapshot", [False, True], ids=["view", "snapshot"])
-def test_torn_read_during_compaction(url: str, is_snapshot: bool) -> None:
+@pytest.mark.parametrize(
+    ("parallel", "is_snapshot"), [(1, False), (8, True)], ids=["view", "snapshot"]
+)
+def test_torn_read_during_compaction(url: str, parallel: int, is_snapshot: bool) -> None:
     """A reader in the midst of a scan does not see that its segments are replaced and deleted."""
     settings = {**NO_GRACE, "row_block_bytes": 64}
-    fresh(url, scenes.build, 1, 16, 4, **settings)
+    fresh(url, scenes.build, parallel, 16, 4, **settings)
     with Child(url, scenes.scan_slowly, is_snapshot, **settings) as reader:
         lsn = reader.until("reading")[1]
         crash(url, scenes.compact, "before manifest put", **settings)
         reader.say("go on")
         reader.until("read")
-        fresh(url, scenes.reopen, 1, b"later", **settings)
-        fresh(url, scenes.flush, 1, **settings)
+        fresh(url, scenes.reopen, parallel, b"later", **settings)
+        fresh(url, scenes.flush, parallel, **settings)
         crash(url, scenes.compact, "after manifest put", **settings)
         reader.say("go on")
         reader.until("read")

@@ -134,7 +134,7 @@ def opened(world: World, process: Process, open_it: Callable[[], KeyValue]) -> K
 # Writers.
 
 
-def live_as_writer(world: World, process: Process, *, openings: int, writes: int) -> None:
+def live_as_writer(world: World, process: Process, *, openings: int) -> None:
     """Open, let clients write, and open again when another has taken over."""
     shape = world.shape
     for _ in range(openings):
@@ -147,7 +147,9 @@ def live_as_writer(world: World, process: Process, *, openings: int, writes: int
         clients = process.rng.choice(shape.clients)
         started = [
             process.threads.start(
-                lambda n=n, kv=kv: Client(world, process, kv, f"{process.name}.{n}").live(writes),  # type: ignore[misc]
+                lambda n=n, kv=kv: Client(world, process, kv, f"{process.name}.{n}").live(
+                    shape.writes
+                ),  # type: ignore[misc]
                 name=f"client-{n}",
             )
             for n in range(clients)
@@ -390,7 +392,7 @@ def live_as_nemesis(world: World, process: Process, *, strikes: int) -> None:
         if victim in world.writers and rng.random() < 0.7:
             again = world.sim.process(f"writer-again-{number}")
             world.writers.append(again)
-            again.start(lambda again=again: live_as_writer(world, again, openings=1, writes=6))  # type: ignore[misc]
+            again.start(lambda again=again: live_as_writer(world, again, openings=1))  # type: ignore[misc]
 
 
 # The verdict.
@@ -471,6 +473,8 @@ class Shape:
     writers: tuple[int, ...]
     clients: tuple[int, ...]
     openings: tuple[int, ...]
+    writes: int
+    """How often a client writes, or does something else, until it ends."""
     parallel: tuple[int, ...]
     pause: float
     """How long a client thinks at most between two writes."""
@@ -489,12 +493,13 @@ class Shape:
 # Writes in flight everywhere, while one writer takes over from the other.
 STORM = Shape(
     writers=(2, 3),
-    clients=(2, 5),
-    openings=(3, 4),
+    clients=(4, 8),
+    openings=(2, 3),
+    writes=12,
     parallel=(2, 8, 8),
-    pause=0.2,
+    pause=0.1,
     faults=(0.0, 0.1, 0.4),
-    slow=(0.0, 0.1, 0.3),
+    slow=(0.05, 0.2),
     readers=(0, 1),
     collections=(0,),
     compactors=(0, 1),
@@ -508,6 +513,7 @@ SLEEPERS = Shape(
     writers=(2, 3),
     clients=(1, 3),
     openings=(1, 2),
+    writes=10,
     parallel=PARALLEL,
     pause=8.0,
     faults=(0.0, 0.05),
@@ -530,6 +536,7 @@ MIXED = Shape(
     writers=(1, 2, 3),
     clients=(1, 2, 4),
     openings=(1, 2, 3),
+    writes=8,
     parallel=PARALLEL,
     pause=1.0,
     faults=(0.0, 0.1, 0.3),
@@ -582,7 +589,7 @@ def people(world: World, rng: random.Random) -> None:
 
     for n in range(rng.choice(shape.writers)):
         openings = rng.choice(shape.openings)
-        world.writers.append(start(f"writer-{n}", live_as_writer, openings=openings, writes=8))
+        world.writers.append(start(f"writer-{n}", live_as_writer, openings=openings))
     for n in range(rng.choice(shape.readers)):
         world.others.append(start(f"reader-{n}", live_as_reader, rounds=20))
     for n in range(rng.choice(shape.compactors)):

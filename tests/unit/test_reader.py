@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from reef.errors import (
+    ClosedError,
     FencedError,
     InvalidInputError,
     NotFoundError,
@@ -394,6 +395,17 @@ def test_gauges_are_what_is_so_when_they_are_read(store: Store) -> None:
     assert found['reef_segments{namespace="ns",level="0"}'] == 1
     kv.close()
     assert not any('namespace="ns"' in name for name in db.metrics.snapshot())
+
+
+def test_a_closed_database_opens_nothing_more(store: Store) -> None:
+    db = database(store)
+    kv = db.kv("ns")
+    kv.put(b"a", b"1")
+    db.close()
+    with pytest.raises(ClosedError):
+        db.kv("ns")
+    with pytest.raises(ClosedError):
+        kv.get(b"a")
 
 
 def test_a_superseded_writer_does_not_claim_to_have_the_newest(store: Store) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from reef.engine import (
     Condition,
     Context,
+    Equals,
     Reader,
     Receipt,
     Writer,
@@ -33,6 +34,7 @@ from reef.kv._rows import (
     scanned,
 )
 from reef.kv._views import KeyValueSnapshot, KeyValueView, parse_ttl, value_of
+from reef.types import LSN_MAX, check_snapshot_id
 
 _DEFAULT_TTL: Any = object()
 
@@ -189,8 +191,10 @@ class KeyValue:
         if len(given) != 1:
             raise InvalidInputError.of("at", len(given), "one of lsn, generation and snapshot")
         if lsn is not None:
+            _check_number("lsn", lsn)
             return KeyValueView(self._handle.at_lsn(lsn))
         if generation is not None:
+            _check_number("generation", generation)
             return KeyValueView(self._handle.at_generation(generation))
         return KeyValueView(self._handle.at_snapshot(str(snapshot)))
 
@@ -201,6 +205,8 @@ class KeyValue:
 
         None keeps it until it is released. A reader may take one as well as the writer.
         """
+        if id is not None:
+            check_snapshot_id(id)
         wanted = self._context.settings.snapshot_ttl if ttl is _DEFAULT_TTL else parse_ttl(ttl)
         return KeyValueSnapshot(self._handle.snapshot(wanted, id=id))
 
@@ -240,6 +246,7 @@ class KeyValue:
         if self._reader is not None:
             self._reader.keep_fresh()
         if min_lsn is not None:
+            _check_number("min_lsn", min_lsn)
             self._handle.catch_up(min_lsn)
 
     def _writing(self) -> Writer:
@@ -260,6 +267,7 @@ class KeyValue:
         if idempotency_key is None and condition is None and source is None and sequence is None:
             return self._writing().write(WriteRequest(batch=batch, nbytes=nbytes))
         key = _check_idempotency_key(idempotency_key)
+        _check_condition(condition)
         said = encode_condition(condition)
         _check_stream(source, sequence)
         digest = None
@@ -293,7 +301,24 @@ def _check_idempotency_key(key: bytes | str | None) -> bytes | None:
 def _check_stream(source: str | None, sequence: int | None) -> None:
     if (source is None) != (sequence is None):
         raise InvalidInputError.of("source", source, "given together with sequence")
-    if source is not None and not 1 <= len(source.encode()) <= 512:
-        raise InvalidInputError.of("source", source[:64], "1 to 512 bytes of text")
-    if sequence is not None and not 0 <= sequence < 2**63:
-        raise InvalidInputError.of("sequence", sequence, "a number from 0 to 2**63 - 1")
+    if source is not None and (not isinstance(source, str) or not 1 <= len(source.encode()) <= 512):
+        raise InvalidInputError.of("source", source, "1 to 512 bytes of text")
+    if sequence is not None:
+        _check_number("sequence", sequence)
+
+
+def _check_number(name: str, value: object) -> None:
+    if type(value) is not int or not 0 <= value <= LSN_MAX:
+        raise InvalidInputError.of(name, value, "a whole number from 0 to 2**63 - 1")
+
+
+def _check_condition(condition: Condition | None) -> None:
+    """Raise InvalidInputError for a value that no row can have."""
+    if not isinstance(condition, Equals):
+        return
+    for name, expected in condition.expected.items():
+        if name != VALUE:
+            raise InvalidInputError.of("condition", name, f"Equals({VALUE}=...)")
+        for one in expected if isinstance(expected, list | tuple) else [expected]:
+            if not isinstance(one, bytes):
+                raise InvalidInputError.of(f"condition {name}", one, "bytes, or a list of bytes")
