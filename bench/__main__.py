@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench._measure import Count, Ratio, Result, Share
+from bench.documents import bench_documents
 from bench.formats import bench_log, bench_manifest, bench_segment
 from bench.kernel import bench_file, bench_seaweedfs
 from bench.put import bench_put
@@ -27,6 +28,7 @@ BENCHES: dict[str, Callable[[], Iterator[Result]]] = {
     "file": bench_file,
     "seaweedfs": bench_seaweedfs,
     "put": bench_put,
+    "documents": bench_documents,
 }
 
 
@@ -107,7 +109,7 @@ def _ratio_table(ratios: list[Ratio]) -> Table:
 
 
 def _count_table(counts: list[Count]) -> Table:
-    table = Table(title="requests, counted")
+    table = Table(title="counted")
     for heading in ("what", "counted", "bar", "verdict", "note"):
         table.add_column(heading, justify="left" if heading in ("what", "note") else "right")
     for count in counts:

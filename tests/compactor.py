@@ -153,7 +153,8 @@ class Compactor:
         ]
         if len(tables) == 1:
             return tables[0]
-        return pa.concat_tables(tables).sort_by([(KEY, "ascending"), (LSN, "descending")])
+        rows = pa.concat_tables(tables, promote_options="default")  # of any schema
+        return rows.sort_by([(KEY, "ascending"), (LSN, "descending")])
 
     def _upload(self, plan: Plan, rows: pa.Table, part: tuple[int, int]) -> SegmentRef:
         origin = SegmentOrigin(

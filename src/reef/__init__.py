@@ -2,6 +2,7 @@
 
 connect(url) -> Database                a bucket, opened: file://, memory://, s3://, gs://, az://
 CreateOnly, MustExist, Equals           what must hold of a row for its write to count
+Incoming                                in a condition: the value of the document that comes in
 Receipt                                 what a commit tells
 every error, by what to do next         see `reef.errors`
 """
@@ -14,6 +15,7 @@ from reef.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from reef.database import Database, connect
+    from reef.documents import Incoming
     from reef.engine import CreateOnly, Equals, MustExist, Receipt
 
 __version__ = "0.1.0.dev0"
@@ -24,6 +26,7 @@ _HOMES = {
     "connect": "reef.database",
     "CreateOnly": "reef.engine",
     "Equals": "reef.engine",
+    "Incoming": "reef.documents",
     "MustExist": "reef.engine",
     "Receipt": "reef.engine",
 }
@@ -32,6 +35,7 @@ __all__ = [
     "CreateOnly",
     "Database",
     "Equals",
+    "Incoming",
     "MustExist",
     "Receipt",
     "connect",

@@ -31,8 +31,6 @@ class SystemClock:
     def now_us(self) -> int:
         return time.time_ns() // 1000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+    # Themselves: a put asks for the time eight times.
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from reef.clock import Clock, SystemClock
-from reef.engine import Context
+from reef.engine import Context, Namespace
 from reef.errors import ClosedError
 from reef.kv import KeyValue
 from reef.metrics import Metrics
@@ -18,6 +18,9 @@ from reef.segment import BlockCache, DiskCache
 from reef.settings import load_settings
 from reef.store import MeteredStore, Store, open_store
 from reef.threads import SystemThreads, Threads
+
+if TYPE_CHECKING:
+    from reef.documents import Documents
 
 NAMESPACES = "namespaces/"
 
@@ -41,7 +44,7 @@ class Database:
         clock = clock or SystemClock()
         self._metrics = Metrics()
         self._is_closed = False
-        self._opened: WeakSet[KeyValue] = WeakSet()
+        self._opened: WeakSet[Namespace] = WeakSet()
         disk = None
         if loaded.disk_cache_dir:
             disk = DiskCache(
@@ -70,9 +73,11 @@ class Database:
     def metrics(self) -> Metrics:
         """What this process has counted; `metrics.text()` is what Prometheus reads."""
         self._context.cache.publish()  # hits are counted without a lock, and told once in a while
-        for kv in sorted(self._opened, key=lambda kv: kv.mode):  # of two handles, the writer's say
-            if kv.is_open:
-                kv.tell_metrics()
+        for opened in sorted(
+            self._opened, key=lambda one: one.mode
+        ):  # the writer's say is the last
+            if opened.is_open:
+                opened.tell_metrics()
         return self._metrics
 
     def kv(self, name: str, *, mode: str = "w", **settings: object) -> KeyValue:
@@ -80,11 +85,36 @@ class Database:
 
         `settings` override those of the database. Opening for writing fences whoever wrote before.
         """
-        if self._is_closed:
-            raise ClosedError(f"the database at {self.store.url} was closed: connect again")
+        self._check_open()
         opened = KeyValue(self.context(**settings), name, mode=mode)
         self._opened.add(opened)
         return opened
+
+    def namespace(
+        self,
+        name: str,
+        *,
+        mode: str = "w",
+        schema: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> Documents:
+        """Open the documents `name`, for writing (`mode="w"`) or reading (`mode="r"`).
+
+        `schema` declares attributes by name and type, such as {"price": "float64"}; what is not
+        declared is inferred. `settings` override those of the database. Opening for writing fences
+        whoever wrote before.
+        """
+        self._check_open()
+        # Brought in here: whoever wants keys and values only need not load all of it.
+        from reef.documents import Documents
+
+        opened = Documents(self.context(**settings), name, mode=mode, schema=schema)
+        self._opened.add(opened)
+        return opened
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the database at {self.store.url} was closed: connect again")
 
     def context(self, **settings: object) -> Context:
         """Return what namespaces share, under other settings."""
@@ -103,9 +133,9 @@ class Database:
     def close(self) -> None:
         """Close the namespaces that are open, and let go of connections and threads."""
         self._is_closed = True
-        for kv in list(self._opened):
-            if kv.is_open:
-                kv.close()
+        for opened in list(self._opened):
+            if opened.is_open:
+                opened.close()
         self._context.store.close()
 
     def __enter__(self) -> Self:

@@ -5,6 +5,7 @@ Every refusal names the setting, the value and what is allowed.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tomllib
@@ -18,6 +19,8 @@ from reef.types import ORDINAL_MAX, SLOT_MAX
 
 PARALLEL_WRITES_MAX = 8
 BYTES_MAX = 1 << 50
+_VARIABLE = "REEF_"
+_CONFIG = "REEF_CONFIG"
 SECONDS_MAX = 100 * 365 * 86400.0  # a century: more is a mistake, and overflows what it is given to
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "B": 1} | {
@@ -196,11 +199,9 @@ def load_settings(
     Raises InvalidInputError for an unknown name, a bad value or a file that is not TOML.
     """
     environ = os.environ if environ is None else environ
-    configured = path or environ.get("REEF_CONFIG") or None
+    configured = path or environ.get(_CONFIG) or None
     values = _read_toml(Path(configured or "reef.toml"), required=configured is not None)
-    for name in _PARSERS:
-        if (text := environ.get(f"REEF_{name.upper()}")) is not None:
-            values[name] = text
+    values.update(_read_variables(environ))
     values.update(arguments or {})
     return override(Settings(), values)
 
@@ -212,10 +213,38 @@ def override(settings: Settings, arguments: Mapping[str, object]) -> Settings:
     """
     for name in arguments:
         if name not in _PARSERS:
-            raise InvalidInputError.of("setting", name, "one of " + ", ".join(sorted(_PARSERS)))
+            known = sorted(_PARSERS)
+            allowed = "one of " + ", ".join(known)
+            raise InvalidInputError.of("setting", name, allowed + _hint(name, known))
     return replace(
         settings, **{name: _PARSERS[name](name, value) for name, value in arguments.items()}
     )
+
+
+def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what variables say. Raises InvalidInputError for one that names no setting.
+
+    A misspelled one that nobody mentions would leave a default in place that somebody counts on
+    having changed.
+    """
+    names = {f"{_VARIABLE}{name.upper()}": name for name in _PARSERS}
+    values = {}
+    for variable, text in environ.items():
+        if variable in names:
+            values[names[variable]] = text
+        elif variable.startswith(_VARIABLE) and variable != _CONFIG:
+            allowed = f"{_CONFIG}, or {_VARIABLE} and a setting in capitals"
+            known = [name[len(_VARIABLE) :] for name in (*names, _CONFIG)]
+            hint = _hint(variable[len(_VARIABLE) :], known, _VARIABLE)
+            raise InvalidInputError.of("variable", variable, allowed + hint)
+    return values
+
+
+def _hint(name: str, known: list[str], before: str = "") -> str:
+    """Return which of the known names was perhaps meant, as the end of a message; or nothing."""
+    folded = {one.casefold(): one for one in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return f"; did you mean {before}{folded[near[0]]}?" if near else ""
 
 
 def _read_toml(path: Path, *, required: bool) -> dict[str, object]:

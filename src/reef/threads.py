@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
@@ -41,6 +42,18 @@ class Condition(Protocol):
         ...
 
 
+class Signal(Protocol):
+    """What one thread waits for and another gives, once. Cheap enough to make one for each wait."""
+
+    def wait(self) -> None:
+        """Return when it was given, at once if it was before."""
+        ...
+
+    def give(self) -> None:
+        """Let the one who waits go on; a second time it does nothing."""
+        ...
+
+
 class Joinable(Protocol):
     """A thread that was started."""
 
@@ -56,9 +69,30 @@ class Threads(Protocol):
         """Return a new condition with a lock of its own."""
         ...
 
+    def signal(self) -> Signal:
+        """Return a new signal."""
+        ...
+
     def start(self, target: Callable[[], None], *, name: str) -> Joinable:
         """Run `target` in a thread of its own, which does not keep the process alive."""
         ...
+
+
+class _SystemSignal:
+    """A lock that is taken from the start: to wait is to take it again."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self) -> None:
+        self._lock.acquire()
+
+    def give(self) -> None:
+        with suppress(RuntimeError):  # given before
+            self._lock.release()
 
 
 class SystemThreads:
@@ -66,6 +100,9 @@ class SystemThreads:
 
     def condition(self) -> Condition:
         return threading.Condition(threading.Lock())
+
+    def signal(self) -> Signal:
+        return _SystemSignal()
 
     def start(self, target: Callable[[], None], *, name: str) -> Joinable:
         thread = threading.Thread(target=target, name=name, daemon=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import lru_cache
 
 from reef.clock import Clock
 from reef.errors import InvalidInputError
@@ -44,6 +45,7 @@ def unpack_lsn(lsn: int) -> tuple[int, int]:
     return lsn >> ORDINAL_BITS, lsn & ORDINAL_MAX
 
 
+@lru_cache(256)
 def check_namespace(name: str) -> str:
     """Return `name` if a namespace may be called that.
 

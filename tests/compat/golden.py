@@ -53,9 +53,10 @@ def _plain_log(log: LogObject) -> Any:
             return {"schema": str(value.schema), "rows": value.to_pylist()}
         return str(value) if isinstance(value, pa.Schema) else value
 
-    fields = {name: getattr(log, name) for name in log.__dataclass_fields__}
+    fields = {name: getattr(log, name) for name in log.__struct_fields__}
+    fields["prev"] = log.prev._asdict()
     fields["records"] = [
-        {name: plain(getattr(record, name)) for name in record.__dataclass_fields__}
+        {name: plain(getattr(record, name)) for name in record.__struct_fields__}
         for record in log.records
     ]
     return fields

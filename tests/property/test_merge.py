@@ -95,6 +95,39 @@ def test_a_merge_shows_what_a_dict_does(
     assert all(batch.num_rows for batch in found)
 
 
+@given(sources_of(), points, keys, ends, st.booleans())
+@settings(max_examples=400)
+def test_a_merge_that_need_not_be_in_order_shows_the_same_and_says_how_far_it_is(
+    given: tuple[History, list[RowSource]],
+    lsn: int,
+    start: bytes,
+    end: bytes | None,
+    reverse: bool,
+) -> None:
+    history, sources = given
+    expected = visible(history, lsn, start, end, reverse=reverse)
+    found: list[Any] = []
+
+    def passed(key: bytes) -> None:
+        """What lies up to here has been shown, and nothing behind it."""
+        is_behind = [row for row in expected if (row[0] >= key if reverse else row[0] <= key)]
+        assert sorted(found) == sorted(is_behind)
+
+    for batch in merge(
+        sources,
+        start=start,
+        end=end,
+        lsn=lsn,
+        columns=None,
+        reverse=reverse,
+        ordered=False,
+        passed=passed,
+    ):
+        assert batch.num_rows
+        found += rows_of([batch])
+    assert sorted(found) == sorted(expected)
+
+
 @given(sources_of(), points, st.lists(keys))
 def test_lookups_find_what_a_dict_does(
     given: tuple[History, list[RowSource]], lsn: int, asked: list[bytes]

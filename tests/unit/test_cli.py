@@ -47,6 +47,34 @@ def test_help_lists_the_commands_and_the_exit_codes(
     assert err == ""
 
 
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_what_needs_no_engine_loads_none(argument: str) -> None:
+    """The engine takes most of a second to load."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "reef", argument],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "reef.cli._app" in imported
+    heavy = {"pyarrow", "numpy", "msgspec", "obstore", "sqlalchemy", "boto3", "rich"}
+    heavy |= {"reef.engine", "reef.store", "reef.kv", "reef.database"}
+    assert imported & heavy == set()
+
+
+def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
+    from reef.cli import _check_store, _kv
+    from reef.engine import _commit
+    from reef.format import _log_model
+    from reef.store import _check
+
+    for name in ("RACERS_DEFAULT", "RACERS_MAX", "ROUNDS_DEFAULT", "ROUNDS_MAX"):
+        assert getattr(_check_store, name) == getattr(_check, name)
+    assert _kv.IDEMPOTENCY_KEY_BYTES_MAX == _log_model.IDEMPOTENCY_KEY_BYTES_MAX
+    assert _kv.OVERHEAD_BYTES == _commit._OVERHEAD_BYTES
+
+
 SECRET = "hunter2"
 
 
@@ -107,7 +135,7 @@ def test_every_error_of_reef_has_an_exit_code_and_no_traceback(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr("reef.cli._app.invoke", fail)
     assert cli.run(["anything"]) == code
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"reef: {' '.join(str(error).split())}\n")
@@ -117,7 +145,7 @@ def test_other_errors_are_bugs_and_are_not_hidden(monkeypatch: pytest.MonkeyPatc
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr("reef.cli._app.invoke", fail)
     with pytest.raises(ZeroDivisionError):
         cli.run(["anything"])
 
@@ -226,11 +254,11 @@ def group_is_gone(group: int) -> bool:
 
 
 @pytest.mark.parametrize("running", ["racing-threads", "racing-processes"], indirect=True)
-def test_ctrl_c_is_quiet_and_leaves_nothing(running: tuple[subprocess.Popen[str], Path]) -> None:
+def test_ctrl_c_is_one_line_and_leaves_nothing(running: tuple[subprocess.Popen[str], Path]) -> None:
     process, bucket = running
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the racing processes too
     out, err = process.communicate(timeout=DEADLINE_SECONDS)
-    assert (process.returncode, out, err) == (130, "", "")
+    assert (process.returncode, out, err) == (130, "", "reef: interrupted\n")
     assert not (bucket / "check-store").exists()
     assert group_is_gone(process.pid)
 
@@ -243,3 +271,75 @@ def test_racing_processes_do_not_outlive_a_kill(
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert group_is_gone(process.pid)
+
+
+@pytest.mark.parametrize("imported", ["typer", "numpy", "pyarrow.lib", "reef.database"])
+def test_ctrl_c_is_one_line_from_the_beginning(tmp_path: Path, imported: str) -> None:
+    """While Python imports what the command needs, and when it waits for a value to put."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-X", "importtime", "-m"),
+            *("reef", "kv", "put", f"file://{tmp_path}/b", "stock", "key", "-"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stderr is not None
+    with process:
+        while process.stderr.readline().rpartition("|")[2].strip() != imported:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        said = [line for line in process.stderr.read().splitlines() if "import time:" not in line]
+    assert (process.returncode, said) == (130, ["reef: interrupted"])
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """As for a job that a shell has put into the background."""
+    process = subprocess.Popen(
+        command("kv", "put", f"file://{tmp_path}/b?fsync=off", "stock", "key", "-"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate("value", timeout=DEADLINE_SECONDS)
+    assert (process.returncode, err) == (0, "")
+    assert int(out) > 0
+
+
+def test_other_errors_of_the_system_are_bugs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BrokenPipeError("not that of stdout")
+
+    monkeypatch.setattr("reef.cli._app.invoke", fail)
+    with pytest.raises(BrokenPipeError, match="not that of stdout"):
+        cli.run(["anything"])
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["check-store", "memory://x"]])
+def test_a_full_disk_for_the_output_is_one_line_and_a_code_of_its_own(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command(*arguments), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 3
+    assert done.stderr == "reef: stdout could not be written: No space left on device\n"
+
+
+def test_an_error_that_cannot_be_told_keeps_its_exit_code() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command("frobnicate"), stdout=full, stderr=full, check=False)
+    assert done.returncode == 1
+
+
+def test_streams_that_are_closed_are_no_error() -> None:
+    line = f"{sys.executable} -m reef --version"
+    for closed in (">&-", "2>&-", ">&- 2>&- <&-"):
+        done = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")

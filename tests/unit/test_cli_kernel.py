@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import pytest
 
 import reef
 from reef import cli
+from reef.store import FileStore
 from tests.damaged_buckets import NAMESPACE, Bucket, cut, flip
 
 REPO = Path(__file__).resolve().parents[2]
@@ -229,6 +231,28 @@ def test_verify_all_goes_on_behind_one_that_cannot_be_read(
     assert len(report["namespaces"]) == 2
 
 
+@pytest.mark.parametrize("command", ["verify", "gc", "gc --apply", "stats"])
+def test_all_of_nothing_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    url = f"file://{tmp_path}/none"
+    arguments = [*command.split(), url, "--all"]
+    for more in ([], ["--json"]):
+        assert cli.run([*arguments, *more]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"reef: {url}: the folder '{tmp_path}/none' does not exist")
+        assert err.count("\n") == 1
+    assert not (tmp_path / "none").exists()
+
+    (tmp_path / "none").mkdir()
+    assert cli.run(arguments) == 0
+    assert capsys.readouterr() == (f"there is no namespace in {url}\n", "")
+    assert cli.run([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["namespaces"], err) == ([], "")
+
+
 # Looking.
 
 
@@ -294,6 +318,34 @@ def test_inspect_shows_damaged_objects_and_where(
         assert found["damage"]["offset"] >= 0
 
 
+def test_inspect_shows_what_a_request_asked_for_and_got(
+    bucket: Bucket, run: Run, run_json: RunJson
+) -> None:
+    with bucket.open() as db, db.kv("orders") as kv:
+        kv.put(b"a", b"old")
+        lsn = kv.write(
+            {b"a": b"1", b"b": b"2", b"c": b"3"},
+            condition=reef.Equals(value=[b"old", b"\xff", b"x"]),
+            atomic=False,
+            idempotency_key="größe-1",
+        ).lsn
+    slot = str(lsn >> 20)
+    code, found = run_json("inspect", "orders", "log", slot, "--limit", "2")
+    (record,) = found["records"]
+    assert record["idempotency_key"] == "größe-1"
+    assert record["condition"] == {
+        "kind": "Equals",
+        "expected": {"value": ["old", {"base64": "/w=="}, "x"]},
+    }
+    assert record["outcomes"] == ["written", "missing"]
+    assert record["outcome_counts"] == {"written": 1, "missing": 2}
+    code, out, err = run("inspect", "orders", "log", slot)
+    assert (code, err) == (0, "")
+    assert re.search(r"^idempotency_key +größe-1$", out, re.MULTILINE)
+    assert re.search(r"^outcomes +1 written, 2 missing$", out, re.MULTILINE)
+    assert '"expected": {"value": ["old"' in out
+
+
 def test_every_kind_is_documented() -> None:
     """What programs go by is in docs/cli.md, and nothing else is."""
     text = (REPO / "docs/cli.md").read_text(encoding="utf-8")
@@ -341,6 +393,18 @@ USAGE = [
     ("kv put", [NAMESPACE, "a", "b", "--file", "c"], "VALUE and --file = 'both'"),
     ("kv put", [NAMESPACE, "a", "--file", "/no/such/file"], "a readable file"),
     ("kv scan", [NAMESPACE, "--limit", "0"], "--limit"),
+    # Writing fences others: so these must be refused before the namespace is opened.
+    ("kv put", [NAMESPACE, "a", "b", "--idempotency-key", ""], "--idempotency-key = ''"),
+    ("kv put", [NAMESPACE, "a", "b", "--idempotency-key", "k" * 513], "1 to 512 bytes; it has 513"),
+    ("kv put", [NAMESPACE, "k" * 4097, "b"], "at most 4096 bytes"),
+    ("kv put", [NAMESPACE, "0", "00", "--hex"], "KEY = '0'"),
+    ("kv put", [NAMESPACE, "00", "0", "--hex"], "VALUE = '0'"),
+    ("kv put", [NAMESPACE, "a", "-", "--file", "c"], "VALUE and --file = 'both'"),
+    ("kv put", ["a/b", "a", "b"], "namespace = 'a/b'"),
+    ("kv delete", [NAMESPACE, "a", "--idempotency-key", "é" * 257], "it has 514"),
+    ("kv delete", [NAMESPACE, "k" * 4097], "at most 4096 bytes"),
+    ("kv delete", ["a/b", "a"], "namespace = 'a/b'"),
+    ("snapshot create", [NAMESPACE, "--id", "a/b"], "'a/b'"),
 ]
 
 
@@ -349,8 +413,10 @@ def test_usage_errors_are_one_line_and_exit_code_1(
     bucket: Bucket, run: Run, command: str, arguments: list[str], says: str
 ) -> None:
     before = bucket.everything()
+    generation = bucket.manifest.generation
     code, out, err = run(command, *arguments)
     assert (code, out) == (1, "")
+    assert bucket.manifest.generation == generation
     assert says in err
     assert err.startswith("reef: ")
     assert err.count("\n") == 1
@@ -417,6 +483,54 @@ def test_progress_is_shown_on_a_terminal(bucket: Bucket) -> None:
     assert b"segments" in shown
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", NAMESPACE],
+        ["verify", NAMESPACE, "--json"],
+        ["gc", "--all"],
+        ["repair", NAMESPACE],
+        ["stats", NAMESPACE],
+        ["inspect", NAMESPACE, "manifest"],
+        ["snapshot list", NAMESPACE],
+        ["kv scan", NAMESPACE],
+        ["kv put", "fresh", "a", "1"],
+    ],
+)
+def test_output_that_cannot_be_written(bucket: Bucket, arguments: list[str]) -> None:
+    """A full disk is one line and a code of its own; a pipe that nobody reads is no error."""
+    name, *rest = arguments
+    line = [sys.executable, "-m", "reef", *name.split(), bucket.url, *rest]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 3
+    assert done.stderr == b"reef: stdout could not be written: No space left on device\n"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(line, stdout=theirs, stderr=subprocess.PIPE, check=False)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_ctrl_c_in_the_middle_of_a_scan(bucket: Bucket) -> None:
+    with bucket.open() as db, db.kv("large") as kv:
+        kv.write({b"%06d" % n: b"x" * 100 for n in range(20_000)})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reef", "kv", "scan", bucket.url, "large"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        # It is writing then, and cannot end: a pipe holds much less than there is.
+        assert process.stdout.readline().startswith(b"000000\t")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"reef: interrupted\n"
+    assert process.returncode == 130
+
+
 # Collection and snapshots.
 
 
@@ -439,6 +553,28 @@ def test_gc_says_and_then_does(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.run(["verify", bucket.url, NAMESPACE, "--deep"]) == 0
     assert cli.run(["gc", bucket.url, "--all"]) == 0
     assert "would be deleted" in capsys.readouterr().out
+
+
+def test_gc_of_all_sweeps_the_bucket_once(
+    bucket: Bucket, run_json: RunJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the first namespace cannot be read."""
+    with bucket.open() as db:
+        for name in ("more", "other"):
+            with db.kv(name) as kv:
+                kv.put(b"a", b"1")
+    ruin = bucket.root / "namespaces" / "a-ruin" / "quarantine"
+    ruin.mkdir(parents=True)
+    (ruin / "leftover").write_bytes(b"x")
+    sweeps: list[int] = []
+    monkeypatch.setattr(FileStore, "sweep", lambda _, before_us: sweeps.append(before_us) or ())
+    code, report = run_json("gc", "--all")
+    assert (code, sweeps) == (2, [])
+    code, report = run_json("gc", "--all", "--apply")
+    assert [one["applied"] for one in report["namespaces"]] == [False, True, True, True]
+    assert len(sweeps) == 1
+    assert run_json("gc", "more", "--apply")[0] == 0
+    assert len(sweeps) == 2
 
 
 def test_snapshots_are_created_listed_read_renewed_and_released(
@@ -510,7 +646,18 @@ def test_a_value_that_is_too_large_is_refused_before_anybody_is_fenced(
     code, out, err = run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))
     assert (code, out) == (1, "")
     assert "at most log_segment_max_bytes, which is 1024" in err
+    # What a record takes beside the value counts.
+    (tmp_path / "reef.toml").write_text('log_segment_max_bytes = "2KiB"\n')
+    code, out, err = run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))
+    assert (code, out) == (1, "")
+    assert "KEY and VALUE = '1026 bytes'" in err
+    assert run("kv delete", NAMESPACE, "k" * 1025)[0] == 1
+    (tmp_path / "reef.toml").write_text('memtable_max_bytes = "2KiB"\n')
+    assert run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))[0] == 1
     assert bucket.manifest.writer_epoch == epoch
+    (tmp_path / "reef.toml").write_text("log_segment_max_bytes = 2050\n")
+    assert run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))[0] == 0
+    assert bucket.manifest.writer_epoch == epoch + 1
 
 
 def test_a_key_that_is_not_there(run: Run, run_json: RunJson) -> None:

@@ -154,6 +154,23 @@ def test_several_log_puts_are_in_flight_and_acks_come_in_slot_order(store: Store
     assert len(contents(store)) == 3
 
 
+def test_as_many_log_puts_are_in_flight_as_may_be_whoever_sends_whose(store: Store) -> None:
+    for seed in range(30):
+        gate = Gate(store)
+        kv = database(gate, seed=seed).kv("ns", max_parallel_writes=8, group_commit_max_batches=1)
+        gate.is_open = False
+        done: list[object] = []
+        threads = [in_thread(kv, b"k%d" % i, done) for i in range(8)]
+        for _ in range(8):
+            assert gate.waiting.acquire(timeout=30)  # all of them, before any is answered
+        gate.is_open = True
+        gate.let(8)
+        for thread in threads:
+            thread.join()
+        assert len(done) == 8
+        kv.close()
+
+
 class Waits(SystemThreads):
     """Counts how often anybody waits."""
 

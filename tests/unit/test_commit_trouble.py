@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from reef import CreateOnly
+from reef import CreateOnly, Receipt
 from reef.database import Database
 from reef.engine import repair
 from reef.engine._group import Answer, Group
@@ -36,7 +36,7 @@ from reef.segment import write_segment
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
-from reef.types import new_nonce, new_ulid, pack_lsn
+from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
 from tests.kernel import contents, database
 
 
@@ -97,9 +97,9 @@ def test_a_row_that_was_not_logged_is_never_seen(
     kv.put(b"a", b"1")
     apply = Memtable.apply
 
-    def interrupted(self: Memtable, lsn: int, batch: object) -> None:
+    def interrupted(self: Memtable, lsn: int, batch: object, nbytes: int | None = None) -> None:
         if when == "after":
-            apply(self, lsn, batch)  # type: ignore[arg-type]
+            apply(self, lsn, batch, nbytes)  # type: ignore[arg-type]
         raise error
 
     monkeypatch.setattr(Memtable, "apply", interrupted)
@@ -239,7 +239,7 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
     first, first_done = begin(lambda: kv.put(b"x", b"1"))
     assert entered.wait(30)
     second, second_done = begin(lambda: kv.put(b"x", b"2", condition=CreateOnly()))
-    while outbox(kv).cond and second.is_alive() and not second_done and not _is_waiting(kv):
+    while second.is_alive() and not _is_waited_for(kv):
         pass
     go.set()
     finish(first)
@@ -248,9 +248,50 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
     assert isinstance(second_done[0], NotWrittenError)
 
 
-def _is_waiting(kv: KeyValue) -> bool:
-    """Return whether somebody waits on the writer's condition."""
-    return bool(getattr(outbox(kv).cond, "_waiters", ()))
+def _is_waited_for(kv: KeyValue) -> bool:
+    """Return whether somebody waits for what is on its way, or for its turn to send."""
+    with outbox(kv).cond:
+        return any(ticket.waiting for ticket in outbox(kv).tickets())
+
+
+def test_nothing_is_sent_behind_an_object_that_is_not_encoded_yet(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = database(store).kv("ns", max_parallel_writes=3, group_commit_max_batches=1)
+    encode, put = Group.encode, Outbox._put
+    entered, go = threading.Event(), threading.Event()
+    arrived, answered = threading.Event(), threading.Event()
+
+    def held_encode(self: Group, **how: object) -> None:
+        if self.slot == second_slot:
+            entered.set()
+            assert go.wait(30)
+        encode(self, **how)  # type: ignore[arg-type]
+
+    def held_put(self: Outbox, group: Group) -> Answer:
+        if group.slot == second_slot - 1:
+            arrived.set()
+            assert answered.wait(30)
+        return put(self, group)
+
+    second_slot = unpack_lsn(kv.put(b"before", b"0").lsn)[0] + 2
+    monkeypatch.setattr(Group, "encode", held_encode)
+    monkeypatch.setattr(Outbox, "_put", held_put)
+    first, first_done = begin(lambda: kv.put(b"first", b"1"))
+    assert arrived.wait(30)
+    second, second_done = begin(lambda: kv.put(b"second", b"2"))
+    assert entered.wait(30)
+    answered.set()
+    finish(first)  # its PUT is over while the second one is being encoded
+    third, third_done = begin(lambda: kv.put(b"third", b"3"))
+    while third.is_alive() and not _is_waited_for(kv):
+        pass
+    go.set()
+    finish(second)
+    finish(third)
+    assert all(isinstance(one[0], Receipt) for one in (first_done, second_done, third_done))
+    expected = {b"before": b"0", b"first": b"1", b"second": b"2", b"third": b"3"}
+    assert dict(kv.items()) == contents(store) == expected
 
 
 def test_a_condition_that_cannot_be_evaluated_was_not_written(store: Store) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -619,10 +619,10 @@ def test_fences_stay_for_ever() -> None:
 
 def replace_slot(log: LogObject, slot: int) -> LogObject:
     records = tuple(
-        dataclasses.replace(record, lsn=pack_lsn(slot, ordinal))
+        msgspec.structs.replace(record, lsn=pack_lsn(slot, ordinal))
         for ordinal, record in enumerate(log.records)
     )
-    return dataclasses.replace(log, slot=slot, records=records)
+    return msgspec.structs.replace(log, slot=slot, records=records)
 
 
 def test_a_fence_that_skips_slots_is_told_by_its_header() -> None:

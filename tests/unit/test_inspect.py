@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as with_changes
 
 import reef
 from reef.engine import (
@@ -19,6 +20,8 @@ from reef.engine import (
     repair,
     storage_stats,
 )
+from reef.engine._conditions import encode_condition
+from reef.engine._receipt import pack_codes
 from reef.format import decode_log, encode_log
 from reef.types import pack_lsn
 from tests.damaged_buckets import NAMESPACE, Bucket, cut, flip
@@ -127,7 +130,10 @@ def test_a_log_object(bucket: Bucket) -> None:
     assert (found["damage"], found["kind"], found["epoch"]) == (None, "data", 1)
     assert found["lsn_first"] == found["lsn_last"] == pack_lsn(commit.slot, 0)
     (record,) = found["records"]
-    assert decoded(record["idempotency_key"]) == commit.idempotency_key.encode()
+    assert record["idempotency_key"] == commit.idempotency_key
+    assert record["condition"] is None
+    counts = {"written": len(commit.puts), "deleted": len(commit.deletes)}
+    assert record["outcome_counts"] == {name: n for name, n in counts.items() if n}
     rows = {decoded(row["_key"]): row for row in record["rows"]}
     assert {k: decoded(r["value"]) for k, r in rows.items() if not r["_tombstone"]} == commit.puts
     assert {k for k, r in rows.items() if r["_tombstone"]} == set(commit.deletes)
@@ -143,7 +149,7 @@ def test_a_damaged_log_object_shows_the_records_that_are_whole(bucket: Bucket) -
     log = decode_log(path.read_bytes())
     record = log.records[0]
     twice = (record, type(record)(lsn=record.lsn + 1, batch=record.batch))
-    path.write_bytes(encode_log(type(log)(**{**vars(log), "records": twice})))
+    path.write_bytes(encode_log(with_changes(log, records=twice)))
     sizes = [r["count"] for r in inspect_log(bucket.context(), NAMESPACE, commit.slot)["records"]]
     assert len(sizes) == 2
     flip(path, -40)  # in the second record
@@ -155,7 +161,47 @@ def test_a_damaged_log_object_shows_the_records_that_are_whole(bucket: Bucket) -
         *commit.puts,
         *commit.deletes,
     }
-    assert found["records"][0]["envelope"]["lsn"] == record.lsn
+    envelope = found["records"][0]["envelope"]
+    assert envelope["lsn"] == record.lsn
+    assert envelope["idempotency_key"] == commit.idempotency_key
+    assert record.digest is not None
+    assert envelope["digest"] == record.digest.hex()
+    assert envelope["outcome_counts"]["written"] == len(commit.puts)
+
+
+def test_what_a_request_said_is_shown_as_text_if_it_is_some(bucket: Bucket) -> None:
+    commit = bucket.commits[-1]
+    path = bucket.slot(commit.slot)
+    log = decode_log(path.read_bytes())
+
+    def shown(**said: bytes) -> dict[str, Any]:
+        record = with_changes(log.records[0], **said)
+        path.write_bytes(encode_log(with_changes(log, records=(record,))))
+        whole = as_json(inspect_log(bucket.context(), NAMESPACE, commit.slot))
+        assert whole["damage"] is None
+        flip(path, -1)  # of the object, not of the record
+        damaged = as_json(inspect_log(bucket.context(), NAMESPACE, commit.slot))
+        assert damaged["damage"]
+        names = [*said, "outcome_counts"]
+        found = {name: whole["records"][0][name] for name in names}
+        assert {name: damaged["records"][0]["envelope"][name] for name in names} == found
+        return found
+
+    assert shown(idempotency_key="schlüssel".encode())["idempotency_key"] == "schlüssel"
+    for key in (b"\xff", b"a\nb"):
+        assert decoded(shown(idempotency_key=key)["idempotency_key"]["base64"]) == key
+    condition = encode_condition(reef.Equals(value=b"old"))
+    assert condition is not None
+    assert shown(condition=condition)["condition"] == {
+        "kind": "Equals",
+        "expected": {"value": "old"},
+    }
+    # Another face may write them down in another way.
+    assert shown(condition=b"\xc1")["condition"] == {"base64": "wQ=="}
+    found = shown(outcomes=pack_codes(bytes([0] * 100 + [2] * 50 + [77])))
+    assert found["outcome_counts"] == {"written": 100, "exists": 50, "code 77": 1}
+    assert found["outcomes"] == ["written"] * 10
+    assert shown(outcomes=b"\1\xff")["outcomes"] == []
 
 
 @pytest.mark.parametrize("left", [0, 5, 119, 120, 130, 300])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -46,7 +46,7 @@ from tests.samples import (
 
 
 def changed(log: LogObject, **fields: object) -> LogObject:
-    return dataclasses.replace(log, **fields)
+    return msgspec.structs.replace(log, **fields)
 
 
 NESTED_DICTIONARY = pa.list_(pa.struct([("d", pa.dictionary(pa.int32(), pa.string()))]))
@@ -59,7 +59,7 @@ def rows_with(name: str, column: pa.Array) -> pa.RecordBatch:
 
 
 def record(log: LogObject, **fields: object) -> LogObject:
-    return changed(log, records=(dataclasses.replace(log.records[0], **fields),))
+    return changed(log, records=(msgspec.structs.replace(log.records[0], **fields),))
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -330,7 +330,7 @@ def test_packed_versions_belong_to_their_slot() -> None:
     log = sample_log()
     assert decode_log(encode_log(log), lsn_policy="packed") == log
     shifted = changed(
-        log, records=tuple(dataclasses.replace(r, lsn=r.lsn + 1) for r in log.records)
+        log, records=tuple(msgspec.structs.replace(r, lsn=r.lsn + 1) for r in log.records)
     )
     assert decode_log(encode_log(shifted), lsn_policy="caller") == shifted
     with pytest.raises(CorruptError, match="versions of slot 5"):

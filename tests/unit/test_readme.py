@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from reef import settings
-from reef.cli import app
+from reef.cli._app import app
 from reef.store._url import OPTIONS, SCHEMES
 
 REPO = Path(__file__).resolve().parents[2]
 DOCUMENTS = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglob("*.md"))]
 
 _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMENTS_AT_THE_END = re.compile(r"(?:^# .*\n)+\Z", re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -30,8 +31,29 @@ def run(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_example_runs_and_runs_again(tmp_path: Path) -> None:
-    (example,) = _PYTHON.findall((REPO / "README.md").read_text(encoding="utf-8"))
+def examples_of(document: str) -> list[str]:
+    return _PYTHON.findall((REPO / document).read_text(encoding="utf-8"))
+
+
+def test_the_example_of_documents_runs_and_runs_again(tmp_path: Path) -> None:
+    example, _ = examples_of("README.md")
+    first = run(example, tmp_path)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout == (
+        "{'id': 'p1', 'price': 2.0} {'id': 'p1', 'price': 1.5}\n"
+        "[{'id': 'p1', 'title': 'apple'}]\n"
+        "['knife']\n"
+        "[{'mean': 7.0}]\n"
+    )
+    assert (tmp_path / "bucket/namespaces/products").is_dir()
+    second = run(example, tmp_path)
+    assert (second.returncode, second.stderr) == (0, "")
+    # The upsert is made again, the patch is not.
+    assert second.stdout.startswith("{'id': 'p1', 'price': 1.5} {'id': 'p1', 'price': 1.5}\n")
+
+
+def test_the_example_of_keys_and_values_runs_and_runs_again(tmp_path: Path) -> None:
+    _, example = examples_of("README.md")
     first = run(example, tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout == "{b'user/1': b'logged out', b'user/2': b'new'} b'logged in'\n"
@@ -39,6 +61,30 @@ def test_the_example_runs_and_runs_again(tmp_path: Path) -> None:
     second = run(example, tmp_path)
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout == first.stdout.replace("logged out", "logged in", 1)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_the_examples_of_documents_print_what_they_say(tmp_path: Path, number: int) -> None:
+    examples = examples_of("docs/documents.md")
+    assert len(examples) == 6
+    done = run(examples[number], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = _COMMENTS_AT_THE_END.search(examples[number])
+    assert said is not None
+    assert said[0] == "".join(f"# {line}\n" for line in done.stdout.splitlines())
+
+
+def test_the_tour_of_documents_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", REPO / "examples/documents.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(re.findall(r"^\d+\. ", done.stdout, re.MULTILINE)) == 8
+    assert list(tmp_path.iterdir()) == []  # its bucket was a temporary one
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -231,7 +231,7 @@ def test_a_block_of_a_wide_column_is_read_once_whatever_the_portions(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan_module, "PORTION_BYTES_MIN", 500)
-    monkeypatch.setattr(scan_module, "PORTION_BYTES_MAX", 2000)
+    monkeypatch.setattr(scan_module, "PORTION_BYTES_MAX", 8000)
     rows = keys_of(1000)
     ref = write(bench.store, rows, schema=WIDE, column_block_bytes=1000)
     for reverse in (False, True):
@@ -277,21 +277,38 @@ def test_a_point_read_gives_wide_columns_from_one_block_each(bench: Bench) -> No
 # Scans and the cache.
 
 
-def test_a_small_scan_fills_the_cache_and_a_large_one_does_not(bench: Bench) -> None:
+def test_a_scan_fills_what_is_unused_of_the_cache_and_a_larger_one_keeps_nothing(
+    bench: Bench,
+) -> None:
     rows = keys_of(1000)
     ref = write(bench.store, rows)
-    source = bench.open(ref, capacity_bytes=ref.size * 16)
+    source = bench.open(ref, capacity_bytes=ref.size * 8)
     assert scanned(source) == rows
     assert bench.requests() > 0
     assert scanned(source) == rows
     assert bench.requests() == 0
-    large = bench.open(ref, capacity_bytes=ref.size * 8)
+    large = bench.open(ref, capacity_bytes=ref.size * 2)
     assert scanned(large) == rows
     assert len(bench.cache) == 1  # its tail
     assert bench.requests() > 0
     assert scanned(large, start=b"key-00100", end=b"key-00110") == rows[100:110]
     assert bench.requests() == 1
     assert len(bench.cache) > 1
+
+
+@pytest.mark.parametrize(("parts", "is_kept"), [(16, True), (4, False)])
+def test_in_a_full_cache_only_a_small_scan_takes_the_place_of_others(
+    bench: Bench, parts: int, *, is_kept: bool
+) -> None:
+    rows = keys_of(1000)
+    ref = write(bench.store, rows)
+    capacity = ref.size * parts
+    source = bench.open(ref, capacity_bytes=capacity)
+    bench.cache.put("filler", Filler(capacity * 7 // 8))
+    assert scanned(source) == rows
+    assert bench.requests() > 0
+    assert scanned(source) == rows
+    assert (bench.requests() == 0) == is_kept
 
 
 def test_a_large_scan_uses_what_is_cached(bench: Bench) -> None:
@@ -376,10 +393,10 @@ def test_a_tail_that_rules_keys_out_stays_in_memory(bench: Bench) -> None:
 
 def test_a_scan_reads_in_portions_that_grow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_module, "PORTION_BYTES_MIN", 2000)
-    monkeypatch.setattr(scan_module, "PORTION_BYTES_MAX", 8000)
+    monkeypatch.setattr(scan_module, "PORTION_BYTES_MAX", 32_000)  # a quarter where all is local
     rows = keys_of(3000)
     ref = write(bench.store, rows)
-    source = bench.open(ref, capacity_bytes=ref.size * 4)
+    source = bench.open(ref, capacity_bytes=ref.size)
     found = source.batches(b"", None, columns=None, reverse=False, lsn=LSN_MAX)
     assert next(found).num_rows < 3000
     first = bench.store.reset()
@@ -395,7 +412,7 @@ def test_a_scan_reads_in_portions_that_grow(bench: Bench, monkeypatch: pytest.Mo
 def test_a_scan_holds_a_few_portions_at_most(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, reverse: bool
 ) -> None:
-    monkeypatch.setattr(scan_module, "PORTION_BYTES_MAX", 50_000)
+    monkeypatch.setattr(scan_module, "PORTION_BYTES_MAX", 200_000)
     monkeypatch.setattr(scan_module, "PORTION_BYTES_MIN", 50_000)
     rng = random.Random(1)
     rows = keys_of(20_000)

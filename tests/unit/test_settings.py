@@ -231,6 +231,38 @@ def test_an_unknown_setting_is_refused_with_those_there_are(tmp_path: Path) -> N
         load_settings({}, {}, file)
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("REEF_GC_GRCE", "REEF_GC_GRACE"),
+        ("REEF_gc_grace", "REEF_GC_GRACE"),
+        ("REEF_CONFIGURATION", "REEF_CONFIG"),
+        ("REEF_BLOCK_CACHE_SIZE", "REEF_BLOCK_CACHE_BYTES"),
+        ("REEF_", None),
+        ("REEF_QQQQ", None),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_that_there_is(
+    variable: str, meant: str | None
+) -> None:
+    with pytest.raises(InvalidInputError) as refusal:
+        load_settings({}, {"PATH": "/bin", "REEF_GC_GRACE": "1s", variable: "1"})
+    message = str(refusal.value)
+    assert f"variable = '{variable}' is not valid: REEF_CONFIG, or REEF_ and" in message
+    assert ("did you mean" in message) == (meant is not None)
+    assert meant is None or message.endswith(f"; did you mean {meant}?")
+
+
+def test_variables_of_others_are_none_of_ours() -> None:
+    others = {"REEFER": "1", "MY_REEF_GC_GRACE": "1", "reef_gc_grace": "1", "REEF": "1"}
+    assert load_settings({}, others) == Settings()
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_that_there_is() -> None:
+    with pytest.raises(InvalidInputError, match=r"did you mean gc_grace\?$"):
+        load_settings({"gc_grase": 1}, {})
+
+
 @pytest.mark.parametrize("content", [b"cas_max_retries =", b"\xff\xfe", b"a = 1\na = 2"])
 def test_a_file_that_is_not_toml_is_refused_by_path(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "reef.toml"

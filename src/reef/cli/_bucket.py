@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from typing import Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import typer
 
-import reef
-from reef.errors import InvalidInputError, NotFoundError, UnreadableError
+from reef.cli._interrupts import unwind
+from reef.errors import (
+    BucketNotFoundError,
+    InvalidInputError,
+    NotFoundError,
+    ReefError,
+    UnreadableError,
+)
+
+if TYPE_CHECKING:
+    from reef.database import Database
 
 PROBLEM = 2
 
@@ -32,13 +43,22 @@ Apply: TypeAlias = Annotated[
 ]
 
 
+def connect(url: str) -> Database:
+    """Open the bucket. Call it when everything else is imported: from here on Ctrl-C unwinds."""
+    from reef.database import connect
+
+    unwind()
+    return connect(url)
+
+
 def for_each(
-    db: reef.Database, namespace: str | None, every: bool, do: Callable[[str], _T]
-) -> Iterator[tuple[str, _T | reef.ReefError]]:
+    db: Database, namespace: str | None, every: bool, do: Callable[[str], _T]
+) -> Iterator[tuple[str, _T | ReefError]]:
     """Yield each namespace that a command is about, with what `do` returns for it.
 
     With --all, one that cannot be read does not keep the others from being looked at: it comes with
-    its error. Raises InvalidInputError for neither or both of a namespace and --all.
+    its error. Raises InvalidInputError for neither or both of a namespace and --all, and
+    BucketNotFoundError for --all of a bucket that is not there.
     """
     if (namespace is None) != every:
         given = "both" if every else "neither"
@@ -46,8 +66,24 @@ def for_each(
     if namespace is not None:
         yield namespace, do(namespace)
         return
+    _check_there(db.store.url)
     for name in db.namespaces():
         try:
             yield name, do(name)
         except (NotFoundError, UnreadableError) as error:
             yield name, error
+
+
+def none_text(url: str) -> str:
+    """Return what is said of a bucket in which there is nothing to look at."""
+    return f"there is no namespace in {url}"
+
+
+def _check_there(url: str) -> None:
+    """Raise BucketNotFoundError for a folder that is not there: it would pass for an empty bucket.
+
+    Other stores say so themselves when they are listed.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not os.path.isdir(folder := unquote(parts.path)):
+        raise BucketNotFoundError(f"{url}: the folder {folder!r} does not exist; fix the URL")

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
-from rich.text import Text
 
+from reef.cli._bucket import PROBLEM
+from reef.cli._interrupts import unwind
+from reef.cli._output import print_json, print_table, progress_bars
 from reef.clock import SystemClock
 from reef.errors import UnavailableError
 from reef.settings import load_settings
-from reef.store import Check, StoreCheck, open_store
-from reef.store._check import RACERS_DEFAULT, RACERS_MAX, ROUNDS_DEFAULT, ROUNDS_MAX
 
-_CANNOT = 2
+if TYPE_CHECKING:
+    from reef.store import Check
+
+# As `reef.store` has them: it takes too long to load for a line of help.
+RACERS_DEFAULT, RACERS_MAX = 8, 256
+ROUNDS_DEFAULT, ROUNDS_MAX = 100, 1_000_000
 _SHOWN_MAX = 10
 _RESULTS = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("-", "dim")}
 
@@ -52,8 +53,10 @@ def check_store(
     Works under a prefix of its own, check-store/<id>/, and removes it. Exit code 0: it can;
     2: it cannot, and why.
     """
-    with open_store(url) as store, _progress(Console(stderr=True)) as progress:
-        races = _Races(progress)
+    from reef.store import Check, StoreCheck, open_store
+
+    unwind()
+    with open_store(url) as store, progress_bars() as bars:
         check = StoreCheck(
             store,
             racers=racers,
@@ -61,7 +64,7 @@ def check_store(
             settings=load_settings(),
             clock=SystemClock(),
             rng=random.SystemRandom(),
-            on_progress=races.update,
+            on_progress=bars,
         )
         left: Sequence[str] = [f"{check.prefix}..."]
         checks: list[Check] = []
@@ -78,12 +81,12 @@ def check_store(
                 _say_what_is_left(store.url, left)
     failed = [c for c in checks if c.ok is False]
     if as_json:
-        print(_as_json(store.url, racers, rounds, checks, left))
+        print_json(_as_json(store.url, racers, rounds, checks, left))
     else:
-        Console(highlight=False).print(_as_table(checks))
+        _print_table(checks)
         print(_verdict(store.url, failed))
     if failed:
-        raise typer.Exit(_CANNOT)
+        raise typer.Exit(PROBLEM)
 
 
 def _verdict(url: str, failed: Sequence[Check]) -> str:
@@ -94,21 +97,18 @@ def _verdict(url: str, failed: Sequence[Check]) -> str:
     return f"{url} cannot back a log: {first.name}: {first.seen}{more}"
 
 
-def _as_table(checks: Sequence[Check]) -> Table:
-    table = Table()
-    for column in ("check", "result", "seen"):
-        table.add_column(column, overflow="fold")
-    for check in checks:
-        result, style = _RESULTS[check.ok]
-        table.add_row(check.name, Text(result, style), Text(check.seen))
-    return table
+def _print_table(checks: Sequence[Check]) -> None:
+    from rich.text import Text
+
+    rows = ((check.name, Text(*_RESULTS[check.ok]), check.seen) for check in checks)
+    print_table(("check", "result", "seen"), rows)
 
 
 def _as_json(
     url: str, racers: int, rounds: int, checks: Sequence[Check], left: Sequence[str]
-) -> str:
+) -> dict[str, object]:
     failed = [c for c in checks if c.ok is False]
-    report = {
+    return {
         "url": url,
         "can_back_a_log": not failed,
         "reason": f"{failed[0].name}: {failed[0].seen}" if failed else None,
@@ -117,32 +117,6 @@ def _as_json(
         "checks": [dataclasses.asdict(check) for check in checks],
         "left": list(left),
     }
-    return json.dumps(report, indent=2)
-
-
-def _progress(console: Console) -> Progress:
-    """A bar on a terminal, and nothing in a file or a pipe."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-class _Races:
-    """The progress of each race, a bar for each."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._bars: dict[str, TaskID] = {}
-
-    def update(self, name: str, done: int, total: int) -> None:
-        if name not in self._bars:
-            self._bars[name] = self._progress.add_task(name, total=total)
-        self._progress.update(self._bars[name], completed=done)
 
 
 def _say_what_is_left(url: str, left: Sequence[str]) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-import reef
-from reef.cli._bucket import PROBLEM, All, Apply, AsJson, NamespaceOrAll, Url, for_each
+from reef.cli._bucket import (
+    PROBLEM,
+    All,
+    Apply,
+    AsJson,
+    NamespaceOrAll,
+    Url,
+    connect,
+    for_each,
+    none_text,
+)
 from reef.cli._output import (
     print_json,
     print_table,
@@ -15,7 +24,10 @@ from reef.cli._output import (
     size_text,
     told_by_the_command,
 )
-from reef.gc import CollectionReport, Tally, collect
+from reef.errors import ReefError
+
+if TYPE_CHECKING:
+    from reef.gc import CollectionReport, Tally
 
 
 def gc(
@@ -29,10 +41,14 @@ def gc(
 
     Safe beside writers, readers and jobs. Exit code 2: damage holds something back.
     """
+    from reef.gc import collect
+
+    is_swept = False
 
     def run(name: str) -> CollectionReport:
+        nonlocal is_swept
         with progress_bars() as bars:
-            return collect(
+            report = collect(
                 context.chain(name),
                 context.store,
                 settings=context.settings,
@@ -41,9 +57,12 @@ def gc(
                 progress=bars,
                 metrics=context.metrics,
                 threads=context.threads,
+                sweep=not is_swept,  # it is of the whole bucket: once is enough
             )
+        is_swept = is_swept or report.applied
+        return report
 
-    with reef.connect(url) as db, told_by_the_command():
+    with connect(url) as db, told_by_the_command():
         context = db.context()
         found = list(for_each(db, namespace, every, run))
         where = db.store.url
@@ -53,12 +72,14 @@ def gc(
     else:
         for name, report in found:
             _print(name, report)
-    if any(isinstance(report, reef.ReefError) or report.problems for _, report in found):
+        if not found:
+            print(none_text(where))
+    if any(isinstance(report, ReefError) or report.problems for _, report in found):
         raise typer.Exit(PROBLEM)
 
 
-def _print(name: str, report: CollectionReport | reef.ReefError) -> None:
-    if isinstance(report, reef.ReefError):
+def _print(name: str, report: CollectionReport | ReefError) -> None:
+    if isinstance(report, ReefError):
         print(f"{name}: {report}")
         return
     plan = report.plan
@@ -77,8 +98,8 @@ def _print(name: str, report: CollectionReport | reef.ReefError) -> None:
     print(f"{name}: {objects} objects, {size_text(size)} {verb}")
 
 
-def _as_json(name: str, report: CollectionReport | reef.ReefError) -> dict[str, Any]:
-    if isinstance(report, reef.ReefError):
+def _as_json(name: str, report: CollectionReport | ReefError) -> dict[str, Any]:
+    if isinstance(report, ReefError):
         return {"namespace": name, "applied": False, "problems": [str(report)]}
     plan = report.plan
     return {

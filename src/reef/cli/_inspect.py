@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import reef
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url
+from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect
 from reef.cli._output import (
     key_text,
     print_facts,
@@ -19,17 +18,12 @@ from reef.cli._output import (
     size_text,
     time_text,
 )
-from reef.engine import (
-    Context,
-    inspect_block,
-    inspect_log,
-    inspect_manifest,
-    inspect_namespace,
-    inspect_segment,
-)
 from reef.errors import InvalidInputError
 from reef.settings import parse_int
 from reef.types import LSN_MAX, SLOT_MAX
+
+if TYPE_CHECKING:
+    from reef.engine import Context
 
 ROWS_MAX = 1_000_000
 _WHAT = "nothing, manifest [GENERATION], log SLOT, segment ID or block ID NUMBER"
@@ -63,7 +57,7 @@ def inspect(
 
     A damaged object is shown as far as it can be read. Exit code 2: it is damaged.
     """
-    with reef.connect(url) as db:
+    with connect(url) as db:
         found = _look(db.context(), namespace, what, which or [], limit, deep)
     if as_json:
         print_json(found)
@@ -76,6 +70,14 @@ def inspect(
 def _look(
     context: Context, namespace: str, what: str | None, which: Sequence[str], limit: int, deep: bool
 ) -> dict[str, Any]:
+    from reef.engine import (
+        inspect_block,
+        inspect_log,
+        inspect_manifest,
+        inspect_namespace,
+        inspect_segment,
+    )
+
     asked = [] if what is None else [what, *which]
     match asked:
         case []:
@@ -174,6 +176,9 @@ def _print_log(found: dict[str, Any]) -> None:
 
 def _print_record(number: int, record: dict[str, Any]) -> None:
     about = {**record, **(record.get("envelope") or {})}
+    if counts := about.pop("outcome_counts", None):
+        # Of all rows: the names one by one are for programs.
+        about["outcomes"] = ", ".join(f"{count} {name}" for name, count in counts.items())
     facts = [
         (name, _shown(value))
         for name, value in about.items()
@@ -273,7 +278,7 @@ def _cell(name: str, value: Any) -> object:
 
 
 def _shown(value: Any) -> object:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
 def _key(encoded: str) -> str:

@@ -13,19 +13,24 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import typer
 
-import reef
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url
+from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect
 from reef.cli._output import key_text, print_json
 from reef.errors import InvalidInputError
-from reef.kv import KeyValue, KeyValueView
-from reef.types import KEY_BYTES_MAX
+from reef.types import KEY_BYTES_MAX, check_namespace
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from reef.engine import Receipt
+    from reef.kv import KeyValue, KeyValueView
+    from reef.settings import Settings
+
+IDEMPOTENCY_KEY_BYTES_MAX = 512
+OVERHEAD_BYTES = 1024  # what a writer adds to the bytes of a batch when it holds them to the bounds
 _STDIN = "-"
 
 app = typer.Typer(
@@ -116,7 +121,7 @@ def get(
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
     coding = Coding(hex, base64)
     wanted = coding.parse_key(key)
-    with reef.connect(url) as db, db.kv(namespace, mode="r") as kv:
+    with connect(url) as db, db.kv(namespace, mode="r") as kv:
         value = _at(kv, lsn, snapshot, generation).get(wanted)
     if as_json:
         print_json(_pair(coding, wanted, value))
@@ -149,13 +154,17 @@ def put(
     as_json: AsJson = False,
 ) -> None:
     """Set the value of a key, durably, and print its LSN. Makes the namespace if need be."""
+    # Everything is looked at before the namespace is opened: that fences others.
+    check_namespace(namespace)
     coding = Coding(hex, base64)
     wanted = coding.parse_key(key)
-    with reef.connect(url) as db:
-        # Before the namespace is opened: that fences others.
-        data = _value(coding, value, file, db.context().settings.log_segment_max_bytes)
+    once = _once(idempotency_key)
+    with connect(url) as db:
+        settings = db.context().settings
+        data = _value(coding, value, file, settings.log_segment_max_bytes)
+        _check_size(settings, len(wanted) + len(data))
         with db.kv(namespace) as kv:
-            receipt = kv.put(wanted, data, idempotency_key=idempotency_key)
+            receipt = kv.put(wanted, data, idempotency_key=once)
     _print_receipt(receipt, as_json)
 
 
@@ -175,9 +184,13 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a key, durably, and print the LSN. It need not exist."""
+    check_namespace(namespace)
     wanted = Coding(hex, base64).parse_key(key)
-    with reef.connect(url) as db, db.kv(namespace) as kv:
-        receipt = kv.delete(wanted, idempotency_key=idempotency_key)
+    once = _once(idempotency_key)
+    with connect(url) as db:
+        _check_size(db.context().settings, len(wanted))
+        with db.kv(namespace) as kv:
+            receipt = kv.delete(wanted, idempotency_key=once)
     _print_receipt(receipt, as_json)
 
 
@@ -219,7 +232,7 @@ def scan(
 
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
     show = _json_lines if as_json else _lines
-    with reef.connect(url) as db, db.kv(namespace, mode="r") as kv:
+    with connect(url) as db, db.kv(namespace, mode="r") as kv:
         view = _at(kv, lsn, snapshot, generation)
         found = view.scan(start=low, end=high, prefix=same, reverse=reverse)
         for batch in _limited(found, limit):
@@ -245,7 +258,10 @@ def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> b
         except OSError as error:
             raise InvalidInputError.of("--file", str(file), f"a readable file: {error}") from error
     elif value == _STDIN:
-        data = sys.stdin.buffer.read(most + 1)
+        try:
+            data = sys.stdin.buffer.read(most + 1) if sys.stdin else b""
+        except OSError as error:
+            raise InvalidInputError.of("VALUE", _STDIN, f"a readable stdin: {error}") from error
     else:
         assert value is not None
         data = coding.parse("VALUE", value)
@@ -255,7 +271,30 @@ def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> b
     return data
 
 
-def _print_receipt(receipt: reef.Receipt, as_json: bool) -> None:
+def _once(idempotency_key: str | None) -> bytes | None:
+    """Return an idempotency key as the shell gave it. Raises InvalidInputError."""
+    if idempotency_key is None:
+        return None
+    key = os.fsencode(idempotency_key)
+    if not 1 <= len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
+        allowed = f"1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes; it has {len(key)}"
+        raise InvalidInputError.of("--idempotency-key", idempotency_key[:64], allowed)
+    return key
+
+
+def _check_size(settings: Settings, nbytes: int) -> None:
+    """Raise InvalidInputError for a write that its writer would refuse as too large."""
+    for name in ("log_segment_max_bytes", "memtable_max_bytes"):
+        limit = getattr(settings, name)
+        if nbytes + OVERHEAD_BYTES > limit:
+            raise InvalidInputError.of(
+                "KEY and VALUE",
+                f"{nbytes} bytes",
+                f"with {OVERHEAD_BYTES} more for the record at most {name}, which is {limit}",
+            )
+
+
+def _print_receipt(receipt: Receipt, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -279,6 +318,8 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 def _lines(coding: Coding, batch: pa.RecordBatch, keys_only: bool) -> bytes:
+    import pyarrow.compute as pc
+
     keys, values = batch.column(0), batch.column(1)
     if coding.name == "text":
         line = keys if keys_only else pc.binary_join_element_wise(keys, values, b"\t")
@@ -310,12 +351,7 @@ def _pair(
 
 
 def _write(data: bytes) -> None:
-    """Write bytes to stdout as they are; end quietly if nobody reads them: `... | head`."""
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # Python would try once more, and complain, when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit from None
+    """Write bytes to stdout as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -6,12 +6,12 @@ import contextlib
 import datetime
 import json
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 SHOWN_MAX = 50
 FILE_WIDTH = 200
@@ -30,6 +30,10 @@ def print_table(
     title: str = "",
 ) -> None:
     """Print a table; of a very long one the end, with how much was left out."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     listed = list(rows)
     left = max(0, len(listed) - SHOWN_MAX)
     if title:
@@ -39,11 +43,19 @@ def print_table(
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in listed[left:]:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(
+            *(
+                cell if isinstance(cell, Text) else Text("" if cell is None else str(cell))
+                for cell in row
+            )
+        )
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH  # nobody sees it fold
-    console.print(table)
+    sys.stdout.flush()  # left to the console, a pipe that nobody reads would end the process its way
+    with console.capture() as drawn:
+        console.print(table)
+    sys.stdout.write(drawn.get())
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
@@ -104,6 +116,9 @@ class Bars:
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Bars]:
     """Give bars on stderr if that is a terminal, and nothing in a file or a pipe."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import reef
-from reef.cli._bucket import PROBLEM, Apply, AsJson, Namespace, Url
+from reef.cli._bucket import PROBLEM, Apply, AsJson, Namespace, Url, connect
 from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
 from reef.cli._verify import finding_json, findings_table
-from reef.engine import RepairReport
-from reef.engine import repair as repair_namespace
+
+if TYPE_CHECKING:
+    from reef.engine import RepairReport
 
 
 def repair(
@@ -32,7 +32,9 @@ def repair(
     Damaged objects are copied to quarantine/ and passed over by name; nothing is deleted. A running
     writer is fenced, if what is mended concerns it. Exit code 0: nothing is wrong, any more; 2: something is.
     """
-    with reef.connect(url) as db, told_by_the_command(), progress_bars() as bars:
+    from reef.engine import repair as repair_namespace
+
+    with connect(url) as db, told_by_the_command(), progress_bars() as bars:
         report = repair_namespace(
             db.context(), namespace, apply=apply, accept_loss=accept_loss, progress=bars
         )

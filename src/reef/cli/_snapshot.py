@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import pyarrow as pa
 import typer
 
-import reef
-from reef.cli._bucket import AsJson, Namespace, Url
+from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_json, print_table, time_text
-from reef.engine import Context, Face, Reader, open_for_reading
 from reef.errors import NotFoundError
-from reef.format import Manifest, Snapshot, decode_schema
-from reef.manifest import Head, release_snapshot, renew
 from reef.settings import parse_seconds
+from reef.types import check_snapshot_id
+
+if TYPE_CHECKING:
+    from reef.engine import Context, Reader
+    from reef.format import Manifest, Snapshot
+    from reef.manifest import Head
 
 _FACE = b"reef:face"
 FOR_GOOD = "none"
@@ -48,7 +49,9 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Keep the newest version readable, and print the snapshot's name."""
-    with reef.connect(url) as db:
+    if id is not None:
+        check_snapshot_id(id)
+    with connect(url) as db:
         context = db.context()
         reader = _open(context, namespace)
         try:
@@ -64,7 +67,7 @@ def create(
 @app.command("list")
 def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
     """Show the snapshots that stand. One whose time is over stands until collection removes it."""
-    with reef.connect(url) as db:
+    with connect(url) as db:
         manifest = _head(db.context(), namespace)
     if as_json:
         print_json({"namespace": namespace, "snapshots": [_as_json(s) for s in manifest.snapshots]})
@@ -84,7 +87,9 @@ def renew_(
     url: Url, namespace: Namespace, id: Id, ttl: Ttl = None, as_json: AsJson = False
 ) -> None:
     """Make a snapshot last for the given time from now on."""
-    with reef.connect(url) as db:
+    from reef.manifest import renew
+
+    with connect(url) as db:
         context = db.context()
         _, renewed = renew(context.chain(namespace), id=id, ttl_s=_seconds(context, ttl))
     if as_json:
@@ -97,13 +102,14 @@ def renew_(
 @app.command("release")
 def release(url: Url, namespace: Namespace, id: Id) -> None:
     """Let a snapshot go: what only it could see may be collected."""
+    from reef.manifest import release_snapshot
 
     def released(head: Head | None) -> Manifest:
         if head is None:
             raise NotFoundError(f"there is no namespace {namespace!r} in {where}")
         return release_snapshot(head.manifest, id)
 
-    with reef.connect(url) as db:
+    with connect(url) as db:
         where = db.store.url
         db.context().chain(namespace).publish(released)
     print(f"{id} is released")
@@ -124,6 +130,11 @@ def _head(context: Context, namespace: str) -> Manifest:
 
 def _open(context: Context, namespace: str) -> Reader:
     """Open a namespace for reading, whatever face it was made as."""
+    import pyarrow as pa
+
+    from reef.engine import Face, open_for_reading
+    from reef.format import decode_schema
+
     manifest = _head(context, namespace)
     schema = pa.schema([])
     if manifest.schema:

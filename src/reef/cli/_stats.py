@@ -6,10 +6,18 @@ from typing import Any
 
 import typer
 
-import reef
-from reef.cli._bucket import PROBLEM, All, AsJson, NamespaceOrAll, Url, for_each
+from reef.cli._bucket import (
+    PROBLEM,
+    All,
+    AsJson,
+    NamespaceOrAll,
+    Url,
+    connect,
+    for_each,
+    none_text,
+)
 from reef.cli._output import print_facts, print_json, print_table, size_text, time_text
-from reef.engine import storage_stats
+from reef.errors import ReefError
 
 
 def stats(
@@ -19,17 +27,21 @@ def stats(
 
     Exit code 2: the newest manifest of one cannot be read.
     """
+    from reef.engine import storage_stats
+
     found: list[dict[str, Any]] = []
-    with reef.connect(url) as db:
+    with connect(url) as db:
         for name, one in for_each(
             db, namespace, every, lambda name: storage_stats(db.context(), name)
         ):
-            error = str(one) if isinstance(one, reef.ReefError) else None
-            figures = {"namespace": name} if isinstance(one, reef.ReefError) else one
+            error = str(one) if isinstance(one, ReefError) else None
+            figures = {"namespace": name} if isinstance(one, ReefError) else one
             found.append({**figures, "error": error})
         where = db.store.url
     if as_json:
         print_json({"url": where, "namespaces": found})
+    elif not found:
+        print(none_text(where))
     elif every:
         _print_all(found)
     else:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import reef
-from reef.cli._bucket import PROBLEM, All, AsJson, NamespaceOrAll, Url, for_each
+from reef.cli._bucket import (
+    PROBLEM,
+    All,
+    AsJson,
+    NamespaceOrAll,
+    Url,
+    connect,
+    for_each,
+    none_text,
+)
 from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
-from reef.engine import Finding, VerifyReport
-from reef.engine import verify as verify_namespace
+from reef.errors import ReefError
+
+if TYPE_CHECKING:
+    from reef.engine import Finding, VerifyReport
 
 
 def verify(
@@ -28,14 +38,15 @@ def verify(
     Exit code 0: no problem was found; 2: some were. Notes are no problems: unreferenced objects, or
     damage that repair has dealt with.
     """
+    from reef.engine import verify as verify_namespace
 
     def look(name: str) -> VerifyReport:
         with progress_bars() as bars:
             return verify_namespace(db.context(), name, deep=deep, progress=bars)
 
-    with reef.connect(url) as db, told_by_the_command():
+    with connect(url) as db, told_by_the_command():
         reports = [
-            _unreadable(name, deep, found) if isinstance(found, reef.ReefError) else found
+            _unreadable(name, deep, found) if isinstance(found, ReefError) else found
             for name, found in for_each(db, namespace, every, look)
         ]
         where = db.store.url
@@ -44,11 +55,15 @@ def verify(
     else:
         for report in reports:
             _print(report)
+        if not reports:
+            print(none_text(where))
     if any(report.problems for report in reports):
         raise typer.Exit(PROBLEM)
 
 
-def _unreadable(namespace: str, deep: bool, error: reef.ReefError) -> VerifyReport:
+def _unreadable(namespace: str, deep: bool, error: ReefError) -> VerifyReport:
+    from reef.engine import Finding, VerifyReport
+
     found = Finding("unreadable", f"namespaces/{namespace}/", str(error))
     return VerifyReport(namespace, deep, None, {}, (found,), (), ())
 

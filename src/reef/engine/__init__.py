@@ -3,12 +3,24 @@
 open_for_writing, open_for_reading    recovery, fencing; a `Writer`, a `Reader`
 WriteRequest, Receipt                 a batch to commit, and what its author is told
 CreateOnly, MustExist, Equals         what must hold of a row for its write to count
+Namespace, Held                       what every face offers of a namespace and of a snapshot
 View, SnapshotView                    reads at one version
+candidates, matching                  rows found source by source, without a merge
 verify, repair                        what is damaged, and mending it
 inspect_*, storage_stats              single objects and figures, for people
 """
 
-from reef.engine._conditions import Condition, CreateOnly, Equals, MustExist, encode_condition
+from reef.engine._candidates import are_newest, candidates, matching, may_be_hidden
+from reef.engine._conditions import (
+    Condition,
+    CreateOnly,
+    Equals,
+    MustExist,
+    Resolved,
+    encode_condition,
+    refuse,
+    resolve,
+)
 from reef.engine._context import Context
 from reef.engine._findings import Finding
 from reef.engine._group import WriteRequest
@@ -19,45 +31,82 @@ from reef.engine._inspect import (
     inspect_namespace,
     inspect_segment,
 )
-from reef.engine._open import Face, open_for_reading, open_for_writing
+from reef.engine._namespace import (
+    DEFAULT_TTL,
+    Held,
+    Namespace,
+    check_idempotency_key,
+    check_number,
+    check_stream,
+)
+from reef.engine._open import FACE, Face, open_for_reading, open_for_writing
 from reef.engine._reader import Reader
-from reef.engine._receipt import Receipt
+from reef.engine._receipt import (
+    DELETED,
+    DIFFERS,
+    EXISTS,
+    MISSING,
+    OUTCOMES,
+    WRITTEN,
+    Receipt,
+)
 from reef.engine._repair import RepairReport, repair
 from reef.engine._repair_plan import RepairStep
 from reef.engine._snapshots import SnapshotView
 from reef.engine._stats import namespace_stats
 from reef.engine._storage_stats import storage_stats
 from reef.engine._verify import VerifyReport, verify
-from reef.engine._view import View
+from reef.engine._view import ReadState, View
 from reef.engine._writer import Writer
 
 __all__ = [
+    "DEFAULT_TTL",
+    "DELETED",
+    "DIFFERS",
+    "EXISTS",
+    "FACE",
+    "MISSING",
+    "OUTCOMES",
+    "WRITTEN",
     "Condition",
     "Context",
     "CreateOnly",
     "Equals",
     "Face",
     "Finding",
+    "Held",
     "MustExist",
+    "Namespace",
+    "ReadState",
     "Reader",
     "Receipt",
     "RepairReport",
     "RepairStep",
+    "Resolved",
     "SnapshotView",
     "VerifyReport",
     "View",
     "WriteRequest",
     "Writer",
+    "are_newest",
+    "candidates",
+    "check_idempotency_key",
+    "check_number",
+    "check_stream",
     "encode_condition",
     "inspect_block",
     "inspect_log",
     "inspect_manifest",
     "inspect_namespace",
     "inspect_segment",
+    "matching",
+    "may_be_hidden",
     "namespace_stats",
     "open_for_reading",
     "open_for_writing",
+    "refuse",
     "repair",
+    "resolve",
     "storage_stats",
     "verify",
 ]

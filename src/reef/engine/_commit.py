@@ -14,13 +14,14 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
-from reef.engine._conditions import LookupMany, Resolved, encode_condition, resolve
+from reef.engine._conditions import Resolved, plain_codes
 from reef.engine._context import Context
 from reef.engine._dedup import STREAM_CODES, Dedup, check_same
 from reef.engine._group import Group, Ticket, WriteRequest
-from reef.engine._outbox import Outbox
+from reef.engine._outbox import Outbox, Waiting
 from reef.engine._receipt import Receipt, pack_codes
 from reef.engine._tail import Tail
+from reef.engine._view import ReadState
 from reef.errors import (
     ClosedError,
     ConditionFailedError,
@@ -31,7 +32,7 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.format import LogRecord
+from reef.format import LogKind, LogRecord
 from reef.log import LogReader
 from reef.types import LSN_MAX, pack_lsn
 
@@ -86,6 +87,7 @@ class Committer:
         self._keys: dict[bytes, Ticket] = {}
         self._last: Ticket | None = None
         self._is_closed = False
+        self._note_seconds = context.metrics.histogram("reef_commit_seconds")
         self.outbox = Outbox(
             context,
             namespace,
@@ -101,34 +103,38 @@ class Committer:
             dropped=self._forget,
         )
 
-    def commit(self, request: WriteRequest, lookup: LookupMany) -> Receipt:
+    def commit(self, request: WriteRequest, state: Callable[[], ReadState]) -> Receipt:
         """Make one batch durable and return its receipt.
 
-        `lookup` reads the newest version of keys, what is on its way included; it is called under
-        the lock. Raises FencedError, OutcomeUnknownError, NotWrittenError, OverloadedError,
-        ConditionFailedError, IdempotencyError, InvalidInputError, and NotFoundError if a segment
-        that the condition needs is gone: nothing was written.
+        `state` tells under the lock where rows are, those on their way included. Raises
+        FencedError, OutcomeUnknownError, NotWrittenError, OverloadedError, ConditionFailedError,
+        IdempotencyError, InvalidInputError, and NotFoundError if a segment that the condition needs
+        is gone: nothing was written.
         """
         self._check_size(request)
         clock, outbox = self._context.clock, self.outbox
         started = clock.monotonic()
         admitted: _Admitted | None = None
 
-        def enter() -> Group | None:
+        def enter() -> Group | Waiting | None:
             nonlocal admitted
             if outbox.is_blocked():
                 return None
-            admitted = self._admit(request, lookup)
-            is_waiting = admitted.ticket is not None and outbox.may_send()
-            return outbox.next_group() if is_waiting else None
+            admitted = self._admit(request, state)
+            return None if admitted.ticket is None else outbox.turn(admitted.ticket)
 
         outbox.run(enter)
         while admitted is None:
             outbox.settle_unknown()
             outbox.run(enter)
         receipt = self._told(admitted)
-        self._context.metrics.observe("reef_commit_seconds", clock.monotonic() - started)
+        self._note_seconds(clock.monotonic() - started)
         return receipt
+
+    def known(self, key: bytes, digest: bytes) -> Receipt | None:
+        """Return the receipt of an earlier request that is durable. Raises IdempotencyError."""
+        with self.cond:
+            return self._dedup.find(key, digest, self._now_us())
 
     def close(self) -> None:
         """Take nothing more, and see to what is on its way."""
@@ -157,7 +163,7 @@ class Committer:
 
     # Everything from here on runs under the lock.
 
-    def _admit(self, request: WriteRequest, lookup: LookupMany) -> _Admitted:
+    def _admit(self, request: WriteRequest, state: Callable[[], ReadState]) -> _Admitted:
         deadline: float | None = None
         while True:
             if self._is_closed:
@@ -172,9 +178,7 @@ class Committer:
                 deadline = self._context.clock.monotonic() + self._settings.write_stall_timeout
             self._stall(deadline)
         try:
-            resolved = resolve(
-                request.batch, request.condition, atomic=request.atomic, lookup=lookup
-            )
+            resolved = self._resolve(request, state)
         except ConditionFailedError as refusal:
             return _Admitted(self._newest(), refusal=refusal)
         except UnavailableError as error:
@@ -182,24 +186,36 @@ class Committer:
                 f"the condition could not be evaluated ({error}); nothing was written: retry"
             ) from error
         is_remembered = request.idempotency_key is not None or request.source is not None
-        if not resolved.batch.num_rows and not is_remembered:
+        if not resolved.batch.num_rows and not is_remembered and request.schema is None:
             return _Admitted(self._newest(), Receipt(self.outbox.lsn_given, resolved.codes))
         return _Admitted(self._enqueue(request, resolved), is_own=True)
 
+    def _resolve(self, request: WriteRequest, state: Callable[[], ReadState]) -> Resolved:
+        if request.resolve is None:
+            return Resolved(request.batch, plain_codes(request.batch))
+        resolved = request.resolve(state())
+        if resolved.batch is not request.batch:
+            self.check_bytes(resolved.batch.nbytes)  # a patch brings along what it leaves as it is
+        return resolved
+
     def _check_size(self, request: WriteRequest) -> None:
-        nbytes = request.nbytes + _OVERHEAD_BYTES
-        for name in ("log_segment_max_bytes", "memtable_max_bytes"):
-            limit = getattr(self._settings, name)
-            if nbytes > limit:
-                raise InvalidInputError.of(
-                    "batch", f"{nbytes} bytes", f"at most {name} = {limit}: split it"
-                )
+        self.check_bytes(request.nbytes)
         if (request.lsn is not None) != self._takes_lsns:
             raise InvalidInputError.of(
                 "lsn",
                 request.lsn,
                 "given if, and only if, the namespace takes them from its caller",
             )
+
+    def check_bytes(self, rows_bytes: int) -> None:
+        """Raise InvalidInputError if a batch of that size does not fit, whatever else there is."""
+        nbytes = rows_bytes + _OVERHEAD_BYTES
+        for name in ("log_segment_max_bytes", "memtable_max_bytes"):
+            limit = getattr(self._settings, name)
+            if nbytes > limit:
+                raise InvalidInputError.of(
+                    "batch", f"{nbytes} bytes", f"at most {name} = {limit}: split it"
+                )
 
     def _earlier(self, request: WriteRequest) -> _Admitted | None:
         """Return what is known of an earlier request of the same key or stream, if anything is."""
@@ -249,15 +265,18 @@ class Committer:
         return None if last is None or last.is_done else last
 
     def _enqueue(self, request: WriteRequest, resolved: Resolved) -> Ticket:
-        nbytes = request.nbytes + _OVERHEAD_BYTES
-        group = self.outbox.joinable(nbytes)
+        is_same = resolved.batch is request.batch
+        nbytes = _OVERHEAD_BYTES + (request.nbytes if is_same else resolved.batch.nbytes)
+        kind = LogKind.DATA if request.schema is None else LogKind.SCHEMA
+        group = self.outbox.joinable(kind, nbytes)
         is_recorded = request.idempotency_key is not None or request.condition is not None
         record = LogRecord(
             lsn=self._next_lsn(group, request),
-            batch=resolved.batch,
+            batch=resolved.batch if request.schema is None else None,
+            schema=request.schema,
             idempotency_key=request.idempotency_key,
             digest=request.digest,
-            condition=encode_condition(request.condition),
+            condition=request.condition,
             outcomes=pack_codes(resolved.codes) if is_recorded else None,
             source=request.source,
             sequence=request.sequence,

@@ -10,19 +10,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from reef.engine._receipt import DELETED, DIFFERS, EXISTS, MISSING, NOT_APPLIED, OUTCOMES, WRITTEN
+from reef.engine._view import ReadState
 from reef.errors import ConditionFailedError, InvalidInputError
-from reef.format import KEY, TOMBSTONE
+from reef.format import KEY
 from reef.segment import Found
+from reef.types import LSN_MAX
 
 _RECORD_BYTES_MAX = 64 << 10  # a value for each row of a large batch is told by its digest
-
-LookupMany = Callable[[Sequence[bytes]], Sequence[Found | None]]
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,16 @@ class Equals:
 Condition = CreateOnly | MustExist | Equals
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(NamedTuple):
     """What is left of a batch after its condition, and what became of each of its rows."""
 
     batch: pa.RecordBatch
     codes: bytes
+
+
+Resolve = Callable[[ReadState], Resolved]
+"""Called under the writer's lock: returns the rows to log, by what is there at `LSN_MAX`: all that
+was committed or is on its way."""
 
 
 def encode_condition(condition: Condition | None) -> bytes | None:
@@ -86,7 +92,7 @@ def encode_condition(condition: Condition | None) -> bytes | None:
 
 def plain_codes(batch: pa.RecordBatch) -> bytes:
     """Return the codes of a batch whose every row is applied."""
-    tombstones = batch.column(TOMBSTONE)
+    tombstones = batch.column(1)  # by its place: to look for its name takes longer
     if not tombstones.true_count:
         return bytes(len(tombstones))  # WRITTEN is 0
     flags = tombstones.to_numpy(zero_copy_only=False)
@@ -94,24 +100,32 @@ def plain_codes(batch: pa.RecordBatch) -> bytes:
 
 
 def resolve(
-    batch: pa.RecordBatch, condition: Condition | None, *, atomic: bool, lookup: LookupMany
+    batch: pa.RecordBatch, condition: Condition, *, atomic: bool, state: ReadState
 ) -> Resolved:
     """Return the rows of `batch` that `condition` lets through.
 
     Raises ConditionFailedError if `atomic` and it refuses any.
     """
-    codes = plain_codes(batch)
-    if condition is None:
-        return Resolved(batch, codes)
-    found = lookup(batch.column(KEY).to_pylist())
+    found = state.get_many(batch.column(KEY).to_pylist(), LSN_MAX)
     refusals = np.frombuffer(_refusals(condition, found), np.uint8)
+    return refuse(batch, refusals, atomic=atomic, why=str(condition))
+
+
+def refuse(
+    batch: pa.RecordBatch, refusals: npt.NDArray[np.uint8], *, atomic: bool, why: str
+) -> Resolved:
+    """Return the rows of `batch` whose code in `refusals` is WRITTEN.
+
+    Raises ConditionFailedError if `atomic` and there is another.
+    """
+    codes = plain_codes(batch)
     refused = refusals != WRITTEN
     if not refused.any():
         return Resolved(batch, codes)
     if atomic:
         told = np.where(refused, refusals, NOT_APPLIED).astype(np.uint8).tobytes()
         raise ConditionFailedError(
-            f"{int(refused.sum())} of {len(refused)} rows do not meet {condition}; "
+            f"{int(refused.sum())} of {len(refused)} rows do not meet {why}; "
             "nothing was written: see `outcomes` for each row",
             tuple(map(OUTCOMES.__getitem__, told)),
         )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
-from reef.engine._conditions import Condition
+from reef.engine._conditions import Resolve
 from reef.engine._receipt import Receipt
+from reef.engine._view import View
 from reef.errors import ReefError
-from reef.format import LogKind, LogObject, LogRecord, encode_log, log_checksum
+from reef.format import LogKind, LogObject, LogRecord, seal_log
 from reef.log import ChainPoint
+from reef.threads import Signal
 
 
 class Answer(NamedTuple):
@@ -23,19 +27,24 @@ class Answer(NamedTuple):
 
 
 DURABLE = Answer("durable")
+_NOWHERE = ChainPoint(0, 0, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WriteRequest:
+class WriteRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One client batch, as its face hands it over."""
 
     batch: pa.RecordBatch
     """`_key`, `_tombstone` and the columns of the face; each key once."""
     nbytes: int
     """Of the batch, roughly: Arrow takes its time to tell, and the face often knows."""
-    condition: Condition | None = None
-    atomic: bool = True
-    """All rows or none; else each row by itself."""
+    resolve: Resolve | None = None
+    """Makes the rows that are logged from what they replace; None: they are those of `batch`."""
+    prepare: Callable[[View], object] | None = None
+    """Reads what `resolve` will need, so that nobody has to wait for it under the lock."""
+    condition: bytes | None = None
+    """What `resolve` decides by, for the log."""
+    schema: pa.Schema | None = None
+    """The columns of the face from now on, instead of rows."""
     idempotency_key: bytes | None = None
     digest: bytes | None = None
     """Of the logical request; goes with the key."""
@@ -54,10 +63,24 @@ class Ticket:
     codes: bytes
     receipt: Receipt | None = None
     error: ReefError | None = None
+    waiting: list[Signal] = field(default_factory=list)
+    """Of those who wait for it, or for their turn to send."""
 
     @property
     def is_done(self) -> bool:
         return self.receipt is not None or self.error is not None
+
+    def tell(self, receipt: Receipt | None, error: ReefError | None = None) -> None:
+        """Say what became of it; whoever waits goes on."""
+        self.receipt, self.error = receipt, error
+        self.wake()
+
+    def wake(self) -> bool:
+        """Let those who wait look again; return whether there were any."""
+        signals, self.waiting = self.waiting, []
+        for signal in signals:
+            signal.give()
+        return bool(signals)
 
 
 @dataclass(eq=False)
@@ -65,11 +88,14 @@ class Group:
     """The batches of one log object."""
 
     slot: int
+    kind: LogKind = LogKind.DATA
     tickets: list[Ticket] = field(default_factory=list)
     nbytes: int = 0
     data: bytes = b""
     nonce: bytes = b""
-    point: ChainPoint = field(default_factory=lambda: ChainPoint(0, 0, 0))
+    before: ChainPoint = _NOWHERE
+    """The log object that it names."""
+    point: ChainPoint = _NOWHERE
     """Itself, as the next one names it."""
     created_at_us: int = 0
     answer: Answer | None = None
@@ -79,17 +105,21 @@ class Group:
     def lsn_last(self) -> int:
         return self.tickets[-1].record.lsn
 
-    def encode(self, before: ChainPoint, *, epoch: int, writer_id: bytes) -> None:
-        """Make the bytes of the log object that follows `before`."""
+    @property
+    def is_encoded(self) -> bool:
+        return self.point is not _NOWHERE
+
+    def encode(self, *, epoch: int, writer_id: bytes) -> None:
+        """Make the bytes of the log object."""
         log = LogObject(
-            kind=LogKind.DATA,
+            kind=self.kind,
             slot=self.slot,
             epoch=epoch,
             writer_id=writer_id,
             nonce=self.nonce,
             created_at_us=self.created_at_us,
-            prev=before.prev,
+            prev=self.before.prev,
             records=tuple(ticket.record for ticket in self.tickets),
         )
-        self.data = encode_log(log)
-        self.point = ChainPoint(self.slot, log_checksum(self.data), epoch)
+        self.data, checksum = seal_log(log)
+        self.point = ChainPoint(self.slot, checksum, epoch)

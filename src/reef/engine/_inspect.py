@@ -1,13 +1,14 @@
 """Looking at single objects: what they say, as plain values, and where they are damaged.
 
 Everything comes as dicts that JSON can hold: bytes are base64, checksums numbers, times microseconds
-since 1970. `damage` is None, or what is wrong and where; what can be read all the same is told beside it.
+since 1970. What people have put into a log record comes as `readable` has it. `damage` is None, or what is wrong and where; what can be read all the same is told beside it.
 Nothing is written, and nothing is fallen back to.
 """
 
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 from reef.engine._context import Context
 from reef.engine._grammar import log_parts, manifest_parts, segment_parts
 from reef.engine._quarantine import Quarantine, size_of
+from reef.engine._receipt import OUTCOMES, unpack_codes
 from reef.engine._verify_log import list_slots
 from reef.engine._verify_manifests import (
     is_retained,
@@ -130,7 +132,7 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
         parts = log_parts(data)
         for record in parts["records"]:
             record.update(_rows(record.pop("batch", None), rows))
-            record["envelope"] = plain(record.get("envelope"))
+            record["envelope"] = _envelope(record.get("envelope"), rows)
         return {**about, "damage": _damage(error), **parts}
     return {
         **about,
@@ -148,9 +150,10 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
         "records": [
             {
                 "lsn": record.lsn,
-                "idempotency_key": plain(record.idempotency_key),
+                "idempotency_key": readable(record.idempotency_key),
                 "digest": None if record.digest is None else record.digest.hex(),
-                "condition": plain(record.condition),
+                "condition": _condition(record.condition),
+                **_outcomes(record.outcomes, rows),
                 "source": record.source,
                 "sequence": record.sequence,
                 "skipped": plain(record.skipped),
@@ -243,6 +246,63 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return str(value)
+
+
+def readable(value: Any) -> Any:
+    """Return a value as people read it: bytes that can be shown are text, others {"base64": ...}."""
+    if isinstance(value, Mapping):
+        return {str(readable(key)): readable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(one) for one in value]
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return plain(value)
+    try:
+        text = bytes(value).decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return text if text.isprintable() else {"base64": plain(value)}
+
+
+def _envelope(envelope: Any, rows: int) -> Any:
+    """Return the envelope of a damaged object's record, which may be anything."""
+    if not isinstance(envelope, Mapping):
+        return plain(envelope)
+    found = plain(envelope)
+    if "idempotency_key" in envelope:
+        found["idempotency_key"] = readable(envelope["idempotency_key"])
+    if isinstance(digest := envelope.get("digest"), bytes):
+        found["digest"] = digest.hex()
+    if "condition" in envelope:
+        found["condition"] = _condition(envelope["condition"])
+    if "outcomes" in envelope:
+        found.update(_outcomes(envelope["outcomes"], rows))
+    return found
+
+
+def _condition(record: Any) -> Any:
+    """Return a condition as it was asked for; one that says something else as it is."""
+    if not isinstance(record, bytes):
+        return plain(record)
+    try:
+        return readable(msgspec.msgpack.decode(record))
+    except msgspec.MsgspecError:
+        return readable(record)
+
+
+def _outcomes(packed: Any, most: int) -> dict[str, Any]:
+    """Return what became of the first `most` rows of a request, and of how many in all."""
+    if not isinstance(packed, bytes):
+        return {"outcomes": plain(packed), "outcome_counts": None}
+    try:
+        codes = unpack_codes(packed)
+    except ValueError:
+        return {"outcomes": readable(packed), "outcome_counts": None}
+    counts = {_outcome(code): count for code, count in sorted(Counter(codes).items())}
+    return {"outcomes": [_outcome(code) for code in codes[:most]], "outcome_counts": counts}
+
+
+def _outcome(code: int) -> str:
+    return OUTCOMES[code] if code < len(OUTCOMES) else f"code {code}"
 
 
 def _head(context: Context, namespace: str, listed: list[ObjectMeta]) -> Manifest | None:

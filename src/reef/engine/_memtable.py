@@ -7,7 +7,10 @@ row, and each row to the version before it. For ordered reads there are runs: th
 consecutive rows, sorted when the first scan wants them, and merged like an LSM tree, so that a
 scan sorts only what is new since the last one.
 
-One thread writes, any number read, without a lock. What makes that safe:
+The keys of a large batch go into the dict when the first point read, or the next small batch, comes
+by: whoever loads millions of rows and flushes them never pays for that.
+
+One thread writes, any number read, without a lock but to fill the dict. What makes that safe:
 
 - Rows are in place before the dict names them, and a read is bounded by an LSN that is given out
   only after `apply` has returned: what is half written is not visible to anybody.
@@ -19,6 +22,7 @@ One thread writes, any number read, without a lock. What makes that safe:
 from __future__ import annotations
 
 import sys
+import threading
 from array import array
 from bisect import bisect_right
 from collections import deque
@@ -31,7 +35,7 @@ import pyarrow as pa
 from reef.engine._memtable_rows import Chunk, Rows
 from reef.engine._memtable_runs import Runs
 from reef.errors import InvariantError
-from reef.segment._model import Found
+from reef.segment._model import Found, Prune
 from reef.types import KEY_BYTES_MAX, LSN_MAX
 
 # Rows are gathered from all chunks for each piece: few pieces are less work.
@@ -64,6 +68,11 @@ class Memtable:
         self._state = _State({}, rows, Runs(rows))
         self._key_bytes = 0
         self._applied = 0
+        self._lock = threading.Lock()
+        """Whoever changes rows or index holds it; never while waiting for anything."""
+        self._unindexed: deque[int] = deque()
+        """The first rows of large chunks whose keys the dict does not have yet, in order."""
+        self._unindexed_rows = 0
         self.lsn_min = LSN_MAX
         """Of its rows; while there are none, above every LSN that is asked for."""
         self.lsn_max = 0
@@ -80,7 +89,8 @@ class Memtable:
     def nbytes(self) -> int:
         """What it takes in memory: rows, index and runs, with what Arrow and Python add."""
         index, rows, runs = self._state
-        entries = sys.getsizeof(index) + _ENTRY_BYTES * len(index) + self._key_bytes
+        count = len(index) + self._unindexed_rows  # they will be in it
+        entries = sys.getsizeof(index) + _ENTRY_BYTES * count + self._key_bytes
         return rows.nbytes + runs.nbytes + entries
 
     @property
@@ -88,35 +98,79 @@ class Memtable:
         """The columns of its rows after the system's; where types differ, the newest."""
         return self._state.rows.columns
 
-    def apply(self, lsn: int, batch: pa.RecordBatch) -> None:
+    def apply(self, lsn: int, batch: pa.RecordBatch, nbytes: int | None = None) -> None:
         """Add the rows of a log batch as versions of `lsn`, which is above all others.
 
-        Raises InvariantError if it is not, or if a key is twice in the batch: nothing was added.
+        `nbytes` is about what its values take, if that is known: Arrow takes its time to tell.
+        Raises InvariantError if it is not, or if a key is twice in the batch: nothing was added. A
+        large batch is taken at its word, until a point read looks.
         """
         if lsn <= self._applied:
             raise InvariantError(f"version {lsn} was applied after {self._applied}")
-        keys = batch.column(0).to_pylist()
-        if len(keys) > 1 and len(set(keys)) != len(keys):
-            raise InvariantError(f"a key is twice in the batch of version {lsn}")
+        chunk = Chunk.of(lsn, batch, nbytes)
+        if chunk.is_large:
+            with self._lock:
+                self._append_unindexed(chunk)
+        elif batch.num_rows:
+            keys = batch.column(0).to_pylist()
+            if len(keys) > 1 and len(set(keys)) != len(keys):
+                raise InvariantError(f"a key is twice in the batch of version {lsn}")
+            self._index_all()
+            with self._lock:
+                self._append(chunk, keys)
         self._applied = lsn
-        if keys:
-            index = self._state.newest
-            older = list(map(index.get, keys, repeat(-1)))
-            self._add(Chunk.of(lsn, batch, older), keys)
+        if batch.num_rows:
             if self.lsn_min > lsn:
                 self.lsn_min = lsn
             self.lsn_max = lsn
 
-    def _add(self, chunk: Chunk, keys: list[bytes]) -> None:
-        """Append a chunk and let the index lead to it."""
+    def _append(self, chunk: Chunk, keys: list[bytes]) -> None:
+        """Append a chunk and let the index lead to it; everything before is in it. Lock held."""
         index, rows, _ = self._state
-        known = len(index)
-        first = rows.append(chunk)
+        if len(keys) == 1:  # what follows, in a third of the time
+            older = index.get(keys[0])
+            index[keys[0]] = rows.append(chunk if older is None else chunk.behind((older,)))
+            self._key_bytes += len(keys[0]) if older is None else 0
+        else:
+            self._append_linked(chunk.behind(list(map(index.get, keys, repeat(-1)))), keys)
+
+    def _append_linked(self, chunk: Chunk, keys: list[bytes] | None = None) -> None:
+        """Append a chunk that knows of the versions before its rows. Lock held."""
+        index, rows, _ = self._state
+        keys = chunk.batch.column(0).to_pylist() if keys is None else keys
+        known, first = len(index), rows.append(chunk)
         index.update(zip(keys, range(first, first + len(keys)), strict=True))
-        self._key_bytes += (len(index) - known) * _mean_length(keys, chunk.batch)
+        self._key_bytes += (len(index) - known) * _mean_length(chunk.batch)
+
+    def _append_unindexed(self, chunk: Chunk) -> None:
+        """Append a large chunk. Lock held."""
+        self._unindexed_rows += chunk.batch.num_rows
+        self._key_bytes += chunk.batch.num_rows * _mean_length(chunk.batch)
+        self._unindexed.append(self._state.rows.append(chunk))
+
+    def _index_all(self) -> None:
+        """Let the index lead to every row."""
+        while self._unindexed:
+            with self._lock:
+                if not self._unindexed:
+                    return  # somebody else did it meanwhile
+                index, rows, _ = self._state
+                first = self._unindexed[0]
+                chunk = next(rows.slices(first, first + 1))[0]
+                keys = chunk.batch.column(0).to_pylist()
+                if len(set(keys)) != len(keys):
+                    raise InvariantError(f"a key is twice in the batch of version {chunk.newest}")
+                known = len(index)
+                rows.replace(first, chunk.behind(list(map(index.get, keys, repeat(-1)))))
+                index.update(zip(keys, range(first, first + len(keys)), strict=True))
+                added, mean = len(index) - known, _mean_length(chunk.batch)
+                self._key_bytes -= (len(keys) - added) * mean
+                self._unindexed_rows -= len(keys)
+                self._unindexed.popleft()  # last: until then a reader waits for the lock
 
     def truncate(self, lsn: int) -> None:
         """Drop the versions above `lsn`: those before them are the newest again."""
+        self._index_all()
         self._applied = min(self._applied, lsn)
         index, rows, runs = self._state
         count = rows.count_through(lsn)
@@ -150,8 +204,12 @@ class Memtable:
             return self
         fresh = Memtable()
         for chunk, low, high in rows.slices(first, rows.count):
-            moved = chunk.part(low, high).moved(-first)
-            fresh._add(moved, moved.batch.column(0).to_pylist())
+            part = chunk.part(low, high)
+            if part.is_large and part.lsns is None:
+                fresh._append_unindexed(part._replace(older=None))
+            else:
+                fresh._index_all()
+                fresh._append_linked(part.moved(-first))
         fresh._applied = max(self._applied, lsn)
         if fresh.rows:
             fresh.lsn_min, fresh.lsn_max = fresh._state.rows.first_lsn(), self.lsn_max
@@ -159,6 +217,8 @@ class Memtable:
 
     def get(self, key: bytes, lsn: int) -> Found | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
+        if self._unindexed:
+            self._index_all()
         index, rows, _ = state = self._state
         row = index.get(key, -1)
         bases, chunks = rows.table  # after the index: what it names is in place
@@ -187,6 +247,7 @@ class Memtable:
         columns: Sequence[str] | None,
         reverse: bool,
         lsn: int,
+        prune: Prune | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the newest version at or below `lsn` of each key from `start` up to `end`.
 
@@ -228,10 +289,9 @@ def _get_sorted(state: _State, key: bytes, lsn: int) -> Found | None:
     return None
 
 
-def _mean_length(keys: list[bytes], batch: pa.RecordBatch) -> int:
-    if len(keys) == 1:
-        return len(keys[0])
-    return int(batch.column(0).nbytes) // len(keys) - 4  # without the offsets
+def _mean_length(batch: pa.RecordBatch) -> int:
+    together: int = batch.column(0).nbytes
+    return together // int(batch.num_rows) - 4  # without the offsets
 
 
 def _older(chunk: Chunk) -> Sequence[int]:

@@ -51,14 +51,18 @@ class Chunk(NamedTuple):
     data_bytes: int
 
     @classmethod
-    def of(cls, lsn: int, batch: pa.RecordBatch, older: Sequence[int]) -> Chunk:
-        """Return the chunk of one log batch."""
+    def of(cls, lsn: int, batch: pa.RecordBatch, nbytes: int | None) -> Chunk:
+        """Return the chunk of one log batch, whose values take `nbytes` if that is known."""
         flags = batch.column(1)
         tombstones = None
         if flags.true_count:
             tombstones = flags.to_numpy(zero_copy_only=False).tobytes()
-        known = array("q", older) if max(older) >= 0 else None
-        return cls(batch, lsn, None, known, tombstones, _data_bytes(batch))
+        size = _data_bytes(batch) if nbytes is None else nbytes
+        return cls(batch, lsn, None, None, tombstones, size)
+
+    def behind(self, older: Sequence[int]) -> Chunk:
+        """Return the same chunk, with the number of the version before each row, or -1."""
+        return self._replace(older=array("q", older)) if max(older) >= 0 else self
 
     @classmethod
     def joined(cls, chunks: Sequence[Chunk]) -> Chunk:
@@ -107,6 +111,11 @@ class Chunk(NamedTuple):
         return int(self.data_bytes + overhead + rows * self.batch.num_rows)
 
     @property
+    def is_large(self) -> bool:
+        """Whether it is of the last grade, and so never joined with others."""
+        return self.grade == _TOP_GRADE
+
+    @property
     def grade(self) -> int:
         """How great it is; what is not of the last grade is worth joining with its like."""
         if self.data_bytes >= _TOP_BYTES:
@@ -143,6 +152,13 @@ class Rows:
         self.nbytes += chunk.nbytes
         self._trail_on(grade)
         return first
+
+    def replace(self, first: int, chunk: Chunk) -> None:
+        """Put another one of the same rows in the place of a large chunk, whose rows begin there."""
+        bases, chunks = self.table
+        at = bisect_left(bases, first)
+        self.nbytes += chunk.nbytes - chunks[at].nbytes
+        chunks[at] = chunk
 
     def _has_columns(self, schema: pa.Schema) -> bool:
         """Return whether the rows before had the same columns; take note if they had not."""

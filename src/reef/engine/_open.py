@@ -137,7 +137,8 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
 
 
 def _first(namespace: str, context: Context, face: Face) -> Manifest:
-    schema = face.schema.with_metadata({FACE: face.name.encode()}).serialize().to_pybytes()
+    told = {**(face.schema.metadata or {}), FACE: face.name.encode()}
+    schema = face.schema.with_metadata(told).serialize().to_pybytes()
     return msgspec.structs.replace(
         Manifest.first(
             namespace,

@@ -5,6 +5,7 @@ Invariants:
 - A log object is sent only with the next slots in order, at most `parallel` at a time, each naming
   the one before. Acks are given in slot order, after the PUT of that slot and of all below.
 - Whoever waits for its own batch may send the object of others: there is no thread but the callers'.
+  One of those who wait is woken when there is something to send, and each when its own is settled.
 - A batch that failed for certain is never visible: its rows are cut off the memtable.
 - An unknown outcome stops everything: nothing more is sent until that slot has been asked for
   again, with the same bytes. Its writer was told `OutcomeUnknownError`; its rows appear or not.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from reef.engine._context import Context
 from reef.engine._group import DURABLE, Answer, Group, Ticket
@@ -35,13 +37,20 @@ from reef.errors import (
     OutcomeUnknownError,
     ReefError,
 )
-from reef.format import log_key
+from reef.format import LogKind, log_key
 from reef.log import Damaged, LogReader
 from reef.store import create
-from reef.threads import Condition
+from reef.threads import Condition, Signal
 from reef.types import new_nonce
 
-_WORTH_WAITING = 4  # company is waited for at most for this part of the time that a PUT takes
+_WORTH_WAITING = 4  # a pause of this part of the time that a PUT takes ends the wait for company
+
+
+class Waiting(NamedTuple):
+    """Somebody who waits for a batch, or for its turn to send."""
+
+    ticket: Ticket
+    signal: Signal
 
 
 class Outbox:
@@ -77,9 +86,11 @@ class Outbox:
         self._now_us = now_us
         self._committed = committed
         self._dropped = dropped
+        self._count_commits = context.metrics.counter("reef_commits_total")
+        self._note_batches = context.metrics.histogram("reef_group_batches")
+        self._note_bytes = context.metrics.histogram("reef_group_bytes")
         self.pending: deque[Group] = deque()
         self._in_flight: deque[Group] = deque()
-        self._sent_point = tail.fold.point
         self.lsn_given = tail.lsn
         self._company = 1
         self._put_s = 0.0
@@ -104,23 +115,29 @@ class Outbox:
                 "one was not sent: retry, and that will be asked for first"
             )
 
-    def joinable(self, nbytes: int) -> Group:
-        """Return the group that a batch of that size goes into; perhaps a new one."""
+    def joinable(self, kind: LogKind, nbytes: int) -> Group:
+        """Return the group that a batch of that size goes into; perhaps a new one.
+
+        A schema shares its log object with nobody.
+        """
         group = self.pending[-1] if self.pending else None
         if (
             group is None
+            or not group.kind is kind is LogKind.DATA
             or group.nbytes + nbytes > self._settings.log_segment_max_bytes
             or len(group.tickets) >= self._settings.group_commit_max_batches
         ):
             newest = self.pending or self._in_flight
-            return Group(newest[-1].slot + 1 if newest else self._tail.fold.next_slot)
+            return Group(newest[-1].slot + 1 if newest else self._tail.fold.next_slot, kind)
         return group
 
     def join(self, group: Group, ticket: Ticket, nbytes: int) -> None:
         """Add a batch to a group that `joinable` gave, and its rows to the memtable."""
         lsn, batch = ticket.record.lsn, ticket.record.batch
         try:
-            self._tail.memtable.apply(lsn, batch)
+            if batch is not None:
+                known = ticket.request.nbytes if batch is ticket.request.batch else None
+                self._tail.memtable.apply(lsn, batch, known)
             if not group.tickets:
                 self.pending.append(group)
             group.tickets.append(ticket)
@@ -140,39 +157,107 @@ class Outbox:
 
     # Sending.
 
-    def run(self, take: Callable[[], Group | None]) -> None:
-        """Call `take` under the lock and send the group that it gives, if it gives one."""
+    def run(self, take: Callable[[], Group | Waiting | None]) -> None:
+        """Call `take` under the lock and do what it gives: send a group, wait, or nothing."""
+        taken: Group | Waiting | None = None
         group: Group | None = None
         answer: Answer | None = None
         clock = self._context.clock
         started = 0.0
         try:
             with self.cond:
-                group = take()
-            if group is not None:
+                try:
+                    taken = take()
+                except BaseException:
+                    self._pass_on()  # what was ours to send is somebody else's now
+                    self.cond.notify_all()
+                    raise
+            if isinstance(taken, Group):
+                group = taken
                 started = clock.monotonic()
-                answer = self._put(group)
+                answer = self._encode(group) or self._put(group)
+            elif taken is not None:
+                self._wait(*taken)
         finally:
             if group is not None:
-                key = log_key(self._namespace, group.slot) if answer is None else ""
                 with self.cond:
-                    self._put_s += (clock.monotonic() - started - self._put_s) / 4
-                    group.answer = answer or Answer(
-                        "unknown", OutcomeUnknownError(key, "its sender was interrupted")
-                    )
-                    self._settle()
+                    if answer is None and not group.is_encoded:
+                        self._put_back(group)
+                    else:
+                        self._put_s += (clock.monotonic() - started - self._put_s) / 4
+                        group.answer = answer or self._interrupted(group)
+                        self._settle()
+                    self._pass_on()
                     self.cond.notify_all()
 
+    def _encode(self, group: Group) -> Answer | None:
+        """Make the bytes of a group, or return why there will be none. No lock held.
+
+        Until it is over nothing else is sent: the next one has to name this one's checksum.
+        """
+        group.nonce = new_nonce(self._context.rng)
+        group.created_at_us = self._now_us()
+        try:
+            group.encode(epoch=self._epoch, writer_id=self._writer_id)
+        except Exception as error:  # noqa: BLE001 nothing was sent, and everyone must be told
+            return Answer(
+                "refused",
+                InvariantError(f"a batch, or one beside it, cannot be logged: {error!r}"),
+            )
+        if self._parallel > 1:
+            with self.cond:
+                self._pass_on()
+                self.cond.notify_all()
+        return None
+
+    def _put_back(self, group: Group) -> None:
+        """Let others send what was not sent because its sender was interrupted. Lock held."""
+        if group in self._in_flight:  # otherwise everyone has been told already
+            self._in_flight.remove(group)
+            self.pending.appendleft(group)
+
+    def _interrupted(self, group: Group) -> Answer:
+        key = log_key(self._namespace, group.slot)
+        return Answer("unknown", OutcomeUnknownError(key, "its sender was interrupted"))
+
     def wait_for(self, ticket: Ticket) -> None:
-        """Return when `ticket` is done, having sent whatever was there to be sent."""
-
-        def take() -> Group | None:
-            while not ticket.is_done and not self.may_send():
-                self.cond.wait()
-            return None if ticket.is_done else self.next_group()
-
+        """Return when `ticket` is done, having sent what was there to be sent if it was our turn."""
         while not ticket.is_done:  # once it is, it stays so: no lock is needed to see it
-            self.run(take)
+            self.run(lambda: self.turn(ticket))
+
+    def turn(self, ticket: Ticket) -> Group | Waiting | None:
+        """Return what whoever waits for `ticket` does next: send a group, wait, or nothing more.
+
+        Lock held; `run` does it.
+        """
+        if ticket.is_done:
+            return None
+        if self.may_send():
+            return self.next_group()
+        waiting = Waiting(ticket, self._context.threads.signal())
+        ticket.waiting.append(waiting.signal)
+        return waiting
+
+    def _wait(self, ticket: Ticket, signal: Signal) -> None:
+        try:
+            signal.wait()
+        except BaseException:
+            with self.cond:
+                if signal in ticket.waiting:
+                    ticket.waiting.remove(signal)
+                else:
+                    self._pass_on()  # it was woken, perhaps because it was its turn to send
+            raise
+
+    def _pass_on(self) -> None:
+        """If something can be sent, let somebody who waits do that. Lock held.
+
+        To be called whenever that may have become so: only who is woken looks. Whose batch it is may
+        be busy with sending another's, so those who wait for what is in flight come into question.
+        """
+        if self.may_send():
+            groups = (*self.pending, *self._in_flight)
+            any(ticket.wake() for group in groups for ticket in group.tickets)
 
     def drain(self) -> None:
         """Send and settle whatever is on its way, also what nobody waits for any more."""
@@ -197,6 +282,7 @@ class Outbox:
             and not self._is_gathering
             and len(self._in_flight) < self._parallel
             and not self.is_blocked()
+            and (not self._in_flight or self._in_flight[-1].is_encoded)  # it has to be named
         )
 
     def is_blocked(self) -> bool:
@@ -208,46 +294,31 @@ class Outbox:
         self._is_gathering = True
         try:
             self._gather(self.pending[0])
-        except BaseException:
-            self.cond.notify_all()  # somebody else has to send it
-            raise
         finally:
             self._is_gathering = False
         if not self.pending or self.is_blocked():
             self.cond.notify_all()
             return None  # it ended while company was waited for
         group = self.pending[0]
-        group.nonce = new_nonce(self._context.rng)
-        group.created_at_us = self._now_us()
-        try:
-            group.encode(self._sent_point, epoch=self._epoch, writer_id=self._writer_id)
-        except Exception as error:  # noqa: BLE001 nothing was sent, and everyone must be told
-            self._drop_pending(
-                InvariantError(f"a batch, or one beside it, cannot be logged: {error!r}")
-            )
-            return None
-        self._company = len(group.tickets)
-        self._sent_point = group.point
+        group.before = self._in_flight[-1].point if self._in_flight else self._tail.fold.point
         self._in_flight.append(self.pending.popleft())
-        if self._parallel > 1:
-            self.cond.notify_all()  # another one may be sent beside it
         return group
 
     def _gather(self, group: Group) -> None:
-        """Wait, within the window, for as much company as there was the last time."""
-        # A lone writer never waits; and a fast store is there again before a long window is over.
-        window = min(self._settings.group_commit_window, self._put_s / _WORTH_WAITING)
-        if self._company <= 1 or window <= 0:
-            return
+        """Wait, within the window, for those who were here a moment ago, while they keep coming."""
+        if self._company <= 1:
+            return  # a lone writer never waits
         clock = self._context.clock
-        deadline = clock.monotonic() + window
+        deadline = clock.monotonic() + min(self._settings.group_commit_window, self._put_s)
         while (
-            len(group.tickets) < self._company
+            (came := len(group.tickets)) < self._company
             and self.pending
             and self.pending[0] is group is self.pending[-1]
             and (left := deadline - clock.monotonic()) > 0
         ):
-            self.cond.wait(left)
+            self.cond.wait(min(left, self._put_s / _WORTH_WAITING))
+            if len(group.tickets) == came:
+                return
 
     def _put(self, group: Group) -> Answer:
         """Create the log object, and find out what that means. No lock held."""
@@ -319,6 +390,7 @@ class Outbox:
                     if answer.kind in ("durable", "lost"):
                         group.answer = answer
                         self._settle()
+                        self._pass_on()
                     self.cond.notify_all()
             if answer.kind not in ("durable", "lost"):
                 raise NotWrittenError(
@@ -360,14 +432,17 @@ class Outbox:
             self._ack(group)
 
     def _ack(self, group: Group) -> None:
+        # Those who are told now may come again, those who wait already are there.
+        self._company = len(group.tickets) + sum(len(other.tickets) for other in self.pending)
         self._tail.committed(group.point, len(group.data), group.lsn_last)
+        if group.kind is LogKind.SCHEMA:
+            self._tail.schema = group.tickets[0].record.schema
         self._committed(group)
         for ticket in group.tickets:
-            ticket.receipt = Receipt(ticket.record.lsn, ticket.codes)
-        metrics = self._context.metrics
-        metrics.count("reef_commits_total", len(group.tickets))
-        metrics.observe("reef_group_batches", len(group.tickets))
-        metrics.observe("reef_group_bytes", len(group.data))
+            ticket.tell(Receipt(ticket.record.lsn, ticket.codes))
+        self._count_commits(len(group.tickets))
+        self._note_batches(len(group.tickets))
+        self._note_bytes(len(group.data))
 
     def _fail(self, group: Group, kind: str, error: ReefError | None) -> None:
         """The lowest slot that is not durable was answered with `error`."""
@@ -380,7 +455,6 @@ class Outbox:
             # It was not carried out, for certain, and nothing was sent behind it: its slot is free.
             self._in_flight.clear()
             self._tell(group, error)
-            self._sent_point = self._tail.fold.point
             self._drop_pending()
         elif all(other.answer is not None for other in self._in_flight):
             # What landed behind it is void: whoever opens next puts a fence into its slot.
@@ -399,7 +473,7 @@ class Outbox:
             for ticket in group.tickets:
                 if not ticket.is_done:
                     key = log_key(self._namespace, group.slot)
-                    ticket.error = OutcomeUnknownError(key, why)
+                    ticket.tell(None, OutcomeUnknownError(key, why))
         self._drop_pending()
 
     def _drop_pending(self, error: ReefError | None = None) -> None:
@@ -418,5 +492,5 @@ class Outbox:
     def _tell(self, group: Group, error: ReefError) -> None:
         for ticket in group.tickets:
             if not ticket.is_done:
-                ticket.error = error
+                ticket.tell(None, error)
             self._dropped(ticket)

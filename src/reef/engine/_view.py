@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from reef.errors import InvalidInputError, NotFoundError, RetentionError, SnapshotExpiredError
-from reef.format import KEY, Manifest
+from reef.format import Manifest
 from reef.segment import (
     Found,
     RowSource,
@@ -60,10 +60,11 @@ class ReadState:
             self._segments.prefetch_tails(refs[:_WARM_SEGMENTS_MAX])
         self.is_warm = True
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int, *, wide: bool = True) -> list[Found | None]:
         """Return the newest version of each key at or below `lsn`; all segments side by side.
 
-        A key that is in memory is looked for only in segments that may have a newer one.
+        A key that is in memory is looked for only in segments that may have a newer one. Without
+        `wide`, rows from segments lack the columns that lie in blocks of their own.
         """
         best = lookup_many(
             [source for source in self.sources if not isinstance(source, SegmentSource)], keys, lsn
@@ -81,7 +82,7 @@ class ReadState:
             if inside:
                 asked.append((source, inside))
         answers = self._segments.get_many(
-            [(source, [keys[i] for i in inside]) for source, inside in asked], lsn
+            [(source, [keys[i] for i in inside]) for source, inside in asked], lsn, wide=wide
         )
         for (_, inside), answer in zip(asked, answers, strict=True):
             for i, version in zip(inside, answer, strict=True):
@@ -115,12 +116,12 @@ class View:
 
     def get(self, key: bytes) -> Found | None:
         """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
-        found = self._retried(lambda state: lookup(state.sources, key, self.lsn))
+        found = self.read(lambda state: lookup(state.sources, key, self.lsn))
         return None if found is None or found.tombstone else found
 
     def get_many(self, keys: Sequence[bytes]) -> list[Found | None]:
         """Return the row of each key, or None."""
-        found = self._retried(lambda state: state.get_many(keys, self.lsn))
+        found = self.read(lambda state: state.get_many(keys, self.lsn))
         return [None if row is None or row.tombstone else row for row in found]
 
     def scan(
@@ -131,31 +132,37 @@ class View:
         prefix: bytes | None = None,
         reverse: bool = False,
         columns: Sequence[str] | None = None,
+        ordered: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows from `start` up to `end` (exclusive) in order of keys, in bounded memory.
 
-        The columns are `_key`, `_lsn`, then those asked for (None: all).
+        The columns are `_key`, `_lsn`, then those asked for (None: all). Without `ordered`, the
+        same rows come in an order that costs less.
         """
         low, high = key_range(start, end, prefix)
         reloads = 0
+
+        def passed(key: bytes) -> None:
+            # Should a segment be gone, this is where the next attempt goes on from.
+            nonlocal low, high, reloads
+            low, high = (low, key) if reverse else (key + b"\0", high)
+            reloads = 0
+
         while high is None or low < high:
             try:
                 state = self._held
                 if not state.is_warm:
                     state.warm(low, high)
-                for batch in merge(
+                yield from merge(
                     state.sources,
                     start=low,
                     end=high,
                     lsn=self.lsn,
                     columns=columns,
                     reverse=reverse,
-                ):
-                    yield batch
-                    # Should a segment be gone, this is where the next attempt goes on from.
-                    last = batch.column(KEY)[-1].as_py()
-                    low, high = (low, last) if reverse else (last + b"\0", high)
-                    reloads = 0
+                    ordered=ordered,
+                    passed=passed,
+                )
                 return
             except NotFoundError as error:
                 reloads += 1
@@ -177,7 +184,8 @@ class View:
                 "was released; take a new one"
             )
 
-    def _retried(self, read: Callable[[ReadState], _T]) -> _T:
+    def read(self, read: Callable[[ReadState], _T]) -> _T:
+        """Return what `read` makes of where rows are; again from the start if a segment is gone."""
         reloads = 0
         while True:
             try:

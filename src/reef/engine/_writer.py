@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
+
+import pyarrow as pa
 
 from reef.engine._commit import Committer
 from reef.engine._context import Context
@@ -18,6 +20,7 @@ from reef.engine._group import WriteRequest
 from reef.engine._handle import Handle
 from reef.engine._receipt import Receipt
 from reef.engine._tail import Tail
+from reef.engine._view import View
 from reef.errors import (
     FencedError,
     NotFoundError,
@@ -26,10 +29,8 @@ from reef.errors import (
     SnapshotExpiredError,
     UnavailableError,
 )
-from reef.format import KEY, Manifest
+from reef.format import Manifest, log_schema
 from reef.manifest import Head, ManifestChain, StalePlanError
-from reef.segment import Found
-from reef.types import LSN_MAX
 
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
 _PLANS_MAX = 10
@@ -79,10 +80,10 @@ class Writer(Handle):
         """Make one batch durable and return its receipt; see `Committer.commit` for what it raises."""
         self.check_open()
         while True:
-            if request.condition is not None:
-                self._prefetch(request.batch.column(KEY).to_pylist())
+            if request.prepare is not None:
+                self._prepare(request.prepare)
             try:
-                receipt = self._committer.commit(request, self._lookup)
+                receipt = self._committer.commit(request, self._current)
                 break
             except NotFoundError:
                 self.reload()  # a segment was compacted away; nothing was written
@@ -90,6 +91,19 @@ class Writer(Handle):
             with self._cond:
                 self._begin_flush()
         return receipt
+
+    def known(self, key: bytes, digest: bytes) -> Receipt | None:
+        """Return the receipt of an earlier request of this key. Raises IdempotencyError."""
+        return self._committer.known(key, digest)
+
+    def check_bytes(self, rows_bytes: int) -> None:
+        """Raise InvalidInputError if a batch of that size would be refused."""
+        self._committer.check_bytes(rows_bytes)
+
+    def change_schema(self, schema: pa.Schema) -> Receipt:
+        """Make `schema` the columns of the face from now on, durably; raises like `write`."""
+        nobody = pa.RecordBatch.from_pylist([], schema=log_schema([]))
+        return self.write(WriteRequest(batch=nobody, nbytes=schema.serialize().size, schema=schema))
 
     def flush(self) -> None:
         """Fold what is committed into a level-0 segment, so that the log need not be replayed.
@@ -155,10 +169,10 @@ class Writer(Handle):
         self._tail.folded(manifest)
         return self._tail
 
-    def _prefetch(self, keys: Sequence[bytes]) -> None:
+    def _prepare(self, prepare: Callable[[View], object]) -> None:
         """Bring what a condition needs into memory, before everyone else has to wait for it."""
         try:
-            self.view().get_many(keys)
+            prepare(self.view())
         except SnapshotExpiredError:
             # A writer that was superseded stands still, until what it stands on is collected.
             if self.failure is not None:
@@ -168,10 +182,6 @@ class Writer(Handle):
             raise NotWrittenError(
                 f"the condition could not be evaluated ({error}); nothing was written: retry"
             ) from error
-
-    def _lookup(self, keys: Sequence[bytes]) -> Sequence[Found | None]:
-        """Return the newest version of each key, what is on its way included. Lock held."""
-        return self._state.get_many(keys, LSN_MAX)
 
     def _is_flush_due(self) -> bool:
         settings, tail = self._context.settings, self._tail

@@ -21,7 +21,7 @@ from reef.format._dedup import (
     encode_dedup,
 )
 from reef.format._frame import damaged_checksum
-from reef.format._log import decode_log, encode_log, log_checksum, log_key
+from reef.format._log import decode_log, encode_log, log_checksum, log_key, seal_log
 from reef.format._log_model import LogKind, LogObject, LogRecord, Prev
 from reef.format._manifest import (
     decode_manifest,
@@ -133,6 +133,7 @@ __all__ = [
     "manifest_key",
     "parse_manifest_key",
     "schema_fingerprint",
+    "seal_log",
     "segment_key",
     "segment_schema",
     "tail_length",

@@ -107,6 +107,11 @@ def log_key(namespace: str, slot: int) -> str:
 
 def encode_log(log: LogObject, *, codec: str = "lz4") -> bytes:
     """Return the bytes of `log`. Raises InvariantError before anything wrong could be written."""
+    return seal_log(log, codec=codec)[0]
+
+
+def seal_log(log: LogObject, *, codec: str = "lz4") -> tuple[bytes, int]:
+    """Return the bytes of `log` and their checksum. Raises like `encode_log`."""
     problem = log_problem(log)
     if problem:
         raise InvariantError(f"log object {log.slot} would have {problem}")
@@ -123,8 +128,9 @@ def encode_log(log: LogObject, *, codec: str = "lz4") -> bytes:
         covered = google_crc32c.extend(covered, frame)
         parts += (frame, envelope, body)
     count = _LENGTH.pack(len(payloads))
-    parts += (count, _LENGTH.pack(google_crc32c.extend(covered, count)))
-    return b"".join(parts)
+    checksum = google_crc32c.extend(covered, count)
+    parts += (count, _LENGTH.pack(checksum))
+    return b"".join(parts), checksum
 
 
 def decode_log(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
+from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from reef.format._manifest_model import SegmentRef, SkippedSlot
@@ -32,16 +33,14 @@ class LogKind(IntEnum):
     """A new schema."""
 
 
-@dataclass(frozen=True)
-class Prev:
+class Prev(NamedTuple):
     """The last valid log object before this one; slot 0 if there is none."""
 
     slot: int = 0
     checksum: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogRecord:
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One client batch, or what a fence, an attach or a schema change says."""
 
     lsn: int = 0
@@ -73,8 +72,7 @@ class LogRecord:
         return sum(segment.rows for segment in self.segments)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogObject:
+class LogObject(msgspec.Struct, frozen=True, kw_only=True):
     """What one conditional PUT commits."""
 
     kind: LogKind
@@ -145,6 +143,16 @@ def _versions_problem(log: LogObject) -> str:
 
 
 def _record_problem(kind: LogKind, record: LogRecord) -> str:
+    if (
+        kind is LogKind.DATA
+        and record.batch is not None
+        and record.schema is None
+        and not record.segments
+        and not record.skipped
+        and record.source is None
+        and record.sequence is None
+    ):
+        return batch_problem(record.batch, LOG_COLUMNS)
     rows, schema = record.batch is not None, record.schema is not None
     segments, skipped = bool(record.segments), bool(record.skipped)
     if not (

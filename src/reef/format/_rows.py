@@ -41,12 +41,14 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 # Below this, a codec costs more than it saves; from that on, threads pay for compressing columns.
 _PLAIN_BYTES_MAX = 2 << 10
+_FEW_ROWS = 16
 _THREADS_BYTES_MIN = 1 << 20
 _SAMPLED_BYTES_MIN = 256 << 10
 WORTHWHILE = 15 / 16
 
 _SMALL_STREAM_BYTES_MAX = 4 << 10
 _MESSAGE = struct.Struct("<II")
+_TWO_OFFSETS = struct.Struct("<ii")
 _CONTINUED = 0xFFFFFFFF
 _EXTENSION = b"ARROW:extension:"
 
@@ -168,6 +170,9 @@ def _longest(keys: pa.Array) -> int:
     rows = len(keys)
     if rows == 0:
         return 0
+    if rows == 1:
+        low, high = _TWO_OFFSETS.unpack_from(keys.buffers()[1], keys.offset * 4)
+        return int(high - low)
     # Arrow's own functions take ten times as long to be called as this takes.
     offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4)
     together = int(offsets[-1]) - int(offsets[0])
@@ -214,13 +219,15 @@ def encode_rows(batch: pa.RecordBatch, codec: str, bytes_max: int | None = None)
     if codec not in CODECS:
         raise InvariantError(f"codec {codec!r} is none of {CODECS}")
     check_valid(batch)
-    size = _size_of(batch)
+    if batch.num_rows <= _FEW_ROWS:
+        # The same bytes that a stream's writer writes, in a third of its time.
+        message = batch.serialize()
+        if message.size <= _PLAIN_BYTES_MAX:
+            parts = (_schema_message(batch.schema), message, _END_OF_STREAM)
+            return pa.py_buffer(b"".join(parts))
+    size = int(batch.nbytes)
     if bytes_max is not None and size > bytes_max:
         raise InvariantError(f"a batch would hold {size} bytes of rows, more than {bytes_max}")
-    if size <= _PLAIN_BYTES_MAX:
-        # The same bytes that a stream's writer writes, in a third of its time.
-        messages = (batch.schema.serialize(), batch.serialize(), _END_OF_STREAM)
-        return pa.py_buffer(b"".join(messages))
     worthwhile = size < _SAMPLED_BYTES_MIN or _shrinks(batch, codec)
     options = pa.ipc.IpcWriteOptions(
         compression=codec if worthwhile else None, use_threads=size >= _THREADS_BYTES_MIN
@@ -228,11 +235,17 @@ def encode_rows(batch: pa.RecordBatch, codec: str, bytes_max: int | None = None)
     return encode_stream(batch, options)
 
 
-def _size_of(batch: pa.RecordBatch) -> int:
-    """Return the bytes of a batch's rows; of a small batch, those of its message, which are more."""
-    # To find out which bytes of its buffers a batch refers to takes longer than to encode a row.
-    message: int = pa.ipc.get_record_batch_size(batch)
-    return message if message <= _PLAIN_BYTES_MAX else int(batch.nbytes)
+_latest: tuple[pa.Schema, bytes] = (pa.schema([]), b"")
+
+
+def _schema_message(schema: pa.Schema) -> bytes:
+    """Return the message of a schema: most are the same as the one before."""
+    global _latest
+    known, message = _latest
+    if not (message and schema.equals(known, True)):
+        message = schema.serialize().to_pybytes()
+        _latest = schema, message
+    return message
 
 
 def _shrinks(batch: pa.RecordBatch, codec: str) -> bool:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Self
 
 import pyarrow as pa
 
-from reef.engine import SnapshotView, View
+from reef.engine import Held, SnapshotView, View
 from reef.kv._rows import VALUE, check_key, pairs, scanned
 from reef.segment import Found
-from reef.settings import parse_seconds
 
 
 def value_of(found: Found) -> bytes:
     """Return the value of a row."""
     value: bytes = found.batch.column(VALUE)[found.row].as_py()
     return value
-
-
-def parse_ttl(ttl: float | str | None) -> float | None:
-    """Return seconds, or None for good. Raises InvalidInputError."""
-    return None if ttl is None else parse_seconds("ttl", ttl, low=0.001)
 
 
 class KeyValueView:
@@ -70,33 +63,9 @@ class KeyValueView:
         return pairs(self.scan(start=start, end=end, prefix=prefix, reverse=reverse))
 
 
-class KeyValueSnapshot(KeyValueView):
+class KeyValueSnapshot(Held, KeyValueView):
     """A view that stays readable until it expires or is released, in this process or another."""
 
     def __init__(self, view: SnapshotView) -> None:
-        super().__init__(view)
-        self._snapshot = view
-
-    @property
-    def id(self) -> str:
-        """Its name: `kv.at(snapshot=id)` opens it elsewhere."""
-        return self._snapshot.id
-
-    @property
-    def expires_at_us(self) -> int:
-        """When it expires, by the store's clock, in microseconds since 1970; 0 is never."""
-        return self._snapshot.snapshot.expires_at_us
-
-    def renew(self, ttl: float | str | None) -> None:
-        """Make it last `ttl` from now (seconds, or text such as "1h"); None: for good."""
-        self._snapshot.renew(parse_ttl(ttl))
-
-    def release(self) -> None:
-        """Let it go."""
-        self._snapshot.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+        Held.__init__(self, view)
+        KeyValueView.__init__(self, view)

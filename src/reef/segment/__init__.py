@@ -12,10 +12,10 @@ align, union, changes columns by name where schemas differ, and where keys chang
 """
 
 from reef.segment._cache import BlockCache
-from reef.segment._columns import align, changes, union
+from reef.segment._columns import align, at_or_below, changes, union, visible
 from reef.segment._disk_cache import DiskCache
 from reef.segment._merge import lookup, lookup_many, merge
-from reef.segment._model import Found, RowSource
+from reef.segment._model import Found, Prune, RowSource
 from reef.segment._retention import keep_versions
 from reef.segment._source import SegmentReader, SegmentSource
 from reef.segment._write import write_segment
@@ -24,15 +24,18 @@ __all__ = [
     "BlockCache",
     "DiskCache",
     "Found",
+    "Prune",
     "RowSource",
     "SegmentReader",
     "SegmentSource",
     "align",
+    "at_or_below",
     "changes",
     "keep_versions",
     "lookup",
     "lookup_many",
     "merge",
     "union",
+    "visible",
     "write_segment",
 ]

@@ -86,12 +86,32 @@ class ColumnBlock:
 class TailEntry:
     """A tail, and its row index as lists."""
 
-    __slots__ = ("key_first", "key_last", "lsn_max", "lsn_min", "nbytes", "tail", "wide")
+    __slots__ = (
+        "key_first",
+        "key_last",
+        "lsn_max",
+        "lsn_min",
+        "nbytes",
+        "row_first",
+        "tail",
+        "wide",
+        "wide_first",
+        "wide_order",
+    )
 
     def __init__(self, tail: SegmentTail, tail_bytes: int) -> None:
         index = tail.row_index
         self.tail = tail
         self.wide = tail.footer.wide
+        self.row_first: list[int] = tail.row_places.row.tolist()
+        self.wide_first: list[list[int]] = [
+            tail.column_places[name].row.tolist() for name in self.wide
+        ]
+        """The first row of each block of each wide column."""
+        narrow = [name for name in tail.schema.names if name not in self.wide]
+        made = [*narrow, *self.wide]
+        self.wide_order = [made.index(name) for name in tail.schema.names]
+        """Where each column of a whole row is among the narrow ones with the wide ones behind."""
         self.key_first, first_bytes = _key_list(index["key_first"])
         self.key_last, last_bytes = _key_list(index["key_last"])
         self.lsn_min: list[int] = index["lsn_min"].to_pylist()

@@ -52,6 +52,28 @@ def union(newer: Iterable[pa.Field], older: Iterable[pa.Field]) -> list[pa.Field
 def changes(keys: pa.Array) -> npt.NDArray[np.bool_]:
     """Return for each of some sorted keys whether it is another than the one before it."""
     flags = np.ones(len(keys), np.bool_)
-    other = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
-    flags[1:] = other.to_numpy(zero_copy_only=False)
+    if len(keys) > 1:
+        other = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
+        if other.true_count < len(other):
+            flags[1:] = other.to_numpy(zero_copy_only=False)
     return flags
+
+
+def at_or_below(rows: pa.RecordBatch, lsn: int) -> pa.RecordBatch:
+    """Return the versions at or below `lsn` of the rows of a source, of which there are some."""
+    lsns = rows.column(1).to_numpy()
+    return rows if lsns.max() <= lsn else rows.filter(pa.array(lsns <= lsn))
+
+
+def alive(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows that are no tombstones; no copy if that is all."""
+    dead = rows.column(2)
+    return rows.filter(pc.invert(dead)) if dead.true_count else rows
+
+
+def visible(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the newest version of each key, unless it is a tombstone; no copy if that is all."""
+    keep = changes(rows.column(0))
+    if rows.column(2).true_count:
+        keep &= ~rows.column(2).to_numpy(zero_copy_only=False)
+    return rows if keep.all() else rows.filter(pa.array(keep))

@@ -6,9 +6,11 @@ segment's system columns first: `_key`, `_lsn`, `_tombstone`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 
@@ -23,6 +25,14 @@ class Found(NamedTuple):
     tombstone: bool
     batch: pa.RecordBatch
     row: int
+
+
+Prune = Callable[[pa.RecordBatch, Collection[str]], npt.NDArray[np.bool_]]
+"""Tells which blocks of a segment are worth reading, from its row index and its columns' names.
+
+What is left out may hide a newer version: whoever prunes has to make sure that what it finds is the
+newest.
+"""
 
 
 class RowSource(Protocol):
@@ -56,12 +66,13 @@ class RowSource(Protocol):
         columns: Sequence[str] | None,
         reverse: bool,
         lsn: int,
+        prune: Prune | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the versions of keys from `start` up to `end` (exclusive; None is past every key).
 
         The columns are `_key`, `_lsn`, `_tombstone`, then those of `columns` that the source has, in
         the order asked (None: all of its own). Rows are sorted by key, ascending, or descending in
         reverse, and within a key always from the newest version to the oldest. Versions above
-        `lsn` may be among them.
+        `lsn` may be among them. What `prune` says is not worth reading may be left out.
         """
         ...

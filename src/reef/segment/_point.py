@@ -7,13 +7,17 @@ portions, and keeps the rows it found, not the blocks, so that its memory is bou
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from reef.format import hash_keys
 from reef.segment._block import ColumnBlock, RowBlock, TailEntry
+from reef.segment._cache import BlockCache
 from reef.segment._clip import Clipped
 from reef.segment._load import Loader, Wanted
 from reef.segment._model import Found
@@ -43,14 +47,14 @@ def get_one(loader: Loader, clipped: Clipped, key: bytes, lsn: int) -> Found | N
     if not wanted or (_is_cold(loader, wanted) and not loader.may_contain(entry, key)):
         return None
     answers: list[Found | None] = [None]
-    _answer(loader, [_Lookup(wanted, key, file_lsn, clipped, answers, 0)], compact=False)
+    _answer(loader, [_Lookup(wanted, key, file_lsn, clipped, answers, 0)], compact=False, wide=True)
     return answers[0]
 
 
 def get_many(
-    loader: Loader, asked: Sequence[tuple[Clipped, Sequence[bytes]]], lsn: int
+    loader: Loader, asked: Sequence[tuple[Clipped, Sequence[bytes]]], lsn: int, *, wide: bool
 ) -> list[list[Found | None]]:
-    """Return for each segment what `get_one` would of each of its keys."""
+    """Return for each segment what `get_one` would of each of its keys; without `wide`, less."""
     answers: list[list[Found | None]] = [[None] * len(keys) for _, keys in asked]
     visible: list[tuple[Clipped, Sequence[bytes], list[int], list[Found | None]]] = []
     for (clipped, keys), into in zip(asked, answers, strict=True):
@@ -69,7 +73,7 @@ def get_many(
         lookups += _filtered(loader, entry, found)
     portions = [*_portions(lookups)]
     for portion in portions:
-        _answer(loader, portion, compact=len(portions) > 1)
+        _answer(loader, portion, compact=len(portions) > 1, wide=wide)
     return answers
 
 
@@ -119,7 +123,7 @@ def _column_bytes(entry: TailEntry) -> int:
     return sum(int(places.length.max()) for places in entry.tail.column_places.values())
 
 
-def _answer(loader: Loader, lookups: list[_Lookup], *, compact: bool) -> None:
+def _answer(loader: Loader, lookups: list[_Lookup], *, compact: bool, wide: bool) -> None:
     """Put into place what the blocks say."""
     wanted = [*dict.fromkeys(want for one in lookups for want in one.wanted)]
     blocks = dict(zip(wanted, loader.blocks(wanted), strict=True))
@@ -130,29 +134,36 @@ def _answer(loader: Loader, lookups: list[_Lookup], *, compact: bool) -> None:
             if row >= 0:
                 found.setdefault(want, []).append((one, row))
                 break
-    columns = _column_blocks(loader, found, blocks)
+    columns = _column_blocks(loader, found, blocks) if wide else None
     for want, rows in found.items():
-        block = blocks[want]
-        for one, row in rows:
-            one.answers[one.at] = _found(one.clipped, want, block, row, columns)
+        _put(want, blocks[want], rows, columns)
     if compact:
         _compact(lookups)
 
 
-def _found(
-    clipped: Clipped,
+def _put(
     want: Wanted,
     block: RowBlock,
-    row: int,
-    columns: dict[Wanted, ColumnBlock],
-) -> Found:
-    version = clipped.ref.version
-    lsn = block.lsns[row] if version is None else version
-    if block.tombstones is not None and block.tombstones[row]:
-        return Found(lsn, True, block.batch, row)
-    if not want.entry.wide:
-        return Found(lsn, False, block.batch, row)
-    return Found(lsn, False, _whole_row(want, block, row, columns), 0)
+    rows: list[tuple[_Lookup, int]],
+    columns: dict[Wanted, ColumnBlock] | None,
+) -> None:
+    """Put the rows of one block into place; those with wide columns as one batch."""
+    dead = block.tombstones
+    alive: list[tuple[_Lookup, int]] = []
+    for one, row in rows:
+        version = one.clipped.ref.version
+        lsn = block.lsns[row] if version is None else version
+        is_dead = dead is not None and dead[row] == 1
+        one.answers[one.at] = Found(lsn, is_dead, block.batch, row)
+        if not is_dead:
+            alive.append((one, row))
+    if alive and columns is not None and want.entry.wide:
+        alive.sort(key=itemgetter(1))
+        whole = _whole_rows(want, block, [row for _, row in alive], columns)
+        for i, (one, _) in enumerate(alive):
+            found = one.answers[one.at]
+            assert found is not None
+            one.answers[one.at] = found._replace(batch=whole, row=i)
 
 
 def _compact(lookups: Sequence[_Lookup]) -> None:
@@ -191,26 +202,41 @@ def _column_blocks(
 def _column_places(want: Wanted, row: int) -> list[tuple[Wanted, int]]:
     """Return, for each wide column, the block that holds a row's value, and where in it."""
     entry = want.entry
-    at = int(entry.tail.row_places.row[want.number]) + row
+    at = entry.row_first[want.number] + row
     places = []
-    for column in entry.wide:
-        number = entry.tail.column_places[column].of_rows(at, 1)[0]
-        first = int(entry.tail.column_places[column].row[number])
-        places.append((Wanted(entry, number, column), at - first))
+    for column, firsts in zip(entry.wide, entry.wide_first, strict=True):
+        number = bisect_right(firsts, at) - 1
+        places.append((Wanted(entry, number, column), at - firsts[number]))
     return places
 
 
-def _whole_row(
-    want: Wanted, block: RowBlock, row: int, columns: dict[Wanted, ColumnBlock]
+def cached_row(cache: BlockCache, want: Wanted, block: RowBlock, row: int) -> pa.RecordBatch | None:
+    """Return one row with all its columns, or None if a block of a wide one is not in memory."""
+    entry = want.entry
+    arrays = block.batch.slice(row, 1).columns
+    at, key = entry.row_first[want.number] + row, entry.tail.key
+    for column, firsts in zip(entry.wide, entry.wide_first, strict=True):
+        number = bisect_right(firsts, at) - 1
+        found = cache.find((key, number, column))
+        if found is None:
+            return None
+        arrays.append(found.values.slice(at - firsts[number], 1))
+    return pa.RecordBatch.from_arrays(
+        [arrays[i] for i in entry.wide_order], schema=entry.tail.schema
+    )
+
+
+def _whole_rows(
+    want: Wanted, block: RowBlock, rows: list[int], columns: dict[Wanted, ColumnBlock]
 ) -> pa.RecordBatch:
-    """Return one row with all its columns, in the segment's order."""
-    values = {
-        column.column: columns[column].values.slice(at, 1)
-        for column, at in _column_places(want, row)
-    }
-    schema = want.entry.tail.schema
-    arrays = [
-        values[name] if name in values else block.batch.column(name).slice(row, 1)
-        for name in schema.names
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    """Return ascending rows of a block with all their columns, in the segment's order."""
+    arrays = block.batch.take(pa.array(rows)).columns
+    for places in zip(*(_column_places(want, row) for row in rows), strict=True):
+        parts = [
+            columns[wide].values.take(pa.array([at for _, at in some]))
+            for wide, some in groupby(places, key=itemgetter(0))
+        ]
+        arrays.append(pa.concat_arrays(parts) if len(parts) > 1 else parts[0])
+    return pa.RecordBatch.from_arrays(
+        [arrays[i] for i in want.entry.wide_order], schema=want.entry.tail.schema
+    )

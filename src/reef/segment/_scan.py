@@ -1,9 +1,11 @@
 """Ordered reads of a segment: portions of blocks, one ahead, no copies and no loop over rows.
 
 A portion is what one request, or a few side by side, brings: 1 MiB at first, then up to 8 MiB. The
-next one is on its way while the current one is consumed, where the store has threads. Blocks that
-are in memory are used; a scan of more than a sixteenth of the cache keeps none of its own there,
-because it would push out what point reads use, and its blocks are slices of their portion.
+next one is on its way while the current one is consumed, where the store has threads; where it has
+none, requests take no time to speak of, and portions end at 2 MiB: their memory is used again soon.
+Blocks that are in memory are used. A scan keeps its own there if they are no more than a sixteenth
+of the cache, or fit into what is unused of it: more would push out what point reads use. Blocks that
+are not kept are slices of their portion.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from reef.segment._block import ColumnBlock, RowBlock, TailEntry
 from reef.segment._clip import Clipped
 from reef.segment._fetch import fetch, fetch_ahead, owned
 from reef.segment._load import Loader, Wanted
+from reef.segment._model import Prune
 from reef.segment._reverse import blocks_in_reverse
 
 PORTION_BYTES_MIN = 1 << 20
 PORTION_BYTES_MAX = 8 << 20
+_GROWTH = 2  # of a block in memory against its bytes in the file, roughly
 _SYSTEM = (KEY, LSN, TOMBSTONE)
 
 
@@ -40,6 +44,7 @@ def scan(
     columns: Sequence[str] | None,
     reverse: bool,
     lsn: int,
+    prune: Prune | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a segment from key `start` up to `end`, as `RowSource.batches` says."""
     start = max(start, clipped.key_min)
@@ -51,6 +56,9 @@ def scan(
     shape = _Shape(entry, clipped.ref.version, columns)
     first, last = bisect_left(entry.key_last, start), bisect_left(entry.key_first, end)
     numbers = [n for n in range(first, last) if entry.lsn_min[n] <= file_lsn]
+    if prune is not None and numbers:
+        worth = prune(entry.tail.row_index, entry.tail.schema.names)
+        numbers = [n for n in numbers if worth[n]]
     if not numbers:
         return
     if reverse:
@@ -152,9 +160,12 @@ class _Reading:
         self._loader = loader
         self._wide = wide
         sizes = self._sizes(numbers)
-        ends = _portion_ends(sizes)
+        is_local = loader.store.concurrency == 1
+        ends = _portion_ends(sizes, PORTION_BYTES_MAX // 4 if is_local else PORTION_BYTES_MAX)
         self._portions = [numbers[a:b] for a, b in pairwise([0, *ends])]
-        self._keeps = bool(sizes.sum() <= loader.cache.capacity_bytes // 16)
+        cache = loader.cache
+        room = max(cache.capacity_bytes // 16, (cache.capacity_bytes - cache.nbytes) // _GROWTH)
+        self._keeps = bool(sizes.sum() <= room)
         self._cached: dict[Wanted, RowBlock | ColumnBlock] = {}
         self._data: dict[Wanted, pa.Buffer] = {}
         self._values: dict[Wanted, pa.Array] = {}
@@ -255,8 +266,8 @@ class _Reading:
         return sizes
 
 
-def _portion_ends(sizes: npt.NDArray[np.float64]) -> list[int]:
-    """Return where portions end that grow up to `PORTION_BYTES_MAX`, each of one block at least."""
+def _portion_ends(sizes: npt.NDArray[np.float64], bytes_max: int) -> list[int]:
+    """Return where portions end that grow up to `bytes_max`, each of one block at least."""
     so_far = np.cumsum(sizes)
     ends: list[int] = []
     at, most = 0, PORTION_BYTES_MIN
@@ -264,5 +275,5 @@ def _portion_ends(sizes: npt.NDArray[np.float64]) -> list[int]:
         before = so_far[at - 1] if at else 0
         at = max(at + 1, int(np.searchsorted(so_far, before + most, side="right")))
         ends.append(at)
-        most = min(2 * most, PORTION_BYTES_MAX)
+        most = min(2 * most, bytes_max)
     return ends

@@ -23,13 +23,14 @@ from reef.metrics import Metrics
 from reef.segment._cache import BlockCache
 from reef.segment._clip import Clipped
 from reef.segment._disk_cache import DiskCache
-from reef.segment._load import Loader
-from reef.segment._model import Found
-from reef.segment._point import get_many, get_one
+from reef.segment._load import Loader, Wanted
+from reef.segment._model import Found, Prune
+from reef.segment._point import cached_row, get_many, get_one
 from reef.segment._scan import scan
 from reef.store import Store
 
 _COLD: Any = object()
+_ONE_BY_ONE_MAX = 4
 _new = tuple.__new__  # what Found's own does, without the call
 
 
@@ -60,11 +61,21 @@ class SegmentReader:
         self._loader.prefetch_tails([(self._object_key(ref), ref) for ref in refs])
 
     def get_many(
-        self, asked: Sequence[tuple[SegmentSource, Sequence[bytes]]], lsn: int
+        self,
+        asked: Sequence[tuple[SegmentSource, Sequence[bytes]]],
+        lsn: int,
+        *,
+        wide: bool = True,
     ) -> list[list[Found | None]]:
-        """Return for each source what its `get_many` would, with all requests side by side."""
+        """Return for each source what its `get_many` would, with all requests side by side.
+
+        `wide=False` leaves out the values of wide columns, which cost requests of their own.
+        """
         answers = [
-            [source._get_hot(key, lsn, asks_filter=False) for key in keys] for source, keys in asked
+            [source._get_hot(key, lsn, asks_filter=False, wide=wide) for key in keys]
+            if len(keys) <= _ONE_BY_ONE_MAX or not (wide and source.is_wide)
+            else [_COLD] * len(keys)  # one batch for the rows of a block, instead of one each
+            for source, keys in asked
         ]
         cold = [[i for i, found in enumerate(some) if found is _COLD] for some in answers]
         if any(cold):
@@ -73,7 +84,7 @@ class SegmentReader:
                 for (source, keys), some in zip(asked, cold, strict=True)
             ]
             for into, some, found in zip(
-                answers, cold, get_many(self._loader, rest, lsn), strict=True
+                answers, cold, get_many(self._loader, rest, lsn, wide=wide), strict=True
             ):
                 for i, one in zip(some, found, strict=True):
                     into[i] = one
@@ -96,6 +107,12 @@ class SegmentSource(Clipped):
         self._find = self._cache.find
         self._is_plain = ref.version is None and ref.clip_lsn is None
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is known to have columns that lie in blocks of their own."""
+        entry = self._find(self.object_key)
+        return entry is not None and bool(entry.wide)
+
     def get(self, key: bytes, lsn: int) -> Found | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None.
 
@@ -104,7 +121,7 @@ class SegmentSource(Clipped):
         found: Found | None = self._get_hot(key, lsn)
         return found if found is not _COLD else get_one(self._loader, self, key, lsn)
 
-    def _get_hot(self, key: bytes, lsn: int, *, asks_filter: bool = True) -> Any:
+    def _get_hot(self, key: bytes, lsn: int, *, asks_filter: bool = True, wide: bool = True) -> Any:
         """Return what `get` does if memory has it and the case is plain; else `_COLD`.
 
         In as few steps as Python takes: every microsecond of a hot read is here. Without
@@ -114,7 +131,7 @@ class SegmentSource(Clipped):
             return None
         find, object_key = self._find, self.object_key
         entry = find(object_key)
-        if entry is None or entry.wide or not self._is_plain:
+        if entry is None or not self._is_plain:
             return _COLD
         number = bisect_left(entry.key_last, key)
         if entry.key_first[number] > key:
@@ -137,7 +154,12 @@ class SegmentSource(Clipped):
             return _COLD
         self._cache.used(object_key, at)
         dead = block.tombstones
-        return _new(Found, (found, dead is not None and dead[row] == 1, block.batch, row))
+        if dead is not None and dead[row] == 1:
+            return _new(Found, (found, True, block.batch, row))
+        if wide and entry.wide:
+            whole = cached_row(self._cache, Wanted(entry, number), block, row)
+            return _COLD if whole is None else _new(Found, (found, False, whole, 0))
+        return _new(Found, (found, False, block.batch, row))
 
     def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
         """Return for each key what `get` would, with near blocks in one request."""
@@ -151,9 +173,12 @@ class SegmentSource(Clipped):
         columns: Sequence[str] | None,
         reverse: bool,
         lsn: int,
+        prune: Prune | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the versions of keys from `start` up to `end`, as `RowSource` says.
 
         A batch is what lies in one block. At most two portions of 8 MiB or a block are in memory.
         """
-        return scan(self._loader, self, start, end, columns=columns, reverse=reverse, lsn=lsn)
+        return scan(
+            self._loader, self, start, end, columns=columns, reverse=reverse, lsn=lsn, prune=prune
+        )

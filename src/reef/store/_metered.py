@@ -35,14 +35,23 @@ class MeteredStore(Store):
         self.inner = inner
         self._metrics = metrics
         self._clock = clock
+        self._puts = metrics.counter("reef_requests_total", kind="put_if_absent")
+        self._put_bytes = metrics.counter("reef_request_bytes_total", kind="put_if_absent")
+        self._put_seconds = metrics.histogram("reef_put_seconds")
 
     def put_if_absent(self, key: str, data: Buffer) -> None:
-        self._sent("put_if_absent", memoryview(data).nbytes)
+        self._put_bytes(len(data) if isinstance(data, bytes) else memoryview(data).nbytes)
+        self._puts(1)
         begun = self._clock.monotonic()
         try:
-            self._request("put_if_absent", lambda: self.inner.put_if_absent(key, data))
+            self.inner.put_if_absent(key, data)
+        except AlreadyExistsError:
+            raise
+        except Exception:
+            self._metrics.count("reef_request_errors_total", kind="put_if_absent")
+            raise
         finally:
-            self._metrics.observe("reef_put_seconds", self._clock.monotonic() - begun)
+            self._put_seconds(self._clock.monotonic() - begun)
 
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         self._request("upload", lambda: self.inner.upload(key, self._weighed(parts)))

@@ -48,6 +48,10 @@ class SimulatedThreads:
         name = f"condition {self._conditions} of {self._process.name}"
         return SimulatedCondition(self._scheduler, self._process, name, self._hesitation)
 
+    def signal(self) -> SimulatedSignal:
+        """Return a new signal."""
+        return SimulatedSignal(self._scheduler, self._process)
+
     def start(self, target: Callable[[], None], *, name: str) -> SimulatedThread:
         """Run `target` in a thread of its own; the simulation does not wait for it to end."""
         actor = self._scheduler.enter(self._process)
@@ -56,6 +60,34 @@ class SimulatedThreads:
             self._scheduler.wake(actor)
             self._scheduler.park(actor, f"the start of {started.name}")
         return SimulatedThread(self._scheduler, started)
+
+
+class SimulatedSignal:
+    """A `reef.threads.Signal`."""
+
+    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+        self._scheduler = scheduler
+        self._process = process
+        self._actor: Actor | None = None
+        self._is_given = False
+
+    def wait(self) -> None:
+        """Return when it was given."""
+        actor = self._scheduler.enter(self._process)
+        if actor is None:
+            if not self._is_given:
+                self._scheduler.refuse("only an actor can wait for a signal: call run()")
+            return
+        self._actor = actor
+        while not self._is_given:
+            self._scheduler.park(actor, "a signal")
+
+    def give(self) -> None:
+        """Let the one who waits go on."""
+        if not self._is_given:
+            self._is_given = True
+            if self._actor is not None:
+                self._scheduler.wake(self._actor)
 
 
 class _Waiter:

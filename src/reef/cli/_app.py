@@ -1,0 +1,84 @@
+"""The commands, and how one is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import reef
+from reef.cli import _docs, _kv, _snapshot
+from reef.cli._check_store import check_store
+from reef.cli._gc import gc
+from reef.cli._inspect import inspect
+from reef.cli._repair import repair
+from reef.cli._stats import stats
+from reef.cli._verify import verify
+from reef.errors import InvalidInputError
+
+# Typer keeps to itself what it raises for a command line that cannot be.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="reef",
+    help="A database engine whose only durable state is a bucket.",
+    epilog="Exit codes: 0 fine, 1 fix the command line, 2 a problem was found, "
+    "3 stdout could not be written, 130 interrupted.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _command in (
+    ("stats", stats),
+    ("inspect", inspect),
+    ("verify", verify),
+    ("repair", repair),
+    ("gc", gc),
+    ("check-store", check_store),
+):
+    app.command(_name)(_command)
+app.add_typer(_docs.app)
+app.add_typer(_snapshot.app)
+app.add_typer(_kv.app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"reef {reef.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code. Raises InvalidInputError for what it cannot take.
+
+    Not `app()`: that makes something of its own of Ctrl-C and of pipes that nobody reads.
+    """
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("reef", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except _UsageError as error:
+        said = _message(error)
+        raise InvalidInputError(f"{said} (reef --help)") from error
+    return 0
+
+
+def _message(error: Exception) -> str:
+    formatted: str = getattr(error, "format_message", lambda: str(error))()
+    return formatted

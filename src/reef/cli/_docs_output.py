@@ -1,0 +1,165 @@
+"""Rows out: as a table, JSON, JSON lines or CSV, to stdout or a file, a portion at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from reef.cli._docs_cells import text_of
+from reef.cli._output import FILE_WIDTH
+from reef.errors import InvalidInputError, NotWrittenError
+
+FORMATS = ("table", "json", "jsonl", "csv")
+STDOUT = "-"
+TABLE_ROWS = 50
+TABLE_ROWS_MAX = 1000
+
+_CELL_WIDTH = 60
+
+Rows = Iterable[Sequence[Any]]
+
+
+class Printer:
+    """Writes rows in a format. `keep_nulls`: in JSON a null is told, not left out."""
+
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        format: str,
+        names: Sequence[str],
+        *,
+        key: str = "documents",
+        keep_nulls: bool = False,
+    ) -> None:
+        import msgspec
+
+        self._write = write
+        self._format = format
+        self._names = names
+        self._keep_nulls = keep_nulls
+        self._encode = msgspec.json.Encoder(decimal_format="number").encode
+        self._is_first = True
+        self._waiting: list[Sequence[str]] = []
+        if format == "json":
+            write(b'{"%s": [' % key.encode())
+        elif format == "csv":
+            write(_csv([names]))
+
+    def rows(self, rows: Rows) -> None:
+        """Write some rows."""
+        if self._format == "table":
+            self._waiting += [[_short(text_of(cell)) for cell in row] for row in rows]
+        elif self._format == "csv":
+            self._write(_csv([text_of(cell) for cell in row] for row in rows))
+        elif self._format == "jsonl":
+            self._write(b"".join(self._encode(self._object(row)) + b"\n" for row in rows))
+        else:
+            self._items([self._encode(self._object(row)) for row in rows])
+
+    def nothing(self) -> None:
+        """Write that there is no such document, where a format can say so: JSON."""
+        if self._format == "json":
+            self._items([b"null"])
+
+    def end(self, **facts: object) -> None:
+        """Write what comes last; `facts` are told along with the rows in JSON."""
+        if self._format == "json":
+            rest = b"".join(b', "%s": %s' % (k.encode(), self._encode(v)) for k, v in facts.items())
+            self._write(b"]%s}\n" % rest if self._is_first else b"\n]%s}\n" % rest)
+        elif self._format == "table":
+            self._write(_table(self._names, self._waiting).encode())
+
+    def _items(self, items: Sequence[bytes]) -> None:
+        for item in items:
+            self._write((b"\n" if self._is_first else b",\n") + item)
+            self._is_first = False
+
+    def _object(self, row: Sequence[Any]) -> dict[str, Any]:
+        pairs = zip(self._names, row, strict=True)
+        if self._keep_nulls:
+            return dict(pairs)
+        return {name: cell for name, cell in pairs if cell is not None}
+
+
+@contextlib.contextmanager
+def open_output(path: str) -> Iterator[Callable[[bytes], object]]:
+    """Give what writes bytes to stdout, or to a file, which is there when all of it is."""
+    if path == STDOUT:
+        sys.stdout.flush()
+        yield sys.stdout.buffer.write
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    is_replaced = target.is_file() or not target.exists()  # not /dev/null, nor a pipe
+    written = target.with_name(f"{target.name}.{os.getpid()}.tmp") if is_replaced else target
+    try:
+        stream = written.open("wb")  # closed below, whatever happens
+    except OSError as error:
+        raise InvalidInputError.of("--output", path, f"a file to write: {error}") from error
+    try:
+        yield _guarded(stream, path)
+        _guard(path, stream.close)
+        if is_replaced:
+            _guard(path, lambda: written.replace(target))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            stream.close()
+        if is_replaced:
+            written.unlink(missing_ok=True)
+        raise
+
+
+def check_format(format: str, limit: int | None) -> None:
+    """Raise InvalidInputError for a format that is none, or a table that nobody would read."""
+    if format not in FORMATS:
+        raise InvalidInputError.of("--format", format, f"one of {', '.join(FORMATS)}")
+    if format == "table" and (limit or 0) > TABLE_ROWS_MAX:
+        raise InvalidInputError.of(
+            "--limit", limit, f"at most {TABLE_ROWS_MAX} in a table: --format jsonl or csv has all"
+        )
+
+
+def _guarded(stream: io.BufferedWriter, path: str) -> Callable[[bytes], object]:
+    return lambda data: _guard(path, lambda: stream.write(data))
+
+
+def _guard(path: str, do: Callable[[], object]) -> None:
+    try:
+        do()
+    except OSError as error:
+        raise NotWrittenError(f"{path} could not be written: {error.strerror}") from error
+
+
+def _csv(rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode(errors="replace")
+
+
+def _short(text: str) -> str:
+    shown = text if text.isprintable() else text.encode("unicode_escape").decode()
+    return shown if len(shown) <= _CELL_WIDTH else f"{shown[: _CELL_WIDTH - 1]}…"
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in names:
+        table.add_column(Text(_short(name)), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    with console.capture() as drawn:
+        console.print(table)
+    return drawn.get()

@@ -1,0 +1,242 @@
+"""`reef docs get`, `query`, `count` and `sql`: nobody is fenced by these."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect
+from reef.cli._docs_options import (
+    AtSnapshot,
+    Columns,
+    Format,
+    Generation,
+    JsonFormat,
+    Lsn,
+    Output,
+    Where,
+    chosen,
+    column_names,
+    numbers_of,
+    order_of,
+)
+from reef.cli._docs_output import STDOUT, TABLE_ROWS, Printer, check_format, open_output
+from reef.cli._output import print_json
+from reef.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from reef.documents import Documents, DocumentView
+
+_PAGE_ROWS = 5000
+
+
+def get(
+    url: Url,
+    namespace: Namespace,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids.")],
+    columns: Columns = None,
+    lsn: Lsn = None,
+    snapshot: AtSnapshot = None,
+    generation: Generation = None,
+    format: Format = "jsonl",
+    as_json: JsonFormat = False,
+    output: Output = STDOUT,
+) -> None:
+    """Print documents by their ids. Exit code 2, and a line on stderr for each that is not there."""
+    from reef.cli._docs_cells import row_of
+
+    format = "json" if as_json else format
+    check_format(format, None)
+    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+        view = _view(ns, lsn, snapshot, generation)
+        types = view.schema.as_dict()
+        names = column_names(columns, types)
+        found = view.get_many(ids, columns=chosen(columns))
+    with open_output(output) as write:
+        printer = Printer(write, format, names)
+        for document in found:
+            if document is None:
+                printer.nothing()
+            else:
+                printer.rows([row_of(document, names, types)])
+        printer.end()
+    missing = [id for id, document in zip(ids, found, strict=True) if document is None]
+    for id in missing:
+        print(f"reef: document {id!r} is not there", file=sys.stderr)
+    if missing:
+        raise typer.Exit(PROBLEM)
+
+
+def query(
+    url: Url,
+    namespace: Namespace,
+    where: Where = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option(metavar="'A desc, B'", help="The order. [default: by id]"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=2**31 - 1, help="At most so many. [default: all; in a table, 50]"),
+    ] = None,
+    columns: Columns = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Go on behind a page, at its version.")
+    ] = None,
+    vector: Annotated[
+        str | None,
+        typer.Option(metavar="'[0.1, ...]'", help="The nearest first, with _distance. [limit 10]"),
+    ] = None,
+    metric: Annotated[str, typer.Option(metavar="METRIC", help="cosine, l2 or dot.")] = "cosine",
+    vector_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The vectors, if there is more than one.")
+    ] = None,
+    lsn: Lsn = None,
+    snapshot: AtSnapshot = None,
+    generation: Generation = None,
+    format: Format = "table",
+    as_json: JsonFormat = False,
+    output: Output = STDOUT,
+) -> None:
+    """Print documents that match, in an order, or those nearest to a vector.
+
+    A table leaves vectors out unless --columns names them. If --limit has cut the answer off, the
+    token for --after is told: on stderr, or in JSON.
+    """
+    from reef.cli._docs_cells import rows_of
+
+    format = "json" if as_json else format
+    check_format(format, limit)
+    asked: dict[str, Any] = {"where": where, "order_by": order_of(order_by)}
+    if vector is not None:
+        asked |= {"vector": numbers_of(vector), "metric": metric, "vector_column": vector_column}
+    elif vector_column is not None:
+        raise InvalidInputError.of("--vector-column", vector_column, "given along with --vector")
+    elif format == "table":
+        limit = limit or TABLE_ROWS
+    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+        view = _view(ns, lsn, snapshot, generation, after)
+        types = view.schema.as_dict()
+        asked["columns"] = chosen(columns)
+        if columns is None and format == "table":
+            asked["columns"] = [
+                n for n, t in types.items() if not t.startswith(("vector", "sparse"))
+            ]
+        names = ["id", *(types if asked["columns"] is None else asked["columns"])]
+        names = [*dict.fromkeys(names), *(["_distance"] if vector is not None else [])]
+        pages = _Pages(view, asked, limit, after)
+        portions = iter(pages)
+        first = list(itertools.islice(portions, 1))  # what is refused leaves no output
+        with open_output(output) as write:
+            printer = Printer(write, format, names)
+            for batch in itertools.chain(first, portions):
+                printer.rows(rows_of(batch.select(names), types))
+            printer.end(lsn=view.lsn, after=pages.token)
+    if pages.token is not None and format != "json":
+        print(f"reef: more documents follow: --after {pages.token}", file=sys.stderr)
+
+
+def count(
+    url: Url,
+    namespace: Namespace,
+    where: Where = None,
+    lsn: Lsn = None,
+    snapshot: AtSnapshot = None,
+    generation: Generation = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print how many documents there are, or how many match."""
+    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+        view = _view(ns, lsn, snapshot, generation)
+        found = view.count(where)
+    if as_json:
+        print_json({"count": found, "lsn": view.lsn})
+    else:
+        print(found)
+
+
+def sql(
+    url: Url,
+    namespace: Namespace,
+    text: Annotated[
+        str, typer.Argument(metavar="SELECT", help="A SELECT over the table docs; - reads stdin.")
+    ],
+    lsn: Lsn = None,
+    snapshot: AtSnapshot = None,
+    generation: Generation = None,
+    format: Format = "table",
+    as_json: JsonFormat = False,
+    output: Output = STDOUT,
+) -> None:
+    """Print what a SELECT over the table `docs` gives. A table shows the first 50 rows."""
+    from reef.cli._docs_cells import rows_of
+
+    format = "json" if as_json else format
+    check_format(format, None)
+    if text == "-":
+        text = sys.stdin.read() if sys.stdin else ""
+    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+        view = _view(ns, lsn, snapshot, generation)
+        found = view.sql(text)
+    rest = max(0, found.num_rows - TABLE_ROWS) if format == "table" else 0
+    with open_output(output) as write:
+        printer = Printer(write, format, found.schema.names, key="rows", keep_nulls=True)
+        for batch in found.slice(0, found.num_rows - rest).to_batches(max_chunksize=_PAGE_ROWS):
+            printer.rows(rows_of(batch, {}))
+        printer.end(lsn=view.lsn)
+    if rest:
+        print(f"reef: {rest} rows more: --format jsonl or csv has all", file=sys.stderr)
+
+
+class _Pages:
+    """What a query gives, in portions; afterwards `token` is that of the next page, if there is one."""
+
+    def __init__(
+        self, view: DocumentView, asked: dict[str, Any], limit: int | None, after: str | None
+    ) -> None:
+        self._view = view
+        self._asked = asked
+        self._limit = limit
+        self._after = after
+        self.token: str | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        is_by_id = self._asked["order_by"] is None and "vector" not in self._asked
+        if is_by_id and self._limit is None and self._after is None:
+            yield from self._view.scan(where=self._asked["where"], columns=self._asked["columns"])
+            return
+        left, after = self._limit, self._after
+        while True:
+            rows = left
+            if is_by_id:
+                rows = _PAGE_ROWS if left is None else min(left, _PAGE_ROWS)
+            table = self._view.query(**self._asked, limit=rows, after=after)
+            found = (table.schema.metadata or {}).get(b"reef:after")
+            after = None if found is None else found.decode()
+            left = None if left is None else left - table.num_rows
+            yield from table.to_batches(max_chunksize=_PAGE_ROWS)
+            if after is None or left == 0:
+                self.token = after
+                return
+
+
+def _view(
+    ns: Documents,
+    lsn: int | None,
+    snapshot: str | None,
+    generation: int | None,
+    after: str | None = None,
+) -> DocumentView:
+    from reef.documents._view import after_lsn
+
+    if lsn is None and snapshot is None and generation is None:
+        lsn = after_lsn(after)
+        if lsn is None:
+            return ns.view()
+    return ns.at(lsn=lsn, snapshot=snapshot, generation=generation)

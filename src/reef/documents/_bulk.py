@@ -1,0 +1,81 @@
+"""Changes to every document that matches a filter, as one batch.
+
+They are found twice: before the writer's lock is taken, so that what has to be read is in memory,
+and under it, where nothing can come in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from reef.documents._change import Change, columns_of
+from reef.documents._filter import Filter
+from reef.documents._matching import found_by
+from reef.engine import DELETED, WRITTEN, ReadState, Resolved
+from reef.errors import InvalidInputError
+from reef.format import log_schema
+from reef.segment import Found, align
+
+Bulk = Callable[[ReadState, int], Resolved]
+"""Returns the rows to log for what is visible at a version."""
+
+
+def delete_matching(filter: Filter, bytes_max: int) -> Bulk:
+    """Return what deletes the documents that match."""
+
+    def resolve(state: ReadState, lsn: int) -> Resolved:
+        found = _bounded(filter, found_by(filter, state, lsn, ()), bytes_max, only_keys=True)
+        keys = pa.concat_arrays([rows.column(0) for rows in found] or [pa.array([], pa.binary())])
+        tombstones = pa.array(np.ones(len(keys), np.bool_))
+        batch = pa.RecordBatch.from_arrays([keys, tombstones], schema=log_schema([]))
+        return Resolved(batch, bytes([DELETED]) * len(keys))
+
+    return resolve
+
+
+def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
+    """Return what makes the one patch of `change` to the documents that match."""
+
+    def resolve(state: ReadState, lsn: int) -> Resolved:
+        found = _bounded(filter, found_by(filter, state, lsn, None), bytes_max, only_keys=False)
+        one_each = [Found(lsn, False, rows, 0) for rows in found]
+        fields = columns_of(change.schema, one_each, change.batch)
+        schema = log_schema(fields)
+        parts = [align(_as_logged(rows), schema) for rows in found]
+        rows = pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
+        patch = align(change.batch, schema)
+        columns = [
+            patch.column(name).take(pa.array(np.zeros(rows.num_rows, np.int64)))
+            if name in change.patched
+            else column
+            for name, column in zip(schema.names, rows.columns, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return Resolved(batch, bytes([WRITTEN]) * batch.num_rows)
+
+    return resolve
+
+
+def _as_logged(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of a source without their versions."""
+    return rows.remove_column(1)
+
+
+def _bounded(
+    filter: Filter, batches: Iterable[pa.RecordBatch], bytes_max: int, *, only_keys: bool
+) -> list[pa.RecordBatch]:
+    found, size = [], 0
+    for rows in batches:
+        size += rows.column(0).nbytes if only_keys else rows.nbytes
+        if size > bytes_max:
+            raise InvalidInputError.of(
+                "where",
+                str(filter),
+                f"what fits into one batch of log_segment_max_bytes = {bytes_max}: narrow the "
+                "filter, or raise that setting; nothing was written",
+            )
+        found.append(rows)
+    return found

@@ -1,0 +1,476 @@
+"""An open namespace of documents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from reef.documents._bulk import Bulk, delete_matching, patch_matching
+from reef.documents._change import Change, change_of
+from reef.documents._filter import Filter, Where, parse_filter
+from reef.documents._given import Asked
+from reef.documents._input import ID, Duplicates
+from reef.documents._request import Condition, DocumentReceipt, condition_of
+from reef.documents._schema import Schema
+from reef.documents._snapshot import DocumentSnapshot
+from reef.documents._types import Type
+from reef.documents._view import DocumentView, after_lsn
+from reef.engine import (
+    DEFAULT_TTL,
+    Context,
+    Face,
+    Namespace,
+    Receipt,
+    Writer,
+    WriteRequest,
+    check_idempotency_key,
+    check_stream,
+    open_for_reading,
+)
+from reef.errors import InvalidInputError, NotFoundError
+from reef.format import log_schema
+from reef.types import LSN_MAX
+
+_NOTHING = pa.RecordBatch.from_pylist([], schema=log_schema([]))
+FACE = Face("documents", Schema.EMPTY.to_arrow())
+
+
+class _Said(NamedTuple):
+    """What the log records of a request beside its rows."""
+
+    condition: bytes | None
+    digest: bytes | None
+
+
+class Documents(Namespace):
+    """Documents by id. Threads may share it. Use as a context manager, or `close`."""
+
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        *,
+        mode: str = "w",
+        schema: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open for writing (`mode="w"`, creating it if need be) or for reading (`mode="r"`).
+
+        `schema` declares attributes: those that are not there are added, others must agree.
+        """
+        declared = _types("schema", schema)
+        Schema.EMPTY.added(declared)
+        if mode == "w" and declared:
+            _check_declared(context, name, declared)
+        super().__init__(context, name, FACE, mode)
+        self._altering = context.threads.condition()
+        self._known: tuple[pa.Schema | None, Schema] = (None, Schema.EMPTY)
+        try:
+            self._declare(declared)
+        except BaseException:
+            self.close()
+            raise
+
+    # The schema.
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """The type of each attribute, by name."""
+        return self._schema().as_dict()
+
+    def alter(
+        self,
+        *,
+        add: Mapping[str, str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
+    ) -> dict[str, str]:
+        """Add, rename and drop attributes, in this order, in one durable step; return the schema.
+
+        No data is rewritten. What was dropped does not come back under the same name.
+        Raises InvalidInputError, and what `write` raises.
+        """
+        types = _types("add", add)
+        if not isinstance(rename or {}, Mapping):
+            raise InvalidInputError.of("rename", rename, "a dict of old to new names")
+        if not isinstance(drop, Iterable):
+            raise InvalidInputError.of("drop", drop, "a list of names")
+        return self._change_schema(
+            lambda schema: schema.added(types).renamed(rename or {}).dropped(drop)
+        ).as_dict()
+
+    def _schema(self) -> Schema:
+        arrow = self._handle.tail.schema
+        known, schema = self._known
+        if arrow is not known and arrow is not None:
+            schema = Schema.from_arrow(arrow)
+            self._known = (arrow, schema)
+        return schema
+
+    def _change_schema(self, change: Callable[[Schema], Schema]) -> Schema:
+        writer = self._writing()
+        with self._altering:  # one after the other: each starts from what is durable
+            schema = change(self._schema())
+            if schema != self._schema():
+                writer.change_schema(schema.to_arrow())
+            return schema
+
+    def _declare(self, declared: Mapping[str, Type]) -> None:
+        if self.mode == "w":
+            if declared:
+                self._change_schema(lambda schema: _with_declared(schema, declared))
+        elif _with_declared(self._schema(), declared) != self._schema():
+            raise InvalidInputError.of("schema", "new attributes", "mode='w' to add them")
+
+    # Writing.
+
+    def upsert(
+        self,
+        documents: object,
+        *,
+        condition: Condition | None = None,
+        atomic: bool = True,
+        duplicates: Duplicates = "last",
+        idempotency_key: bytes | str | None = None,
+    ) -> DocumentReceipt:
+        """Write whole documents, durably: rows, columns, or a pyarrow, pandas or Polars table."""
+        return self.write(
+            upserts=documents,
+            condition=condition,
+            atomic=atomic,
+            duplicates=duplicates,
+            idempotency_key=idempotency_key,
+        )
+
+    def patch(
+        self,
+        documents: object,
+        *,
+        condition: Condition | None = None,
+        atomic: bool = True,
+        duplicates: Duplicates = "last",
+        idempotency_key: bytes | str | None = None,
+    ) -> DocumentReceipt:
+        """Change some attributes of documents that exist; None deletes one."""
+        return self.write(
+            patches=documents,
+            condition=condition,
+            atomic=atomic,
+            duplicates=duplicates,
+            idempotency_key=idempotency_key,
+        )
+
+    def delete(
+        self,
+        ids: Iterable[str] | str,
+        *,
+        condition: Condition | None = None,
+        atomic: bool = True,
+        idempotency_key: bytes | str | None = None,
+    ) -> DocumentReceipt:
+        """Delete documents; they need not exist."""
+        return self.write(
+            deletes=[ids] if isinstance(ids, str) else ids,
+            condition=condition,
+            atomic=atomic,
+            idempotency_key=idempotency_key,
+        )
+
+    def write(
+        self,
+        *,
+        upserts: object = None,
+        patches: object = None,
+        deletes: Iterable[str] | None = None,
+        condition: Condition | None = None,
+        atomic: bool = True,
+        duplicates: Duplicates = "last",
+        idempotency_key: bytes | str | None = None,
+        source: str | None = None,
+        sequence: int | None = None,
+    ) -> DocumentReceipt:
+        """Commit upserts, patches and deletes as one batch: all of it is durable and visible, or none.
+
+        A `condition` holds for every row: `CreateOnly()`, `MustExist()`, `Equals(attribute=value)`,
+        or any filter on the document as it is, which may compare with the one that comes in
+        (`Incoming("attribute")`). A patch needs its document. With `atomic=False` rows that do not
+        meet this are left out, and the receipt's `outcomes` say so; otherwise ConditionFailedError
+        does, and nothing is written. Attributes that are new are added to the schema first.
+
+        The same `idempotency_key` again returns the first receipt and writes nothing; `source` and
+        `sequence` do that for streams of numbered requests, without aging out.
+
+        Raises InvalidInputError, which names row, attribute, expected and got; FencedError (open
+        again), OutcomeUnknownError (retry with the same idempotency key), NotWrittenError and
+        OverloadedError (retry), ConditionFailedError, IdempotencyError.
+        """
+        key = check_idempotency_key(idempotency_key)
+        check_stream(source, sequence)
+        writer = self._writing()
+        asked = Asked.of(upserts, patches, deletes, duplicates)
+        change, said, receipt = self._change(writer, asked, condition, atomic, key)
+        if receipt is None:
+            receipt = writer.write(
+                WriteRequest(
+                    batch=change.batch,
+                    nbytes=change.nbytes,
+                    resolve=change.resolve if change.needs_state else None,
+                    prepare=change.prepare if change.needs_state else None,
+                    condition=said.condition,
+                    idempotency_key=key,
+                    digest=said.digest,
+                    source=source,
+                    sequence=sequence,
+                )
+            )
+        return self._told(receipt, change.upserts, change.patches)
+
+    def delete_where(
+        self, where: Where, *, idempotency_key: bytes | str | None = None
+    ) -> DocumentReceipt:
+        """Delete every document that matches, in one atomic step.
+
+        Raises InvalidInputError if that is more than one batch holds (`log_segment_max_bytes`).
+        """
+        filter = parse_filter(where, self._schema())
+        return self._bulk(filter, delete_matching(filter, self._bytes_max), b"", idempotency_key, 0)
+
+    def patch_where(
+        self,
+        where: Where,
+        patch: Mapping[str, object],
+        *,
+        idempotency_key: bytes | str | None = None,
+    ) -> DocumentReceipt:
+        """Change some attributes of every document that matches, in one atomic step.
+
+        Raises InvalidInputError if that is more than one batch holds (`log_segment_max_bytes`).
+        """
+        if not isinstance(patch, Mapping) or not patch or ID in patch:
+            raise InvalidInputError.of("patch", patch, "a dict of attributes; ids never change")
+        parse_filter(where, self._schema())
+        asked = Asked.of(patches=[{ID: "-", **patch}])
+        change, _, _ = self._change(self._writing(), asked)
+        digest = asked.read(change.schema)[0].digest()
+        filter = parse_filter(where, change.schema)
+        resolve = patch_matching(filter, change, self._bytes_max)
+        return self._bulk(filter, resolve, digest, idempotency_key, 1)
+
+    # Reading.
+
+    def get(
+        self, id: str, *, columns: Sequence[str] | None = None, min_lsn: int | None = None
+    ) -> dict[str, Any] | None:
+        """Return one document, or None. `min_lsn`: a reader catches up to it first."""
+        self._fresh(min_lsn)
+        return self._now().get(id, columns=columns)
+
+    def get_many(
+        self,
+        ids: Iterable[str],
+        *,
+        columns: Sequence[str] | None = None,
+        min_lsn: int | None = None,
+    ) -> list[dict[str, Any] | None]:
+        """Return each document, or None, all at one version."""
+        self._fresh(min_lsn)
+        return self._now().get_many(ids, columns=columns)
+
+    def count(self, where: Where | None = None, *, min_lsn: int | None = None) -> int:
+        """Return how many documents there are, or how many match."""
+        self._fresh(min_lsn)
+        return self._now().count(where)
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        reverse: bool = False,
+        ordered: bool = True,
+        min_lsn: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield Arrow batches in order of ids, all at one version, in bounded memory.
+
+        Without `ordered`, the same documents come in an order that costs less.
+        """
+        self._fresh(min_lsn)
+        return self._now().scan(
+            columns=columns, where=where, start=start, end=end, reverse=reverse, ordered=ordered
+        )
+
+    def query(
+        self, *, after: str | pa.Table | None = None, min_lsn: int | None = None, **asked: Any
+    ) -> pa.Table:
+        """Return the documents that are asked for: see `DocumentView.query`.
+
+        `after` takes a page, or its token, and goes on behind it, at the version of that page.
+        """
+        self._fresh(min_lsn)
+        return self._page_view(after).query(after=after, **asked)
+
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Any],
+        *,
+        group_by: str | Sequence[str] | None = None,
+        where: Where | None = None,
+        min_lsn: int | None = None,
+    ) -> pa.Table:
+        """Return count, sum, min, max, avg of the documents, or of groups of them."""
+        self._fresh(min_lsn)
+        return self._now().aggregate(aggregates, group_by=group_by, where=where)
+
+    def sql(
+        self, text: str, parameters: Sequence[Any] | None = None, *, min_lsn: int | None = None
+    ) -> pa.Table:
+        """Return what a SELECT over the table `docs` gives, all at one version."""
+        self._fresh(min_lsn)
+        return self._now().sql(text, parameters)
+
+    def to_pandas(self, **asked: Any) -> Any:
+        """Return what `query` does, as a pandas DataFrame."""
+        self._fresh(asked.pop("min_lsn", None))
+        return self._page_view(asked.get("after")).to_pandas(**asked)
+
+    def to_polars(self, **asked: Any) -> Any:
+        """Return what `query` does, as a Polars DataFrame."""
+        self._fresh(asked.pop("min_lsn", None))
+        return self._page_view(asked.get("after")).to_polars(**asked)
+
+    def at(
+        self,
+        *,
+        lsn: int | None = None,
+        generation: int | None = None,
+        snapshot: str | None = None,
+    ) -> DocumentView:
+        """Return a view of the past: at an LSN, at a manifest generation, or of a snapshot.
+
+        It shows the attributes that the schema has now. Raises RetentionError,
+        SnapshotExpiredError, NotFoundError, UnavailableError if it lies ahead.
+        """
+        view = self._view_at(lsn, generation, snapshot)
+        return DocumentView(view, self._schema())
+
+    def view(self, *, min_lsn: int | None = None) -> DocumentView:
+        """Return a view of the newest version, which does not change any more."""
+        self._fresh(min_lsn)
+        return self._now()
+
+    def snapshot(
+        self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None
+    ) -> DocumentSnapshot:
+        """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
+
+        None keeps it until it is released. A reader may take one as well as the writer.
+        """
+        return DocumentSnapshot(self._take_snapshot(ttl, id), self._schema())
+
+    # How it is done.
+
+    def _now(self) -> DocumentView:
+        return DocumentView(self._handle.view(), self._schema())
+
+    def _page_view(self, after: str | pa.Table | None) -> DocumentView:
+        lsn = None if after is None else after_lsn(after)
+        return self._now() if lsn is None else self.at(lsn=lsn)
+
+    @property
+    def _bytes_max(self) -> int:
+        return self._context.settings.log_segment_max_bytes
+
+    def _change(
+        self,
+        writer: Writer,
+        asked: Asked,
+        condition: Condition | None = None,
+        atomic: bool = True,
+        key: bytes | None = None,
+    ) -> tuple[Change, _Said, Receipt | None]:
+        """Return a checked request, whose attributes are in the schema, and what is recorded of it.
+
+        If it would change the schema and was made before, its receipt as well: it does not, then.
+        """
+        if type(atomic) is not bool:
+            raise InvalidInputError.of("atomic", atomic, "True or False")
+        while True:
+            schema = self._schema()
+            rows, wider = asked.read(schema)
+            wanted, condition_said = condition_of(condition, wider)
+            parts = (condition_said, b"atomic" if atomic else b"rows")
+            said = _Said(condition_said, None if key is None else rows.digest(*parts))
+            change = change_of(wider, rows, condition=wanted, atomic=atomic)
+            if wider is not schema:
+                writer.check_bytes(change.nbytes)
+                if key is not None and said.digest is not None:
+                    receipt = writer.known(key, said.digest)
+                    if receipt is not None:
+                        return change, said, receipt
+            if self._is_taken(schema, wider):
+                return change, said, None
+
+    def _is_taken(self, schema: Schema, wider: Schema) -> bool:
+        """Make `wider` the schema if it is `schema` still; return whether it is `wider` now."""
+        if wider is schema:
+            return True
+        return self._change_schema(lambda now: wider if now == schema else now) == wider
+
+    def _bulk(
+        self,
+        filter: Filter,
+        bulk: Bulk,
+        said: bytes,
+        idempotency_key: bytes | str | None,
+        patches: int,
+    ) -> DocumentReceipt:
+        key = check_idempotency_key(idempotency_key)
+        condition = filter.encode()
+        digest = hashlib.blake2b(condition + said, digest_size=16).digest()
+        receipt = self._writing().write(
+            WriteRequest(
+                batch=_NOTHING,
+                nbytes=0,
+                resolve=lambda state: bulk(state, LSN_MAX),
+                prepare=lambda view: view.read(lambda state: bulk(state, view.lsn)),
+                condition=condition,
+                idempotency_key=key,
+                digest=None if key is None else digest,
+            )
+        )
+        return self._told(receipt, 0, len(receipt.codes) if patches else 0)
+
+    def _told(self, receipt: Receipt, upserts: int, patches: int) -> DocumentReceipt:
+        return DocumentReceipt.of(receipt, self._handle.manifest.generation, upserts, patches)
+
+
+def _types(name: str, texts: Mapping[str, str] | None) -> dict[str, Type]:
+    if not isinstance(texts or {}, Mapping):
+        raise InvalidInputError.of(name, texts, "a dict of names to types, as {'price': 'float64'}")
+    return {name: Type.parse(text) for name, text in (texts or {}).items()}
+
+
+def _with_declared(schema: Schema, declared: Mapping[str, Type]) -> Schema:
+    """Return `schema` with those of `declared` that it lacks. Raises InvalidInputError."""
+    for name, type in declared.items():
+        found = schema.find(name)
+        if found is not None and found.type != type:
+            raise InvalidInputError.of(
+                f"schema {name!r}", type.text, f"{found.type}, as it is there already"
+            )
+    return schema.added({n: t for n, t in declared.items() if schema.find(n) is None})
+
+
+def _check_declared(context: Context, name: str, declared: Mapping[str, Type]) -> None:
+    """Raise InvalidInputError if a namespace has other types: before its writer is fenced."""
+    try:
+        reader = open_for_reading(context, name, FACE)
+    except NotFoundError:
+        return
+    if reader.tail.schema is not None:
+        _with_declared(Schema.from_arrow(reader.tail.schema), declared)
+    reader.close()

@@ -1,0 +1,224 @@
+"""What a filter can tell from bounds alone: which blocks cannot hold a match, which keys can.
+
+For each block and condition two answers are kept: whether a row may be there for which it is true,
+and whether one may be there for which it is false (null is neither). Not swaps them. Both err to
+"yes" only: bounds of strings are wider than the strings, NaN lies outside every bound, and a
+column whose bounds are not known may hold anything.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_, or_
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reef.documents._filter_nodes import (
+    ID,
+    And,
+    Compare,
+    In,
+    IsNull,
+    Match,
+    Node,
+    Not,
+    Or,
+    Value,
+    plain_value,
+)
+from reef.documents._filter_pattern import glob_prefix
+from reef.documents._schema import Attribute
+
+Answers: TypeAlias = npt.NDArray[np.bool_]
+KeyRange: TypeAlias = tuple[bytes, bytes | None]
+
+EVERY_KEY: KeyRange = (b"", None)
+
+
+class Blocks:
+    """The bounds of the blocks of a segment, one row for each; `absent` columns are not in it."""
+
+    def __init__(self, stats: pa.RecordBatch, absent: frozenset[str]) -> None:
+        self.stats = stats
+        self.absent = absent
+        self.all = np.ones(stats.num_rows, dtype=bool)
+        self.none = ~self.all
+
+    def may(self, node: Node) -> tuple[Answers, Answers]:
+        """Return for each block whether `node` may be true, and may be false, for a row of it."""
+        match node:
+            case Not(part):
+                may_true, may_false = self.may(part)
+                return may_false, may_true
+            case And(parts) | Or(parts):
+                answers = [self.may(part) for part in parts]
+                trues, falses = [a[0] for a in answers], [a[1] for a in answers]
+                if isinstance(node, And):
+                    return self._every(trues), self._any(falses)
+                return self._any(trues), self._every(falses)
+        bounds = _Bounds.of(self, node.attribute)
+        match node:
+            case IsNull():
+                return bounds.has_null, bounds.has_value
+            case Compare(order, _, value):
+                may_true, may_false = bounds.compared(order, value)
+            case In():
+                may_true, may_false = bounds.among(node.plain_values), self.all
+            case Match("Glob", _, pattern):
+                may_true, may_false = bounds.starting(glob_prefix(pattern)), self.all
+            case _:
+                may_true = may_false = self.all
+        return may_true & bounds.has_value, may_false & bounds.has_value
+
+    def _every(self, answers: list[Answers]) -> Answers:
+        return reduce(and_, answers, self.all)
+
+    def _any(self, answers: list[Answers]) -> Answers:
+        return reduce(or_, answers, self.none)
+
+
+class _Bounds:
+    """What is known of one attribute: every value that is neither null nor NaN lies in low..high."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        low: pa.Array,
+        high: pa.Array,
+        has_value: Answers,
+        has_null: Answers,
+        *,
+        may_be_nan: bool = False,
+    ) -> None:
+        self.all = blocks.all
+        self.may_be_nan = may_be_nan
+        self.low, self.high = low, high
+        self.has_value, self.has_null = has_value, has_null
+
+    @staticmethod
+    def of(blocks: Blocks, attribute: Attribute) -> _Bounds:
+        stats, column = blocks.stats, attribute.column
+        unknown = pa.nulls(stats.num_rows)
+        if attribute.id == ID.id:
+            keys = stats.column("key_first"), stats.column("key_last")
+            return _Bounds(blocks, *keys, blocks.all, blocks.none)
+        if column in blocks.absent:
+            return _Bounds(blocks, unknown, unknown, blocks.none, blocks.all)
+        if stats.schema.get_field_index(f"min:{column}") < 0:
+            return _Bounds(blocks, unknown, unknown, blocks.all, blocks.all)
+        nulls = stats.column(f"nulls:{column}").to_numpy()
+        has_value = nulls < stats.column("rows").to_numpy()
+        low, high = (_plain(stats.column(f"{end}:{column}")) for end in ("min", "max"))
+        may_be_nan = attribute.type.kind == "float64"
+        return _Bounds(blocks, low, high, has_value, nulls > 0, may_be_nan=may_be_nan)
+
+    def compared(self, order: str, value: Value) -> tuple[Answers, Answers]:
+        """Return whether a value may lie so to `value`, and whether one may not."""
+        match order:
+            case "Eq":
+                may_true = self._low("less_equal", value) & self._high("greater_equal", value)
+                is_all = self._low("equal", value, False) & self._high("equal", value, False)
+                may_false = ~is_all
+            case "Lt":
+                may_true, may_false = self._low("less", value), self._high("greater_equal", value)
+            case "Lte":
+                may_true, may_false = self._low("less_equal", value), self._high("greater", value)
+            case "Gt":
+                may_true, may_false = self._high("greater", value), self._low("less_equal", value)
+            case _:
+                may_true, may_false = self._high("greater_equal", value), self._low("less", value)
+        return may_true, (self.all if self.may_be_nan else may_false)
+
+    def among(self, values: npt.NDArray[np.object_]) -> Answers:
+        """Return whether one of the sorted `values` may be there."""
+        if not len(values):
+            return ~self.all
+        if pa.types.is_null(self.low.type):
+            return self.all
+        lows = np.array(self.low.fill_null(values[0]).to_pylist(), dtype=object)
+        at: npt.NDArray[np.int64] = np.searchsorted(values, lows)
+        next_above = pa.array(values[np.minimum(at, len(values) - 1)], self.low.type)
+        reaches = pc.greater_equal(self.high, next_above).fill_null(True)
+        in_reach: Answers = reaches.to_numpy(zero_copy_only=False)
+        return in_reach & (at < len(values))
+
+    def starting(self, prefix: str) -> Answers:
+        """Return whether a string that starts with `prefix` may be there."""
+        first = prefix.encode()
+        end = after_prefix(first)
+        may: Answers = self._high("greater_equal", first)
+        return may if end is None else may & self._low("less", end)
+
+    def _low(self, function: str, value: Value, unknown: bool = True) -> Answers:
+        return _compared(self.low, function, value, unknown)
+
+    def _high(self, function: str, value: Value, unknown: bool = True) -> Answers:
+        return _compared(self.high, function, value, unknown)
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """Return the least bytes above everything that starts with `prefix`, or None if there are none."""
+    short = prefix.rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1]) if short else None
+
+
+def key_range(node: Node) -> KeyRange:
+    """Return keys (the last excluded, None for no end) outside of which nothing matches."""
+    match node:
+        case And(parts):
+            lows, highs = _ends(parts)
+            low = max(lows, default=b"")
+            ends = [high for high in highs if high is not None]
+            return low, max(low, min(ends)) if ends else None
+        case Or(()):
+            return b"", b""
+        case Or(parts):
+            lows, highs = _ends(parts)
+            ends = [high for high in highs if high is not None]
+            return min(lows), max(ends) if len(ends) == len(highs) else None
+        case Compare(order, attribute, str(value)) if attribute.id == ID.id:
+            return _key_range_of(order, value.encode())
+        case In(attribute, values) if attribute.id == ID.id:
+            keys = [str(value).encode() for value in values]
+            return (keys[0], keys[-1] + b"\0") if keys else (b"", b"")
+        case Match("Glob", attribute, pattern) if attribute.id == ID.id:
+            prefix = glob_prefix(pattern).encode()
+            return prefix, after_prefix(prefix)
+    return EVERY_KEY
+
+
+def _key_range_of(order: str, key: bytes) -> KeyRange:
+    after = key + b"\0"
+    ranges: dict[str, KeyRange] = {
+        "Eq": (key, after),
+        "Lt": (b"", key),
+        "Lte": (b"", after),
+        "Gt": (after, None),
+        "Gte": (key, None),
+    }
+    return ranges[order]
+
+
+def _ends(parts: tuple[Node, ...]) -> tuple[list[bytes], list[bytes | None]]:
+    ranges = [key_range(part) for part in parts]
+    return [low for low, _ in ranges], [high for _, high in ranges]
+
+
+def _compared(bounds: pa.Array, function: str, value: Value, unknown: bool) -> Answers:
+    if pa.types.is_null(bounds.type):
+        return np.full(len(bounds), unknown)
+    scalar = pa.scalar(plain_value(value), bounds.type)
+    found = pc.call_function(function, [bounds, scalar]).fill_null(unknown)
+    answers: Answers = found.to_numpy(zero_copy_only=False)
+    return answers
+
+
+def _plain(bounds: pa.Array) -> pa.Array:
+    """Return bounds as the numbers and bytes that values in filters are."""
+    if pa.types.is_timestamp(bounds.type):
+        return bounds.view(pa.int64())
+    return bounds.cast(pa.uint8()) if pa.types.is_boolean(bounds.type) else bounds

@@ -1,0 +1,135 @@
+"""The documents of a request as they were given: read, checked against each other, and summed up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reef.documents._input import ID, Duplicates, Rows, read_rows
+from reef.documents._schema import Schema
+from reef.documents._types import is_list
+from reef.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Given:
+    """Upserts, patches and deletes of one request; each id is in one of them, once."""
+
+    upserts: Rows | None
+    patches: Rows | None
+    deletes: pa.Array
+
+    @property
+    def nbytes(self) -> int:
+        """What the values take."""
+        rows = sum(rows.nbytes for rows in (self.upserts, self.patches) if rows is not None)
+        return rows + int(self.deletes.nbytes)
+
+    def digest(self, *parts: bytes | None) -> bytes:
+        """Return 16 bytes that stand for the request and for what else belongs to it.
+
+        By the names that were given, whatever became of them since. What says nothing is left out: a
+        list that is empty in every row has no type when it comes for the first time.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for part in parts:
+            digest.update(b"-" if part is None else b"%d:" % len(part) + part)
+        for kind, rows in ((b"upserts", self.upserts), (b"patches", self.patches)):
+            if rows is not None:
+                digest.update(kind)
+                _add(digest, {ID: rows.ids, **rows.columns})
+                for name, mask in sorted((rows.present or {}).items()):
+                    digest.update(name.encode() + mask.to_numpy(zero_copy_only=False).tobytes())
+        if len(self.deletes):
+            digest.update(b"deletes")
+            _add(digest, {ID: self.deletes})
+        return digest.digest()
+
+
+class Asked(NamedTuple):
+    """The documents of a request, in whatever form; they can be read twice."""
+
+    upserts: object
+    patches: object
+    deletes: object
+    duplicates: Duplicates
+
+    @classmethod
+    def of(
+        cls,
+        upserts: object = None,
+        patches: object = None,
+        deletes: object = None,
+        duplicates: Duplicates = "last",
+    ) -> Asked:
+        """Take a request in. Raises InvalidInputError."""
+        return cls(_held(upserts), _held(patches), _ids(deletes), duplicates)
+
+    def read(self, schema: Schema) -> tuple[Given, Schema]:
+        """Return the request, checked, and `schema` with the attributes that are new in it.
+
+        Raises InvalidInputError.
+        """
+        put = patched = None
+        gone = pa.array([], pa.binary())
+        if self.upserts is not None:
+            put = read_rows(self.upserts, schema, duplicates=self.duplicates)
+            schema = schema.added(put.new) if put.new else schema
+        if self.patches is not None:
+            patched = read_rows(self.patches, schema, duplicates=self.duplicates, is_patch=True)
+            schema = schema.added(patched.new) if patched.new else schema
+        if self.deletes is not None:
+            gone = read_rows({ID: self.deletes}, schema).ids
+        ids = [rows.ids for rows in (put, patched) if rows is not None]
+        _check_ids([some for some in (*ids, gone) if len(some)])
+        return Given(put or None, patched or None, gone), schema
+
+
+def _held(data: object) -> object:
+    """Return `data` as something that can be read twice."""
+    return data.read_all() if isinstance(data, pa.RecordBatchReader) else data
+
+
+def _ids(deletes: object) -> object:
+    """Return ids to delete as something that can be read twice. Raises InvalidInputError."""
+    if deletes is None or hasattr(deletes, "__array__"):  # pyarrow's, NumPy's, pandas'
+        return deletes
+    if isinstance(deletes, str):
+        return [deletes]
+    if not isinstance(deletes, Iterable):
+        raise InvalidInputError.of("deletes", deletes, "a list of ids")
+    return list(deletes)
+
+
+def _check_ids(ids: list[pa.Array]) -> None:
+    """Raise InvalidInputError unless there is something to do, once to each id."""
+    if not ids:
+        raise InvalidInputError.of("write", "nothing", "at least one document")
+    if len(ids) > 1:
+        counts = pa.concat_arrays(ids).value_counts()
+        twice = counts.filter(pc.greater(counts.field("counts"), 1))
+        if len(twice):
+            raise InvalidInputError.of(
+                "id", twice[0]["values"].as_py().decode(), "in one of upserts, patches and deletes"
+            )
+
+
+def _add(digest: hashlib.blake2b, columns: dict[str, pa.Array]) -> None:
+    telling = {name: column for name, column in columns.items() if not _says_nothing(column)}
+    rows = pa.RecordBatch.from_pydict(dict(sorted(telling.items())))
+    rows = rows.take(pa.array(np.arange(rows.num_rows)))  # whatever it was cut from
+    digest.update(rows.schema.serialize())
+    digest.update(rows.serialize())
+
+
+def _says_nothing(column: pa.Array) -> bool:
+    """Return whether all values are null or empty lists."""
+    if column.null_count == len(column):
+        return True
+    return is_list(column.type) and not len(column.flatten())

@@ -1,0 +1,117 @@
+"""Where a page of a query ends: a token that the next one begins after.
+
+It names the version, the order and the filter, so that the pages of one query fit together and a
+token of another one is refused. Attributes are in it by number: a rename does not matter.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from reef.documents._filter import Filter
+from reef.documents._order import Order
+from reef.errors import InvalidInputError
+from reef.types import LSN_MAX
+
+AFTER = b"reef:after"
+
+_FORMAT = 1
+_CHECK_BYTES = 4
+
+
+class Page(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a page."""
+
+    format: int
+    lsn: int
+    order: list[tuple[int, bool]]
+    """The id of each attribute to order by, and whether that is from the greatest; 0 is the id."""
+    filter: bytes
+    """What stands for the filter."""
+    position: list[Any]
+    """The last row's values that it is ordered by, and its key."""
+
+    def token(self) -> str:
+        """Return it as text."""
+        data = msgspec.msgpack.encode(self)
+        return base64.urlsafe_b64encode(_check(data) + data).decode().rstrip("=")
+
+    def start(self, lsn: int, order: Order, filter: Filter | None) -> list[Any]:
+        """Return the position to begin after, if it is of this query. Raises InvalidInputError."""
+        if self.order != order_key(order) or self.filter != filter_key(filter):
+            raise InvalidInputError(
+                "the token in `after` is of another query: pages are asked for with the same where "
+                "and order_by as the first one"
+            )
+        if self.lsn != lsn:
+            raise InvalidInputError(
+                f"the token in `after` is of version {self.lsn}, and this is version {lsn}: "
+                "all pages of a query are read at one version"
+            )
+        try:
+            return order.check_position(self.position)
+        except ValueError as error:
+            raise _damaged() from error
+
+
+def page_end(lsn: int, order: Order, filter: Filter | None, position: list[Any]) -> Page:
+    """Return the end of a page whose last row stands at `position`."""
+    return Page(_FORMAT, lsn, order_key(order), filter_key(filter), position)
+
+
+def read_page(after: str | pa.Table | None) -> Page | None:
+    """Return what a token, or the token of a table, says. Raises InvalidInputError."""
+    if after is None:
+        return None
+    if isinstance(after, pa.Table):
+        found = (after.schema.metadata or {}).get(AFTER)
+        if found is None:
+            raise InvalidInputError(
+                "the table in `after` is not a page that another one follows: a result that `limit` "
+                f"has cut off has {AFTER.decode()!r} in its schema's metadata"
+            )
+        after = found.decode()
+    if not isinstance(after, str):
+        raise InvalidInputError.of("after", after, "a token, or the table that came before")
+    try:
+        data = base64.b64decode(after + "=" * (-len(after) % 4), altchars=b"-_", validate=True)
+        check, data = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
+        page = msgspec.msgpack.decode(data, type=Page)
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+        raise _damaged() from error
+    if check != _check(data) or page.format != _FORMAT or not 0 <= page.lsn <= LSN_MAX:
+        raise _damaged()
+    return page
+
+
+def after_lsn(after: str | pa.Table | None) -> int | None:
+    """Return the version to read the next page at, or None: any. Raises InvalidInputError."""
+    page = read_page(after)
+    return None if page is None else page.lsn
+
+
+def order_key(order: Order) -> list[tuple[int, bool]]:
+    """Return what tells an order from others."""
+    terms = [(term.attribute.id, term.is_descending) for term in order.terms]
+    return [*terms, (0, order.is_id_descending)]
+
+
+def filter_key(filter: Filter | None) -> bytes:
+    """Return what tells a filter from others."""
+    return b"" if filter is None else hashlib.blake2b(filter.encode(), digest_size=16).digest()
+
+
+def _check(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_CHECK_BYTES).digest()
+
+
+def _damaged() -> InvalidInputError:
+    return InvalidInputError(
+        "the token in `after` is not one that a query gave: pass it on as it is, or pass the table"
+    )

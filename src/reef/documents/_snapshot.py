@@ -1,0 +1,15 @@
+"""A version of documents that stays readable."""
+
+from __future__ import annotations
+
+from reef.documents._schema import Schema
+from reef.documents._view import DocumentView
+from reef.engine import Held, SnapshotView
+
+
+class DocumentSnapshot(Held, DocumentView):
+    """A view that stays readable until it expires or is released, in this process or another."""
+
+    def __init__(self, view: SnapshotView, schema: Schema) -> None:
+        Held.__init__(self, view)
+        DocumentView.__init__(self, view, schema)

@@ -1,0 +1,213 @@
+"""Reads of documents at one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from reef.documents._aggregate import Aggregates, Aggregation
+from reef.documents._filter import Filter, Where, parse_filter
+from reef.documents._frames import frame_of_pandas, frame_of_polars
+from reef.documents._order import Order, OrderBy
+from reef.documents._page import after_lsn, read_page
+from reef.documents._query import Query, run_query, run_search
+from reef.documents._schema import Attribute, Schema
+from reef.documents._selection import Selection
+from reef.documents._stored_rows import StoredRows
+from reef.engine import View
+from reef.errors import InvalidInputError
+from reef.segment import Found, align
+
+__all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView", "after_lsn"]
+
+SEARCH_LIMIT_DEFAULT = 10
+
+
+class DocumentView:
+    """The documents of a namespace at one version; nothing changes in it any more."""
+
+    def __init__(self, view: View, schema: Schema) -> None:
+        """`schema` is the one to read by: what it does not name is not shown."""
+        self._view = view
+        self.schema = schema
+
+    @property
+    def lsn(self) -> int:
+        """The version."""
+        return self._view.lsn
+
+    def get(self, id: str, *, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
+        """Return the document called `id`, or None. Raises InvalidInputError."""
+        selection = Selection.of(self.schema, columns)
+        key = _key("id", id)
+        found = self._view.get(key) if selection.wide else self._narrow([key])[0]
+        return None if found is None else selection.document(id, found)
+
+    def get_many(
+        self, ids: Iterable[str], *, columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any] | None]:
+        """Return the document of each id, or None, in that order."""
+        selection = Selection.of(self.schema, columns)
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise InvalidInputError.of("ids", ids, "a list of ids")
+        listed = list(ids)
+        keys = [_key("id", id) for id in listed]
+        found = self._view.get_many(keys) if selection.wide else self._narrow(keys)
+        return [
+            None if one is None else selection.document(id, one)
+            for id, one in zip(listed, found, strict=True)
+        ]
+
+    def count(self, where: Where | None = None) -> int:
+        """Return how many documents there are, or how many match."""
+        return sum(batch.num_rows for batch in self._rows(where).batches((), ordered=False))
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        reverse: bool = False,
+        ordered: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """Return Arrow batches of documents by id, from `start` up to `end` (exclusive).
+
+        `id` is the first column. Memory is bounded by the batches that are looked at. Without
+        `ordered`, the same documents come in an order that costs less.
+        """
+        selection = Selection.of(self.schema, columns)
+        low = b"" if start is None else _key("start", start)
+        high = None if end is None else _key("end", end)
+        rows = self._rows(where).batches(
+            selection.columns, start=low, end=high, reverse=reverse, ordered=ordered
+        )
+        return map(selection.shown, rows)
+
+    def query(
+        self,
+        *,
+        where: Where | None = None,
+        order_by: OrderBy | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        after: str | pa.Table | None = None,
+        vector: object = None,
+        metric: str = "cosine",
+        vector_column: str | None = None,
+    ) -> pa.Table:
+        """Return the documents that match, in an order (by default of ids), up to `limit`.
+
+        If there are more, the schema's metadata has `reef:after`: `after` takes that, or the
+        table. With a vector, those nearest to it come first (10 unless `limit` says otherwise),
+        with `_distance`. Raises InvalidInputError.
+        """
+        selection = Selection.of(self.schema, columns)
+        filter = self._filter(where)
+        _check_limit(limit)
+        if vector is not None:
+            if order_by is not None or after is not None:
+                raise InvalidInputError(
+                    "a search by vector is ordered by distance and has no pages: leave out order_by "
+                    "and after, and ask for a greater limit"
+                )
+            return run_search(
+                self._view,
+                self.schema,
+                selection,
+                vector=vector,
+                column=self._vector_column(vector_column),
+                metric=metric,
+                filter=filter,
+                limit=SEARCH_LIMIT_DEFAULT if limit is None else limit,
+            )
+        if vector_column is not None:
+            raise InvalidInputError.of("vector_column", vector_column, "given along with vector")
+        order = Order.of(order_by, self.schema)
+        page = read_page(after)
+        position = None if page is None else page.start(self.lsn, order, filter)
+        asked = Query(
+            filter=filter, order=order, limit=limit, selection=selection, position=position
+        )
+        return run_query(self._view, self.schema, asked)
+
+    def aggregate(
+        self,
+        aggregates: Aggregates,
+        *,
+        group_by: str | Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> pa.Table:
+        """Return counts, sums, least and greatest values and averages, in all or by groups.
+
+            {"n": "count", "total": ("sum", "price"), "best": ("max", "price")}
+
+        Null values are left out, as in SQL. Without `group_by` there is one row; with it one for each
+        group, in order of the groups. Raises InvalidInputError.
+        """
+        aggregation = Aggregation(aggregates, group_by, self.schema)
+        rows = self._rows(where)
+        layout = rows.layout(aggregation.columns)
+        aligned = (align(some, layout) for some in rows.batches(aggregation.columns))
+        return aggregation.run(aligned, layout)
+
+    def sql(self, text: str, parameters: Sequence[Any] | None = None) -> pa.Table:
+        """Return what a SELECT over the table `docs` gives. Raises InvalidInputError."""
+        from reef.documents._sql import run_sql  # it reads through this class
+
+        return run_sql(self, text, parameters)
+
+    def to_pandas(self, **query: Any) -> Any:
+        """Return what `query` returns as a pandas DataFrame; see `frame_of_pandas`."""
+        return frame_of_pandas(self.query(**query))
+
+    def to_polars(self, **query: Any) -> Any:
+        """Return what `query` returns as a Polars DataFrame."""
+        return frame_of_polars(self.query(**query))
+
+    def _narrow(self, keys: Sequence[bytes]) -> list[Found | None]:
+        """Return rows without the columns that cost reads of their own."""
+        found = self._view.read(lambda state: state.get_many(keys, self.lsn, wide=False))
+        return [None if one is None or one.tombstone else one for one in found]
+
+    def _rows(self, where: Where | None) -> StoredRows:
+        return StoredRows(self._view, self.schema, self._filter(where))
+
+    def _filter(self, where: Where | None) -> Filter | None:
+        if where is None:
+            return None
+        filter = parse_filter(where, self.schema)
+        if filter.needs_incoming:
+            raise InvalidInputError(
+                f"{filter!r} compares with incoming documents: only the condition of a write can"
+            )
+        return filter
+
+    def _vector_column(self, name: str | None) -> Attribute:
+        vectors = [a for a in self.schema.attributes if a.type.kind == "vector"]
+        if name is None and len(vectors) == 1:
+            return vectors[0]
+        for attribute in vectors:
+            if attribute.name == name:
+                return attribute
+        known = ", ".join(a.name for a in vectors) or "none"
+        raise InvalidInputError.of(
+            "vector_column", name, f"an attribute that holds vectors; these are: {known}"
+        )
+
+
+def _key(name: str, id: object) -> bytes:
+    if not isinstance(id, str):
+        raise InvalidInputError.of(name, id, "the id of a document, which is text")
+    try:
+        return id.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError.of(name, id, f"text that UTF-8 can hold: {error}") from error
+
+
+def _check_limit(limit: object) -> None:
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InvalidInputError.of("limit", limit, "a whole number of at least 1, or None for all")

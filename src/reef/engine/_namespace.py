@@ -1,0 +1,183 @@
+"""An open namespace as people hold it: what every face offers, whatever its rows are."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from reef.engine._context import Context
+from reef.engine._open import Face, open_for_reading, open_for_writing
+from reef.engine._reader import Reader
+from reef.engine._snapshots import SnapshotView
+from reef.engine._stats import namespace_stats
+from reef.engine._view import View
+from reef.engine._writer import Writer
+from reef.errors import InvalidInputError
+from reef.settings import parse_seconds
+from reef.types import LSN_MAX, check_snapshot_id
+
+DEFAULT_TTL: Any = object()
+"""The setting `snapshot_ttl`."""
+
+
+class Namespace:
+    """An open namespace. Threads may share it. Use as a context manager, or `close`."""
+
+    def __init__(self, context: Context, name: str, face: Face, mode: str) -> None:
+        """Open for writing (`mode="w"`, creating it if need be) or for reading (`mode="r"`)."""
+        if mode not in ("w", "r"):
+            raise InvalidInputError.of("mode", mode, "w for the one writer, r for a reader")
+        self._context = context
+        self._reader: Reader | None = None
+        self._writer: Writer | None = None
+        if mode == "w":
+            self._writer = open_for_writing(context, name, face)
+        else:
+            self._reader = open_for_reading(context, name, face)
+        self._handle: Writer | Reader = self._writer or self._reader  # type: ignore[assignment]
+
+    @property
+    def mode(self) -> str:
+        """w for the one writer, r for a reader."""
+        return "r" if self._writer is None else "w"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return self._handle.is_open
+
+    @property
+    def name(self) -> str:
+        """The namespace."""
+        return self._handle.namespace
+
+    @property
+    def lsn(self) -> int:
+        """The newest version that this handle has seen."""
+        return self._handle.lsn
+
+    def flush(self) -> None:
+        """Fold what is committed into a segment, so that opening need not replay it."""
+        self._writing().flush()
+
+    def refresh(self) -> int:
+        """Take in what was committed meanwhile; return the newest LSN.
+
+        The writer always has it, until it is superseded: then it raises FencedError.
+        """
+        return self._handle.newest_lsn()
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures of the namespace as this handle sees it."""
+        return namespace_stats(self._handle)
+
+    def tell_metrics(self) -> None:
+        """Bring the gauges of this namespace up to date."""
+        self._handle.tell()
+
+    def close(self) -> None:
+        """Wait for what is on its way and let go. Everything acknowledged is in the bucket."""
+        self._handle.close()
+        self._context.metrics.forget(namespace=self.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.mode})"
+
+    # For the faces.
+
+    def _view_at(self, lsn: int | None, generation: int | None, snapshot: str | None) -> View:
+        given = [name for name in (lsn, generation, snapshot) if name is not None]
+        if len(given) != 1:
+            raise InvalidInputError.of("at", len(given), "one of lsn, generation and snapshot")
+        if lsn is not None:
+            return self._handle.at_lsn(check_number("lsn", lsn))
+        if generation is not None:
+            return self._handle.at_generation(check_number("generation", generation))
+        return self._handle.at_snapshot(str(snapshot))
+
+    def _take_snapshot(self, ttl: float | str | None, id: str | None) -> SnapshotView:
+        if id is not None:
+            check_snapshot_id(id)
+        wanted = self._context.settings.snapshot_ttl if ttl is DEFAULT_TTL else parse_ttl(ttl)
+        return self._handle.snapshot(wanted, id=id)
+
+    def _fresh(self, min_lsn: int | None) -> None:
+        if self._reader is not None:
+            self._reader.keep_fresh()
+        if min_lsn is not None:
+            self._handle.catch_up(check_number("min_lsn", min_lsn))
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise InvalidInputError.of("mode", "r", "w: this handle was opened for reading")
+        return self._writer
+
+
+class Held:
+    """What a snapshot of any face offers beside its reads."""
+
+    def __init__(self, view: SnapshotView) -> None:
+        self._snapshot = view
+
+    @property
+    def id(self) -> str:
+        """Its name: `at(snapshot=id)` opens it elsewhere."""
+        return self._snapshot.id
+
+    @property
+    def expires_at_us(self) -> int:
+        """When it expires, by the store's clock, in microseconds since 1970; 0 is never."""
+        return self._snapshot.snapshot.expires_at_us
+
+    def renew(self, ttl: float | str | None) -> None:
+        """Make it last `ttl` from now (seconds, or text such as "1h"); None: for good."""
+        self._snapshot.renew(parse_ttl(ttl))
+
+    def release(self) -> None:
+        """Let it go."""
+        self._snapshot.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def parse_ttl(ttl: float | str | None) -> float | None:
+    """Return seconds, or None for good. Raises InvalidInputError."""
+    return None if ttl is None else parse_seconds("ttl", ttl, low=0.001)
+
+
+def check_number(name: str, value: object) -> int:
+    """Return a version, a generation or a place in a stream. Raises InvalidInputError."""
+    if type(value) is not int or not 0 <= value <= LSN_MAX:
+        raise InvalidInputError.of(name, value, "a whole number from 0 to 2**63 - 1")
+    return value
+
+
+def check_idempotency_key(key: bytes | str | None) -> bytes | None:
+    """Return the key of a request as bytes. Raises InvalidInputError."""
+    if key is None:
+        return None
+    if not isinstance(key, str | bytes):
+        raise InvalidInputError.of("idempotency_key", key, "text or bytes")
+    raw = key.encode() if isinstance(key, str) else key
+    if not 1 <= len(raw) <= 512:
+        raise InvalidInputError.of("idempotency_key", key, "1 to 512 bytes")
+    return raw
+
+
+def check_stream(source: str | None, sequence: int | None) -> None:
+    """Raise InvalidInputError unless a stream and a place in it are both given, or neither."""
+    if (source is None) != (sequence is None):
+        raise InvalidInputError.of("source", source, "given together with sequence")
+    if source is not None and (not isinstance(source, str) or not 1 <= len(source.encode()) <= 512):
+        raise InvalidInputError.of("source", source, "1 to 512 bytes of text")
+    if sequence is not None:
+        check_number("sequence", sequence)
