@@ -26,7 +26,7 @@ check: ## lint, format and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: ## measure, and print ratios against plain Arrow, bare PUTs and SlateDB
+bench: ## measure, and print ratios against plain Arrow, bare PUTs, SlateDB and LanceDB
 	@scripts/setup
 	$(PY) -m bench
 

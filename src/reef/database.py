@@ -6,6 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -148,9 +149,11 @@ class Database:
         return f"Database({self.store.url!r})"
 
 
-def connect(url: str, **settings: Any) -> Database:
-    """Open the bucket at `url`: file://, memory://, s3://, gs:// or az://.
+def connect(url: str | os.PathLike[str], **settings: Any) -> Database:
+    """Open the bucket at `url`: file://, memory://, s3://, gs:// or az://; or a folder by its path.
 
     `settings` are those of `docs/settings.md`; they override `REEF_*` variables and `reef.toml`.
     """
+    if isinstance(url, os.PathLike):
+        url = Path(url).absolute().as_uri()
     return Database(open_store(url), **settings)

@@ -541,7 +541,7 @@ def test_what_is_refused_is_one_line_and_fences_nobody(
 
 def test_an_empty_file_writes_nothing_and_makes_no_namespace(run: Run) -> None:
     Path("in.jsonl").write_text("\n\n")
-    assert fine(run("put", NS, "in.jsonl")) == "there are no documents\n"
+    assert fine(run("put", NS, "in.jsonl")) == "no documents came in; nothing was written\n"
     assert not Path("bucket/namespaces").exists()
     code, _, err = run("query", NS)
     assert (code, err.count("\n")) == (2, 1)

@@ -683,3 +683,14 @@ def test_what_was_acknowledged_is_there_for_another_process(tmp_path: Path) -> N
             assert again.schema == TYPES
         with pytest.raises(ReefError):
             ns.upsert([{"id": "b"}])
+
+
+def test_frames_with_uuids_go_out_and_come_back(ns: Documents) -> None:
+    one, other = uuid.uuid4(), uuid.uuid4()
+    ns.upsert([{"id": "a", "one": one, "several": [one, other]}, {"id": "b"}])
+    before = ns.get_many(["a", "b"])
+    ns.upsert(ns.to_polars())
+    assert ns.get_many(["a", "b"]) == before
+    assert ns.to_pandas()["several"][0].tolist() == [one.bytes, other.bytes]
+    with pytest.raises(InvalidInputError, match="row 0, attribute 'one'"):
+        ns.upsert([{"id": "c", "one": b"short"}])

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import reef
 from reef.documents import _sql
 from reef.documents._filter import Where
 from reef.documents._schema import Schema
@@ -403,3 +404,12 @@ def test_what_the_scan_raises_comes_out_as_it_is(view: DocumentView) -> None:
     with pytest.raises(UnavailableError, match="the store is away") as error:
         run_sql(Broken(view), "select sum(n) from docs")
     assert isinstance(error.value, ReefError)
+
+
+def test_names_that_differ_in_case_only_are_refused() -> None:
+    with reef.connect("memory://") as db, db.namespace("ns") as ns:
+        ns.upsert([{"id": "a", "Price": 3, "price": 4}])
+        with pytest.raises(InvalidInputError, match="'Price' and 'price'"):
+            ns.sql("select price from docs")
+        ns.alter(rename={"Price": "cost"})
+        assert ns.sql("select price, cost from docs").to_pylist() == [{"price": 4, "cost": 3}]

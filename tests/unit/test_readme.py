@@ -45,11 +45,9 @@ def test_the_example_of_documents_runs_and_runs_again(tmp_path: Path) -> None:
         "['knife']\n"
         "[{'mean': 7.0}]\n"
     )
-    assert (tmp_path / "bucket/namespaces/products").is_dir()
+    assert (tmp_path / "bucket/namespaces/shop").is_dir()
     second = run(example, tmp_path)
-    assert (second.returncode, second.stderr) == (0, "")
-    # The upsert is made again, the patch is not.
-    assert second.stdout.startswith("{'id': 'p1', 'price': 1.5} {'id': 'p1', 'price': 1.5}\n")
+    assert (second.returncode, second.stderr, second.stdout) == (0, "", first.stdout)
 
 
 def test_the_example_of_keys_and_values_runs_and_runs_again(tmp_path: Path) -> None:
@@ -60,7 +58,7 @@ def test_the_example_of_keys_and_values_runs_and_runs_again(tmp_path: Path) -> N
     assert (tmp_path / "bucket/namespaces/sessions").is_dir()
     second = run(example, tmp_path)
     assert (second.returncode, second.stderr) == (0, "")
-    assert second.stdout == first.stdout.replace("logged out", "logged in", 1)
+    assert second.stdout == first.stdout
 
 
 @pytest.mark.parametrize("number", range(6))

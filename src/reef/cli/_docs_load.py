@@ -76,7 +76,11 @@ class Tally:
             done.append(f"{self.skipped} left out")
         if self.replayed:
             done.append(f"{self.replayed} of {self.batches} batches had been written before")
-        print(f"{', '.join(done)}; LSN {self.lsn}" if self.batches else "there are no documents")
+        print(
+            f"{', '.join(done)}; LSN {self.lsn}"
+            if self.batches
+            else "no documents came in; nothing was written"
+        )
 
 
 def check_prefix(prefix: str | None) -> bytes | None:

@@ -51,7 +51,15 @@ def stats(
 
 
 def _print_all(found: list[dict[str, Any]]) -> None:
-    columns = ("namespace", "generation", "segments", "rows", "unfolded log", "bytes", "damaged")
+    columns = (
+        "namespace",
+        "generation",
+        "segments",
+        "rows in them",
+        "unfolded log",
+        "bytes",
+        "damaged",
+    )
     print_table(columns, map(_line, found), title="namespaces")
 
 

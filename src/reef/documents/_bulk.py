@@ -27,7 +27,8 @@ def delete_matching(filter: Filter, bytes_max: int) -> Bulk:
     """Return what deletes the documents that match."""
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
-        found = _bounded(filter, found_by(filter, state, lsn, ()), bytes_max, only_keys=True)
+        matches = (rows.select([0]) for rows in found_by(filter, state, lsn, ()))
+        found = _bounded(filter, matches, bytes_max)
         keys = pa.concat_arrays([rows.column(0) for rows in found] or [pa.array([], pa.binary())])
         tombstones = pa.array(np.ones(len(keys), np.bool_))
         batch = pa.RecordBatch.from_arrays([keys, tombstones], schema=log_schema([]))
@@ -40,7 +41,7 @@ def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
     """Return what makes the one patch of `change` to the documents that match."""
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
-        found = _bounded(filter, found_by(filter, state, lsn, None), bytes_max, only_keys=False)
+        found = _bounded(filter, found_by(filter, state, lsn, None), bytes_max)
         one_each = [Found(lsn, False, rows, 0) for rows in found]
         fields = columns_of(change.schema, one_each, change.batch)
         schema = log_schema(fields)
@@ -65,11 +66,11 @@ def _as_logged(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _bounded(
-    filter: Filter, batches: Iterable[pa.RecordBatch], bytes_max: int, *, only_keys: bool
+    filter: Filter, batches: Iterable[pa.RecordBatch], bytes_max: int
 ) -> list[pa.RecordBatch]:
     found, size = [], 0
     for rows in batches:
-        size += rows.column(0).nbytes if only_keys else rows.nbytes
+        size += rows.nbytes
         if size > bytes_max:
             raise InvalidInputError.of(
                 "where",

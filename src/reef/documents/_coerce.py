@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from reef.documents._coerce_vectors import to_sparse, to_vector
 from reef.documents._json import encode_json
 from reef.documents._refusal import CONVERSION_ERRORS, Spot, first_failure, first_true, first_valid
-from reef.documents._types import Type, is_list
+from reef.documents._types import Type, is_bytes, is_list
 from reef.errors import InvalidInputError
 
 _kinds = pa.types
@@ -181,6 +181,10 @@ def _to_uuid(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
         return column.storage
     if arrow.equals(type.physical):
         return column
+    if is_bytes(arrow):  # as Polars has them
+        whole = column.cast(pa.binary())
+        is_one = pc.equal(pc.binary_length(whole), type.physical.byte_width)
+        return whole.cast(type.physical) if first_true(pc.invert(is_one)) is None else None
     if not is_text(arrow):
         return None
     column = column.cast(pa.string())  # Arrow has no patterns for views

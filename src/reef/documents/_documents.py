@@ -13,6 +13,7 @@ from reef.documents._change import Change, change_of
 from reef.documents._filter import Filter, Where, parse_filter
 from reef.documents._given import Asked
 from reef.documents._input import ID, Duplicates
+from reef.documents._order import OrderBy
 from reef.documents._request import Condition, DocumentReceipt, condition_of
 from reef.documents._schema import Schema
 from reef.documents._snapshot import DocumentSnapshot
@@ -199,8 +200,9 @@ class Documents(Namespace):
         meet this are left out, and the receipt's `outcomes` say so; otherwise ConditionFailedError
         does, and nothing is written. Attributes that are new are added to the schema first.
 
-        The same `idempotency_key` again returns the first receipt and writes nothing; `source` and
-        `sequence` do that for streams of numbered requests, without aging out.
+        The same `idempotency_key` again returns the first receipt and writes nothing. Of a `source`
+        that numbers its requests in order, whatever is not above the highest `sequence` written counts
+        as written before; that never ages out, and what is in it is not compared.
 
         Raises InvalidInputError, which names row, attribute, expected and got; FencedError (open
         again), OutcomeUnknownError (retry with the same idempotency key), NotWrittenError and
@@ -304,14 +306,33 @@ class Documents(Namespace):
         )
 
     def query(
-        self, *, after: str | pa.Table | None = None, min_lsn: int | None = None, **asked: Any
+        self,
+        *,
+        where: Where | None = None,
+        order_by: OrderBy | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        after: str | pa.Table | None = None,
+        vector: object = None,
+        metric: str = "cosine",
+        vector_column: str | None = None,
+        min_lsn: int | None = None,
     ) -> pa.Table:
         """Return the documents that are asked for: see `DocumentView.query`.
 
         `after` takes a page, or its token, and goes on behind it, at the version of that page.
         """
         self._fresh(min_lsn)
-        return self._page_view(after).query(after=after, **asked)
+        return self._page_view(after).query(
+            where=where,
+            order_by=order_by,
+            limit=limit,
+            columns=columns,
+            after=after,
+            vector=vector,
+            metric=metric,
+            vector_column=vector_column,
+        )
 
     def aggregate(
         self,

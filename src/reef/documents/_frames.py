@@ -24,6 +24,10 @@ def frame_of_pandas(table: pa.Table) -> Any:
         pa.bool_(): pandas.BooleanDtype(),
     }
     with_nulls = {column.type for column in table.columns if column.null_count}
+    for i, field in enumerate(table.schema):
+        if pa.types.is_list(field.type) and pa.types.is_fixed_size_binary(field.type.value_type):
+            # Lists of UUIDs: pandas has no way from bytes of a fixed size.
+            table = table.set_column(i, field.name, table.column(i).cast(pa.list_(pa.binary())))
     return table.to_pandas(types_mapper=lambda t: nullable.get(t) if t in with_nulls else None)
 
 

@@ -77,6 +77,8 @@ def read_page(after: str | pa.Table | None) -> Page | None:
                 f"has cut off has {AFTER.decode()!r} in its schema's metadata"
             )
         after = found.decode()
+    if isinstance(after, bytes):
+        after = after.decode(errors="replace")
     if not isinstance(after, str):
         raise InvalidInputError.of("after", after, "a token, or the table that came before")
     try:

@@ -66,6 +66,7 @@ def run_sql(view: Documents, text: str, parameters: Parameters | None = None) ->
         raise InvalidInputError.of(
             "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_BYTES_MAX} characters"
         )
+    _check_names(view.schema)
     documents = _Dataset(view)
     connection = duckdb.connect(":memory:")
     try:
@@ -94,13 +95,25 @@ def _check_statement(connection: duckdb.DuckDBPyConnection, text: str) -> None:
         raise InvalidInputError.of("sql", got, "one SELECT; documents are changed by other calls")
 
 
+def _check_names(schema: Schema) -> None:
+    """Raise InvalidInputError if two names differ in case only: SQL would take one for the other."""
+    seen: dict[str, str] = {}
+    for name in ("id", *schema.names):
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidInputError(
+                f"SQL does not tell the attributes {other!r} and {name!r} apart: rename one with alter"
+            )
+
+
 def _refusal(error: duckdb.Error) -> InvalidInputError:
     if isinstance(error, duckdb.OutOfMemoryException):
         return InvalidInputError(
             f"the query needs more than {MEMORY_LIMIT} of memory: select fewer rows or columns, or "
             f"order and join less ({_first_line(error)})"
         )
-    return InvalidInputError(f"DuckDB refuses the query: {str(error).strip()}")
+    hint = " (the table is called docs)" if isinstance(error, duckdb.CatalogException) else ""
+    return InvalidInputError(f"DuckDB refuses the query{hint}: {str(error).strip()}")
 
 
 def _first_line(error: Exception) -> str:

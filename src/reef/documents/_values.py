@@ -15,11 +15,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reef.documents._coerce import arrow_text, coerce, plain
 from reef.documents._coerce_vectors import is_number
 from reef.documents._json import encode_json
-from reef.documents._refusal import CONVERSION_ERRORS, Read, Spot, first_failure, first_valid
+from reef.documents._refusal import (
+    CONVERSION_ERRORS,
+    Read,
+    Spot,
+    first_failure,
+    first_true,
+    first_valid,
+)
 from reef.documents._types import DIMENSION_MAX, Type, is_list
 from reef.errors import InvalidInputError
 
@@ -88,9 +96,10 @@ def _inferred(column: pa.Array, spot: Spot) -> Type | None:
             return None
     try:
         if is_list(arrow) and is_vector_name(spot.name) and is_number(arrow.value_type):
-            dimension = len(column[i])
+            # By the first that has numbers: one that is empty is refused then, and not forgotten.
+            telling = first_true(pc.greater(pc.list_value_length(column), 0))
             half = pa.types.is_float16(arrow.value_type)
-            return Type.vector(dimension, half=half) if dimension else None
+            return None if telling is None else Type.vector(len(column[telling]), half=half)
         return Type.of_arrow(arrow)
     except InvalidInputError:
         raise spot.refusal(i, column[i], _KEPT, str(arrow)) from None

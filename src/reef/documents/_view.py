@@ -195,7 +195,10 @@ class DocumentView:
                 return attribute
         known = ", ".join(a.name for a in vectors) or "none"
         raise InvalidInputError.of(
-            "vector_column", name, f"an attribute that holds vectors; these are: {known}"
+            "vector_column",
+            name,
+            f"an attribute that holds vectors; these are: {known}. Lists of numbers under other names "
+            "than vector are lists, unless the namespace declares a vector: schema={'name': 'vector[3]'}",
         )
 
 
