@@ -10,7 +10,7 @@ import pytest
 from reef import CreateOnly, Receipt
 from reef.database import Database
 from reef.engine import repair
-from reef.engine._group import Answer, Group
+from reef.engine._group import DURABLE, Answer, Group
 from reef.engine._memtable import Memtable
 from reef.engine._outbox import Outbox
 from reef.engine._receipt import pack_codes, unpack_codes
@@ -21,6 +21,7 @@ from reef.errors import (
     OutcomeUnknownError,
     OverloadedError,
     ReefError,
+    UnavailableError,
 )
 from reef.format import (
     LogKind,
@@ -252,6 +253,103 @@ def _is_waited_for(kv: KeyValue) -> bool:
     """Return whether somebody waits for what is on its way, or for its turn to send."""
     with outbox(kv).cond:
         return any(ticket.waiting for ticket in outbox(kv).tickets())
+
+
+def answering(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[bytes, Callable[[], Answer]]
+) -> list[bytes]:
+    """Let the first PUT of some keys be answered like that; return the keys that are sent."""
+    put = Outbox._put
+    sent: list[bytes] = []
+
+    def answered(self: Outbox, group: Group) -> Answer:
+        key = group.tickets[0].request.batch.column(0)[0].as_py()
+        sent.append(key)
+        if key in answers and sent.count(key) == 1:
+            return answers[key]()
+        return put(self, group)
+
+    monkeypatch.setattr(Outbox, "_put", answered)
+    return sent
+
+
+@pytest.mark.parametrize("kind", ["refused", "unknown"])
+def test_nothing_is_sent_behind_one_that_was_answered_and_is_not_durable(
+    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    kv = database(store).kv("ns", max_parallel_writes=3, group_commit_max_batches=1)
+    kv.put(b"0", b"0")
+    arrived, go, failed = threading.Event(), threading.Event(), threading.Event()
+
+    def held() -> Answer:
+        arrived.set()
+        assert go.wait(30)
+        return DURABLE
+
+    def failing() -> Answer:
+        failed.set()
+        if kind == "refused":
+            return Answer("refused", UnavailableError("503"))
+        return Answer("unknown", OutcomeUnknownError("key", "a test"))
+
+    # The first one is not put at all, so nothing may be durable behind it.
+    sent = answering(monkeypatch, {b"first": held, b"second": failing})
+    first, _ = begin(lambda: kv.put(b"first", b"1"))
+    assert arrived.wait(30)
+    second, second_done = begin(lambda: kv.put(b"second", b"2"))
+    assert failed.wait(30)
+    while second.is_alive() and not _is_waited_for(kv):
+        pass
+    third, third_done = begin(lambda: kv.put(b"third", b"3"))
+    while third.is_alive() and len([t for t in outbox(kv).tickets() if t.waiting]) < 2:
+        pass
+    assert sent == [b"first", b"second"]
+    go.set()
+    for thread in (first, second, third):
+        finish(thread)
+    expected = UnavailableError if kind == "refused" else OutcomeUnknownError
+    assert isinstance(second_done[0], expected)
+    assert isinstance(third_done[0], NotWrittenError)
+    assert kv.put(b"after", b"4").lsn  # the handle goes on
+
+
+def test_an_interrupted_encoder_behind_a_refused_slot_leaves_nobody_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = database(store).kv("ns", max_parallel_writes=2, group_commit_max_batches=1)
+    kv.put(b"0", b"0")
+    arrived, go = threading.Event(), threading.Event()
+    entered, interrupt = threading.Event(), threading.Event()
+    encode = Group.encode
+
+    def refused() -> Answer:
+        arrived.set()
+        assert go.wait(30)
+        return Answer("refused", UnavailableError("503"))
+
+    def held_encode(self: Group, **how: object) -> None:
+        key = self.tickets[0].request.batch.column(0)[0].as_py()
+        if key == b"second" and not entered.is_set():
+            entered.set()
+            assert interrupt.wait(30)
+            raise KeyboardInterrupt
+        encode(self, **how)  # type: ignore[arg-type]
+
+    answering(monkeypatch, {b"first": refused})
+    monkeypatch.setattr(Group, "encode", held_encode)
+    first, first_done = begin(lambda: kv.put(b"first", b"1"))
+    assert arrived.wait(30)
+    second, _ = begin(lambda: kv.put(b"second", b"2"))
+    assert entered.wait(30)
+    go.set()
+    while first.is_alive() and outbox(kv)._in_flight[0].answer is None:
+        pass
+    interrupt.set()
+    finish(second)
+    finish(first)
+    assert isinstance(first_done[0], UnavailableError)
+    kv.put(b"third", b"3")
+    assert contents(store)[b"third"] == b"3"
 
 
 def test_nothing_is_sent_behind_an_object_that_is_not_encoded_yet(

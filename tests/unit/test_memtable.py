@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -430,3 +431,59 @@ def test_readers_need_no_lock_beside_the_writer() -> None:
         sys.setswitchinterval(interval)
     assert race.problems == []
     assert race.reads > 100
+
+
+# Large batches, whose keys are indexed when somebody looks.
+
+MANY = [b"%05d" % i for i in range(1000)]
+
+
+def large(value: bytes, keys: list[bytes] = MANY) -> pa.RecordBatch:
+    columns = [pa.array(keys, pa.binary()), pa.array([False] * len(keys))]
+    values = pa.array([value * 400] * len(keys), pa.binary())
+    return pa.RecordBatch.from_arrays([*columns, values], schema=log_schema([VALUE]))
+
+
+def test_a_large_batch_that_is_cut_off_gives_back_what_was_before() -> None:
+    memtable = Memtable()
+    memtable.apply(1, large(b"o", MANY[:3]))
+    memtable.apply(2, large(b"x"))
+    memtable.truncate(1)
+    assert [found and found.lsn for found in memtable.get_many(MANY[:4], 2)] == [1, 1, 1, None]
+
+
+def test_large_batches_keep_no_way_to_versions_that_were_folded() -> None:
+    memtable = Memtable()
+    memtable.apply(1, large(b"a"))
+    memtable.apply(2, large(b"b", [b"other"]))
+    memtable.apply(3, large(b"c", MANY[:990]))
+    assert memtable.get(MANY[0], 2) is not None  # all of them are indexed now
+    fresh = memtable.without_through(1)
+    assert fresh.get(MANY[0], 2) is None
+    assert [found and found.lsn for found in fresh.get_many([MANY[0], b"other"], 3)] == [3, 2]
+
+
+def test_indexing_that_was_interrupted_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memtable = Memtable()
+    memtable.apply(1, large(b"a"))
+    memtable.apply(2, large(b"b"))
+    first = memtable._unindexed[0]
+    monkeypatch.setattr(memtable, "_unindexed", Interrupted([first, memtable._unindexed[1]]))
+    with pytest.raises(KeyboardInterrupt):
+        memtable.get(MANY[0], 2)
+    assert [found and found.lsn for found in memtable.get_many(MANY[:2], 2)] == [2, 2]
+    assert [found and found.lsn for found in memtable.get_many(MANY[:2], 1)] == [1, 1]
+    memtable.truncate(1)
+    assert [found and found.lsn for found in memtable.get_many(MANY[:2], 2)] == [1, 1]
+
+
+class Interrupted(deque[int]):
+    """Is interrupted when it is to forget its first entry, once."""
+
+    is_over = False
+
+    def popleft(self) -> int:
+        if not self.is_over:
+            self.is_over = True
+            raise KeyboardInterrupt
+        return super().popleft()

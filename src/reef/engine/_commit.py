@@ -123,11 +123,15 @@ class Committer:
             admitted = self._admit(request, state)
             return None if admitted.ticket is None else outbox.turn(admitted.ticket)
 
-        outbox.run(enter)
-        while admitted is None:
-            outbox.settle_unknown()
+        try:
             outbox.run(enter)
-        receipt = self._told(admitted)
+            while admitted is None:
+                outbox.settle_unknown()
+                outbox.run(enter)
+            receipt = self._told(admitted)
+        except BaseException:
+            outbox.pass_on()  # it may have been woken to send, and does not look any more
+            raise
         self._note_seconds(clock.monotonic() - started)
         return receipt
 
@@ -148,13 +152,14 @@ class Committer:
         ticket = admitted.ticket
         if ticket is not None:
             self.outbox.wait_for(ticket)
-            if ticket.error is not None:
-                if admitted.is_own or isinstance(ticket.error, FencedError):
-                    raise copy.copy(ticket.error)
+            error = ticket.error  # once: what is unknown now may be settled by somebody meanwhile
+            if error is not None:
+                if admitted.is_own or isinstance(error, FencedError):
+                    raise copy.copy(error)
                 raise NotWrittenError(
                     f"what this write to namespace {self._namespace!r} was held against did not "
-                    f"become durable, or may not have ({ticket.error}); nothing of it was sent: retry"
-                ) from ticket.error
+                    f"become durable, or may not have ({error}); nothing of it was sent: retry"
+                ) from error
         if admitted.refusal is not None:
             raise admitted.refusal
         receipt = admitted.receipt or (ticket.receipt if ticket is not None else None)

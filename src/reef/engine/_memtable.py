@@ -161,7 +161,8 @@ class Memtable:
                 if len(set(keys)) != len(keys):
                     raise InvariantError(f"a key is twice in the batch of version {chunk.newest}")
                 known = len(index)
-                rows.replace(first, chunk.behind(list(map(index.get, keys, repeat(-1)))))
+                if chunk.older is None:  # otherwise whoever did that was interrupted later on
+                    rows.replace(first, chunk.linked(list(map(index.get, keys, repeat(-1)))))
                 index.update(zip(keys, range(first, first + len(keys)), strict=True))
                 added, mean = len(index) - known, _mean_length(chunk.batch)
                 self._key_bytes -= (len(keys) - added) * mean

@@ -64,6 +64,10 @@ class Chunk(NamedTuple):
         """Return the same chunk, with the number of the version before each row, or -1."""
         return self._replace(older=array("q", older)) if max(older) >= 0 else self
 
+    def linked(self, older: Sequence[int]) -> Chunk:
+        """Return the same, also if there are none: so that it is known to have been asked."""
+        return self._replace(older=array("q", older))
+
     @classmethod
     def joined(cls, chunks: Sequence[Chunk]) -> Chunk:
         """Return one chunk with the rows of several that have the same columns."""
@@ -145,6 +149,7 @@ class Rows:
         for smaller in range(grade):
             self._join(smaller)
         bases, chunks = self.table
+        del chunks[len(bases) :]  # what an interrupted call has left
         first = self.count
         chunks.append(chunk)
         bases.append(first)

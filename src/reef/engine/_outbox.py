@@ -96,6 +96,8 @@ class Outbox:
         self._put_s = 0.0
         self._is_gathering = False
         self._is_asking = False
+        self._taking: Group | Waiting | None = None
+        """What the one who holds the lock is about to do."""
         self.failure: ReefError | None = None
 
     # Joining. Everything here runs under the lock.
@@ -143,13 +145,13 @@ class Outbox:
             group.tickets.append(ticket)
             self.lsn_given = lsn
         except BaseException:
-            # A row that is in no log object must not be seen.
-            if self.pending and not group.tickets and self.pending[-1] is group:
-                self.pending.pop()
+            # A row that is in no log object must not be seen, and no object is without a row.
             if self.lsn_given < lsn:
                 if group.tickets and group.tickets[-1] is ticket:
                     group.tickets.pop()
                 self._tail.memtable.truncate(self.lsn_given)
+            if self.pending and not group.tickets and self.pending[-1] is group:
+                self.pending.pop()
             raise
         group.nbytes += nbytes
         if self._is_gathering and len(self.pending[0].tickets) >= self._company:
@@ -158,37 +160,55 @@ class Outbox:
     # Sending.
 
     def run(self, take: Callable[[], Group | Waiting | None]) -> None:
-        """Call `take` under the lock and do what it gives: send a group, wait, or nothing."""
+        """Call `take` under the lock and do what it gives: send a group, wait, or nothing.
+
+        Whoever is interrupted leaves nothing behind that others would wait for.
+        """
         taken: Group | Waiting | None = None
-        group: Group | None = None
         answer: Answer | None = None
         clock = self._context.clock
         started = 0.0
         try:
             with self.cond:
+                self._taking = None
                 try:
                     taken = take()
                 except BaseException:
-                    self._pass_on()  # what was ours to send is somebody else's now
-                    self.cond.notify_all()
+                    self._give_back(self._taking)
                     raise
             if isinstance(taken, Group):
-                group = taken
                 started = clock.monotonic()
-                answer = self._encode(group) or self._put(group)
+                answer = self._encode(taken) or self._put(taken)
             elif taken is not None:
-                self._wait(*taken)
-        finally:
-            if group is not None:
+                taken.signal.wait()
+        except BaseException:
+            if isinstance(taken, Waiting):
                 with self.cond:
-                    if answer is None and not group.is_encoded:
-                        self._put_back(group)
+                    self._give_back(taken)
+            raise
+        finally:
+            if isinstance(taken, Group):
+                with self.cond:
+                    if answer is None and not taken.is_encoded:
+                        self._give_back(taken)
                     else:
                         self._put_s += (clock.monotonic() - started - self._put_s) / 4
-                        group.answer = answer or self._interrupted(group)
+                        taken.answer = answer or self._interrupted(taken)
                         self._settle()
                     self._pass_on()
                     self.cond.notify_all()
+
+    def _give_back(self, taken: Group | Waiting | None) -> None:
+        """Leave to others what an interrupted one was about to do. Lock held."""
+        if isinstance(taken, Waiting):
+            if taken.signal in taken.ticket.waiting:
+                taken.ticket.waiting.remove(taken.signal)
+        elif taken is not None and taken in self._in_flight:
+            self._in_flight.remove(taken)
+            self.pending.appendleft(taken)
+            self._settle()  # one before it may have been answered, and waited for this one's end
+        self._pass_on()
+        self.cond.notify_all()
 
     def _encode(self, group: Group) -> Answer | None:
         """Make the bytes of a group, or return why there will be none. No lock held.
@@ -210,12 +230,6 @@ class Outbox:
                 self.cond.notify_all()
         return None
 
-    def _put_back(self, group: Group) -> None:
-        """Let others send what was not sent because its sender was interrupted. Lock held."""
-        if group in self._in_flight:  # otherwise everyone has been told already
-            self._in_flight.remove(group)
-            self.pending.appendleft(group)
-
     def _interrupted(self, group: Group) -> Answer:
         key = log_key(self._namespace, group.slot)
         return Answer("unknown", OutcomeUnknownError(key, "its sender was interrupted"))
@@ -235,19 +249,14 @@ class Outbox:
         if self.may_send():
             return self.next_group()
         waiting = Waiting(ticket, self._context.threads.signal())
+        self._taking = waiting
         ticket.waiting.append(waiting.signal)
         return waiting
 
-    def _wait(self, ticket: Ticket, signal: Signal) -> None:
-        try:
-            signal.wait()
-        except BaseException:
-            with self.cond:
-                if signal in ticket.waiting:
-                    ticket.waiting.remove(signal)
-                else:
-                    self._pass_on()  # it was woken, perhaps because it was its turn to send
-            raise
+    def pass_on(self) -> None:
+        """Let somebody else send what there is: whoever calls will not look any more."""
+        with self.cond:
+            self._pass_on()
 
     def _pass_on(self) -> None:
         """If something can be sent, let somebody who waits do that. Lock held.
@@ -281,13 +290,17 @@ class Outbox:
             bool(self.pending)
             and not self._is_gathering
             and len(self._in_flight) < self._parallel
-            and not self.is_blocked()
+            and not self._has_failed()
             and (not self._in_flight or self._in_flight[-1].is_encoded)  # it has to be named
         )
 
     def is_blocked(self) -> bool:
         """Return whether a slot was answered and is not durable: none behind it can be. Lock held."""
         return bool(self._in_flight) and self._in_flight[0].answer is not None
+
+    def _has_failed(self) -> bool:
+        """Return whether any slot was answered and will not be durable by that. Lock held."""
+        return any(group.answer not in (None, DURABLE) for group in self._in_flight)
 
     def next_group(self) -> Group | None:
         """Take the next group, ready to be sent; None if there is none any more. Lock held."""
@@ -296,12 +309,14 @@ class Outbox:
             self._gather(self.pending[0])
         finally:
             self._is_gathering = False
-        if not self.pending or self.is_blocked():
+        if not self.pending or self._has_failed():
             self.cond.notify_all()
             return None  # it ended while company was waited for
         group = self.pending[0]
         group.before = self._in_flight[-1].point if self._in_flight else self._tail.fold.point
-        self._in_flight.append(self.pending.popleft())
+        self._taking = group
+        self._in_flight.append(group)
+        self.pending.popleft()
         return group
 
     def _gather(self, group: Group) -> None:
@@ -428,13 +443,14 @@ class Outbox:
             if answer is not DURABLE:
                 self._fail(group, *answer)
                 return
-            self._in_flight.popleft()
             self._ack(group)
+            self._in_flight.popleft()  # last: whoever is interrupted leaves it to be done again
 
     def _ack(self, group: Group) -> None:
         # Those who are told now may come again, those who wait already are there.
         self._company = len(group.tickets) + sum(len(other.tickets) for other in self.pending)
-        self._tail.committed(group.point, len(group.data), group.lsn_last)
+        if group.slot == self._tail.fold.next_slot:
+            self._tail.committed(group.point, len(group.data), group.lsn_last)
         if group.kind is LogKind.SCHEMA:
             self._tail.schema = group.tickets[0].record.schema
         self._committed(group)
