@@ -553,3 +553,14 @@ def test_keys_and_values_are_no_documents(run: Run, url: str) -> None:
     for command in (["count", "plain"], ["put", "plain", write_lines(DOCUMENTS)]):
         code, out, err = run(*command)
         assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+def test_whole_numbers_of_csv_keep_their_digits(run: Run) -> None:
+    most = 2**64 - 1
+    Path("in.csv").write_text(f"id,fits,huge\na,{most},{most + 1}\nb,1,2\n")
+    fine(run("put", NS, "in.csv"))
+    assert json.loads(fine(run("get", NS, "a"))) == {
+        "id": "a",
+        "fits": most,
+        "huge": str(most + 1),
+    }

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -503,3 +504,13 @@ def test_key_range(where: object, expected: tuple[bytes, bytes | None]) -> None:
     found = parse_filter(where, SCHEMA)  # type: ignore[arg-type]
     assert isinstance(found, Filter)
     assert found.key_range() == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["2024-01-01T00:00:00.1234567", pd.Timestamp("2024-01-01T00:00:00.123456500")]
+)
+def test_times_below_a_microsecond_are_refused_and_not_rounded(value: object) -> None:
+    schema = Schema.EMPTY.added({"t": Type.parse("datetime")})
+    with pytest.raises(InvalidInputError, match="microseconds"):
+        parse_filter(("t", "Lt", value), schema)
+    assert parse_filter(("t", "Lt", str(value)[:26]), schema)

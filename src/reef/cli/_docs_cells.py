@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # 007 is a name rather than a number
+_PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]*")  # 007 is a name rather than a number
 _PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _INT64_MAX = 2**63 - 1
+_DIGITS_MAX = 20  # of what fits into 64 bits
 
 
 def refusal(place: int, name: str, value: object, expected: str, got: str) -> InvalidInputError:
@@ -64,8 +65,12 @@ def cells_of_text(
 
 def _likely_type(cells: Sequence[str]) -> str:
     some = [cell for cell in cells if cell]
-    if all(map(_PLAIN_INTEGER.fullmatch, some)) and all(abs(int(c)) <= _INT64_MAX for c in some):
-        return "int64"
+    if all(map(_PLAIN_INTEGER.fullmatch, some)):
+        numbers = [int(cell) if len(cell) <= _DIGITS_MAX else 1 << 64 for cell in some]
+        if all(abs(number) <= _INT64_MAX for number in numbers):
+            return "int64"
+        # As numbers of another kind they would lose digits.
+        return "uint64" if all(0 <= number < 1 << 64 for number in numbers) else "string"
     if all(map(_PLAIN_NUMBER.fullmatch, some)):
         return "float64"
     if all(cell.lower() in ("true", "false") for cell in some):

@@ -7,6 +7,7 @@ may be a fraction, because it stands for a whole number: `< 1.5` is `< 2`.
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -23,6 +24,7 @@ from reef.errors import InvalidInputError
 
 VALUES_MAX = 65_536
 
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{7}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SHORT = reprlib.Repr()
@@ -128,7 +130,11 @@ def _bool(value: object) -> bool | None:
 
 
 def _datetime(value: object) -> int | None:
+    if getattr(value, "nanosecond", 0):
+        return None  # pandas': nothing is rounded
     if isinstance(value, str):
+        if _BELOW_MICROSECONDS.search(value):
+            return None
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
@@ -162,7 +168,7 @@ _CHECKS: Final[dict[str, tuple[Callable[[object], Value | None], str]]] = {
     "uint64": (_whole(0, 2**64 - 1), "a whole number from 0 to 2^64-1"),
     "float64": (_float, "a number that a float64 holds exactly, not NaN"),
     "bool": (_bool, "True or False"),
-    "datetime": (_datetime, "a datetime, a date or ISO 8601 text"),
+    "datetime": (_datetime, "a datetime, a date or ISO 8601 text, of at most microseconds"),
     "uuid": (_uuid, "a uuid.UUID or its text"),
     "bytes": (_bytes, "bytes"),
 }
