@@ -179,6 +179,7 @@ class Handle:
     def _stand_on(self, manifest: Manifest) -> None:
         """Make reads go by `manifest` and the tail. Lock held."""
         tail = self._tail_behind(manifest)
+        self._tail.schema = tail.schema  # first: whoever finds the new rows finds their columns
         self._state = self._build(manifest, tail)
         self._tail = tail
 
