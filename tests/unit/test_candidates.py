@@ -58,9 +58,8 @@ def test_a_version_that_another_segment_has_replaced_is_not_shown(is_deleted: bo
     old = [(key, 1, False) for key in keys]
     new = [(key, 2, is_deleted) for key in keys[::2]]
     state = state_of(Bench(), new, old)
-    visible = dict.fromkeys(keys, 1) | ({} if is_deleted else dict.fromkeys(keys[::2], 2))
-    if is_deleted:
-        visible = dict.fromkeys(keys[1::2], 1)
+    replaced = {} if is_deleted else dict.fromkeys(keys[::2], 2)
+    visible = dict.fromkeys(keys[1::2], 1) | replaced
     assert dict(found(state, 2, slice(None))) == visible
     assert dict(found(state, 1, slice(None))) == dict.fromkeys(keys, 1)
     # Whatever is skipped: what is left is what is visible.

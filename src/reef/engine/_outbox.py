@@ -205,7 +205,8 @@ class Outbox:
                 taken.ticket.waiting.remove(taken.signal)
         elif taken is not None and taken in self._in_flight:
             self._in_flight.remove(taken)
-            self.pending.appendleft(taken)
+            if taken not in self.pending:
+                self.pending.appendleft(taken)
             self._settle()  # one before it may have been answered, and waited for this one's end
         self._pass_on()
         self.cond.notify_all()
