@@ -9,13 +9,12 @@ from reef.engine import Context
 from reef.engine._flush import FlushPlan, _write_window, plan_flush
 from reef.engine._open import _load_dedup, _replay
 from reef.errors import NotFoundError, UnavailableError
-from reef.format import Manifest, SegmentOrigin, SegmentRef
+from reef.format import Manifest
 from reef.gc import collect
 from reef.log import LogEntry
 from reef.manifest import Head, StalePlanError, end_intent, fold, register_intent
-from reef.segment import write_segment
 from reef.types import new_ulid
-from tests.compactor import Compactor
+from tests.compactor import Compactor, fold_rows
 
 GRACE_SECONDS = 0.005
 """So short that everything that may be deleted is, at once."""
@@ -54,7 +53,7 @@ def fold_once(context: Context, namespace: str, floor_lsn: int) -> int:
         planned = _plan_fold(context, chain.head.manifest)  # type: ignore[union-attr]
         if planned is None:
             return 0
-        segments = _write_rows(context, namespace, job, planned)
+        segments = fold_rows(context, namespace, job, planned)
         window = (
             None if planned.window is None else _write_window(context, namespace, planned.window)
         )
@@ -87,24 +86,6 @@ def _plan_fold(context: Context, manifest: Manifest) -> FlushPlan | None:
 
     tail, _ = _replay(context, manifest, decided)
     return plan_flush(manifest, tail, dedup, context.clock.now_us())
-
-
-def _write_rows(
-    context: Context, namespace: str, job: str, planned: FlushPlan
-) -> tuple[SegmentRef, ...]:
-    batches = list(planned.memtable.flush_batches(planned.lsn))
-    if not sum(batch.num_rows for batch in batches):
-        return ()
-    origin = SegmentOrigin(
-        id=f"{new_ulid(context.clock, context.rng)}-{job}",
-        namespace=namespace,
-        level=0,
-        author="test",
-        created_at_us=context.clock.now_us(),
-        replaced_slots=(planned.slot_first, planned.slot_last),
-    )
-    schema = batches[0].schema
-    return (write_segment(context.store, namespace, schema, origin, None, batches),)
 
 
 JOBS: dict[str, Job] = {"collect": collect_once, "compact": compact_once, "fold": fold_once}

@@ -10,7 +10,7 @@ verify, repair                        what is damaged, and mending it
 inspect_*, storage_stats              single objects and figures, for people
 """
 
-from reef.engine._candidates import are_newest, candidates, matching, may_be_hidden
+from reef.engine._candidates import are_newest, candidates, matching
 from reef.engine._conditions import (
     Condition,
     CreateOnly,
@@ -36,7 +36,6 @@ from reef.engine._namespace import (
     Held,
     Namespace,
     check_idempotency_key,
-    check_number,
     check_stream,
 )
 from reef.engine._open import FACE, Face, open_for_reading, open_for_writing
@@ -91,7 +90,6 @@ __all__ = [
     "are_newest",
     "candidates",
     "check_idempotency_key",
-    "check_number",
     "check_stream",
     "encode_condition",
     "inspect_block",
@@ -100,7 +98,6 @@ __all__ = [
     "inspect_namespace",
     "inspect_segment",
     "matching",
-    "may_be_hidden",
     "namespace_stats",
     "open_for_reading",
     "open_for_writing",

@@ -6,6 +6,7 @@ version are then there, whatever a flush or a refresh swaps meanwhile.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from reef.manifest import Head, ManifestChain
 from reef.segment import Found, RowSource, SegmentReader, lookup
 
 
-class Handle:
+class Handle(ABC):
     """An open namespace. `Writer` and `Reader` differ in how the log grows under it."""
 
     def __init__(
@@ -160,13 +161,13 @@ class Handle:
                 f"{self.lsn}): wait and retry"
             )
 
+    @abstractmethod
     def reload(self) -> None:
         """Look for a newer manifest and stand on it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def adopt(self, head: Head) -> None:
         """Stand on `head`, unless it is older than what is stood on."""
-        raise NotImplementedError
 
     def check_open(self) -> None:
         """Raise ClosedError if the handle was closed."""
