@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -180,6 +181,35 @@ def test_a_multi_get_equals_as_many_gets(case: Case, others: list[bytes], lsn: i
             if one is not None:
                 assert one.batch[KEY][one.row].as_py() == key
                 assert one.batch["value"][one.row].as_py() == case.history[key][one.lsn]
+
+
+@given(cases(), st.lists(KEYS, max_size=20), st.integers(0, 13), st.integers(0, 13), st.booleans())
+@settings(max_examples=150)
+def test_a_join_equals_as_many_gets(
+    case: Case, others: list[bytes], lsn: int, known: int, wide: bool
+) -> None:
+    keys = sorted({*case.history, *others})
+    source = case.open()
+    for _ in range(2):
+        newest = np.full(len(keys), known, np.int64)
+        asked = pa.array(keys, pa.binary())
+        joined = source._reader.join([source], asked, newest, lsn, wide=wide)
+        expected = [found if (found := case.get(key, lsn)) else (0, None) for key in keys]
+        assert newest.tolist() == [max(known, version) for version, _ in expected]
+        rows = {
+            at: row
+            for part in joined
+            for row, at in zip(part.rows.to_pylist(), part.at.tolist(), strict=True)
+        }
+        assert {at: row["value"] for at, row in rows.items()} == {
+            at: value
+            for at, (version, value) in enumerate(expected)
+            if value is not None and version > known
+        }
+        if case.has_vectors and wide:
+            assert all(row["vector"][1] == len(row["value"]) for row in rows.values())
+        else:
+            assert all("vector" not in row for row in rows.values())
 
 
 @given(

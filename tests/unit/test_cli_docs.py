@@ -93,14 +93,16 @@ def test_json_lines_come_back_as_they_went_in(run: Run) -> None:
     assert said.startswith("3 upserted; LSN ")
     assert parsed(fine(run("query", NS, "--format", "jsonl"))) == DOCUMENTS
     assert parsed(fine(run("get", NS, "c", "a"))) == [DOCUMENTS[2], DOCUMENTS[0]]
-    fine(run("query", NS, "--format", "jsonl", "--output", "out.jsonl"))
+    fine(run("query", NS, "--output", "out.jsonl"))
     fine(run("put", "copy", "out.jsonl"))
     assert parsed(fine(run("query", "copy", "--format", "jsonl"))) == DOCUMENTS
 
 
 def test_csv_comes_back_but_for_empty_text(run: Run) -> None:
     fine(run("put", NS, write_lines(DOCUMENTS)))
-    fine(run("query", NS, "--format", "csv", "-o", "out.csv"))
+    fine(run("query", NS, "-o", "out.csv"))
+    fine(run("query", NS, "--format", "csv", "-o", "out.jsonl"))
+    assert Path("out.csv").read_bytes() == Path("out.jsonl").read_bytes()
     with Path("out.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["title"] for row in rows] == ["apple", "", 'a, "quoted"\nline']

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reef.documents import _order, _query, _stored_rows, _view, _wide
+from reef.documents import _order, _query, _stored_rows
 from reef.documents._filter import Incoming
 from reef.documents._input import documents_of
 from reef.documents._page import AFTER
-from reef.documents._view import DocumentView, after_lsn
+from reef.documents._view import SEARCH_LIMIT_DEFAULT, DocumentView, after_lsn
+from reef.engine import _view
 from reef.errors import InvalidInputError
 from tests.stored_documents import Document, Namespace, busy_namespace, comparable, schema_of
 
@@ -40,10 +41,10 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr(_stored_rows, "MATCHES_MAX", -1)
     if request.param == "in small pieces":
         monkeypatch.setattr(_stored_rows, "_PIECE_BYTES", 640)
-        monkeypatch.setattr(_wide, "POINTS_MAX", 0)
+        monkeypatch.setattr(_view, "POINTS_MAX", 0)
         monkeypatch.setattr(_order, "_WAITING_ROWS", 3)
     if request.param == "by points":
-        monkeypatch.setattr(_wide, "POINTS_MAX", 10**6)
+        monkeypatch.setattr(_view, "POINTS_MAX", 10**6)
         monkeypatch.setattr(_stored_rows, "_DOUBTFUL_MAX", 10**6)
         monkeypatch.setattr(_query, "_MATCHES_MIN", 1)
     return request.param
@@ -278,7 +279,7 @@ def test_a_search_gives_the_nearest_with_what_is_asked_for(
             assert row == comparable(known[row["id"]][1])
             assert distance == pytest.approx(known[row["id"]][0], rel=1e-5, abs=1e-6)
     assert view.query(**asked, columns=["label"]).schema.names == ["id", "label", "_distance"]
-    assert view.query(**asked).num_rows == _view.SEARCH_LIMIT_DEFAULT
+    assert view.query(**asked).num_rows == SEARCH_LIMIT_DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -440,7 +441,7 @@ def test_many_matches_are_left_to_a_scan(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("points_max", [0, 10**6])
 def test_vectors_belong_to_their_rows(monkeypatch: pytest.MonkeyPatch, points_max: int) -> None:
-    monkeypatch.setattr(_wide, "POINTS_MAX", points_max)
+    monkeypatch.setattr(_view, "POINTS_MAX", points_max)
     namespace = numbered(500)
     namespace.write({"id": f"{i:06}", "n": i, "vector": [-i, 2]} for i in range(0, 500, 7))
     namespace.flush()

@@ -26,7 +26,8 @@ LAYERS = (
     ("engine",),
     ("documents", "pages", "kv", "tiered"),
     ("database",),
-    ("pipeline", "spark"),
+    ("pipeline",),
+    ("spark",),
     ("cli", "server"),
     ("__main__",),
 )

@@ -16,7 +16,10 @@ Columns: TypeAlias = Annotated[
     typer.Option("--columns", metavar="A,B", help="Only these attributes; id is always there."),
 ]
 Format: TypeAlias = Annotated[
-    str, typer.Option("--format", metavar="FORMAT", help="table, json, jsonl or csv.")
+    str | None,
+    typer.Option(
+        "--format", metavar="FORMAT", help="table, json, jsonl or csv; else by the name of FILE."
+    ),
 ]
 Output: TypeAlias = Annotated[
     str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")

@@ -21,6 +21,7 @@ TABLE_ROWS = 50
 TABLE_ROWS_MAX = 1000
 
 _CELL_WIDTH = 60
+_SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 Rows = Iterable[Sequence[Any]]
 
@@ -115,14 +116,24 @@ def open_output(path: str) -> Iterator[Callable[[bytes], object]]:
         raise
 
 
-def check_format(format: str, limit: int | None) -> None:
-    """Raise InvalidInputError for a format that is none, or a table that nobody would read."""
+def chosen_format(
+    format: str | None, *, as_json: bool, output: str, otherwise: str, limit: int | None = None
+) -> str:
+    """Return the format that was asked for, by name or by that of the output file.
+
+    Raises InvalidInputError for a format that is none, or a table that nobody would read.
+    """
+    if as_json:
+        format = "json"
+    if format is None:
+        format = _SUFFIXES.get(Path(output).suffix.lower(), otherwise)
     if format not in FORMATS:
         raise InvalidInputError.of("--format", format, f"one of {', '.join(FORMATS)}")
     if format == "table" and (limit or 0) > TABLE_ROWS_MAX:
         raise InvalidInputError.of(
             "--limit", limit, f"at most {TABLE_ROWS_MAX} in a table: --format jsonl or csv has all"
         )
+    return format
 
 
 def _guarded(stream: io.BufferedWriter, path: str) -> Callable[[bytes], object]:

@@ -24,7 +24,7 @@ from reef.cli._docs_options import (
     numbers_of,
     order_of,
 )
-from reef.cli._docs_output import STDOUT, TABLE_ROWS, Printer, check_format, open_output
+from reef.cli._docs_output import STDOUT, TABLE_ROWS, Printer, chosen_format, open_output
 from reef.cli._output import print_json
 from reef.errors import InvalidInputError
 
@@ -44,15 +44,14 @@ def get(
     lsn: Lsn = None,
     snapshot: AtSnapshot = None,
     generation: Generation = None,
-    format: Format = "jsonl",
+    format: Format = None,
     as_json: JsonFormat = False,
     output: Output = STDOUT,
 ) -> None:
     """Print documents by their ids. Exit code 2, and a line on stderr for each that is not there."""
     from reef.cli._docs_cells import row_of
 
-    format = "json" if as_json else format
-    check_format(format, None)
+    format = chosen_format(format, as_json=as_json, output=output, otherwise="jsonl")
     with connect(url) as db, db.namespace(namespace, mode="r") as ns:
         view = _view(ns, lsn, snapshot, generation)
         types = view.schema.as_dict()
@@ -100,7 +99,7 @@ def query(
     lsn: Lsn = None,
     snapshot: AtSnapshot = None,
     generation: Generation = None,
-    format: Format = "table",
+    format: Format = None,
     as_json: JsonFormat = False,
     output: Output = STDOUT,
 ) -> None:
@@ -111,8 +110,7 @@ def query(
     """
     from reef.cli._docs_cells import rows_of
 
-    format = "json" if as_json else format
-    check_format(format, limit)
+    format = chosen_format(format, as_json=as_json, output=output, otherwise="table", limit=limit)
     asked: dict[str, Any] = {"where": where, "order_by": order_of(order_by)}
     if vector is not None:
         asked |= {"vector": numbers_of(vector), "metric": metric, "vector_column": vector_column}
@@ -170,15 +168,14 @@ def sql(
     lsn: Lsn = None,
     snapshot: AtSnapshot = None,
     generation: Generation = None,
-    format: Format = "table",
+    format: Format = None,
     as_json: JsonFormat = False,
     output: Output = STDOUT,
 ) -> None:
     """Print what a SELECT over the table `docs` gives. A table shows the first 50 rows."""
     from reef.cli._docs_cells import rows_of
 
-    format = "json" if as_json else format
-    check_format(format, None)
+    format = chosen_format(format, as_json=as_json, output=output, otherwise="table")
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
     with connect(url) as db, db.namespace(namespace, mode="r") as ns:

@@ -7,6 +7,7 @@ and under it, where nothing can come in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from reef.documents._matching import found_by
 from reef.engine import DELETED, WRITTEN, ReadState, Resolved
 from reef.errors import InvalidInputError
 from reef.format import log_schema
-from reef.segment import Found, align
+from reef.segment import align, union
 
 Bulk = Callable[[ReadState, int], Resolved]
 """Returns the rows to log for what is visible at a version."""
@@ -42,8 +43,8 @@ def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
         found = _bounded(filter, found_by(filter, state, lsn, None), bytes_max)
-        one_each = [Found(lsn, False, rows, 0) for rows in found]
-        fields = columns_of(change.schema, one_each, change.batch)
+        there: list[pa.Field] = reduce(union, (rows.schema for rows in found), [])
+        fields = columns_of(change.schema, there, change.batch)
         schema = log_schema(fields)
         parts = [align(_as_logged(rows), schema) for rows in found]
         rows = pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)

@@ -23,6 +23,7 @@ from reef.engine import (
     EXISTS,
     MISSING,
     CreateOnly,
+    Latest,
     MustExist,
     ReadState,
     Resolved,
@@ -30,10 +31,11 @@ from reef.engine import (
     refuse,
 )
 from reef.format import KEY, LSN, TOMBSTONE, field_id, log_schema
-from reef.segment import Found, align, union
+from reef.segment import align, union
 from reef.types import LSN_MAX
 
 _SYSTEM = (KEY, LSN, TOMBSTONE)
+_KEY_FIELD = pa.field(KEY, pa.binary())
 
 DocumentCondition = CreateOnly | MustExist | Filter
 
@@ -63,21 +65,20 @@ class Change:
 
     def prepare(self, view: View) -> None:
         """Bring what `resolve` will read into memory."""
-        keys = self._keys_to_read()
-        view.read(lambda state: state.get_many(keys, view.lsn, wide=self._needs_wide))
+        view.latest(self._keys_to_read(), wide=self._needs_wide)
 
     def resolve(self, state: ReadState) -> Resolved:
         """Return the rows to log, by what there is. Raises ConditionFailedError."""
-        found = state.get_many(self._keys_to_read(), LSN_MAX, wide=self._needs_wide)
+        found = state.latest(self._keys_to_read(), LSN_MAX, wide=self._needs_wide)
         refusals = np.zeros(self.batch.num_rows, np.uint8)
+        first = 0
         if self.condition is not None:
-            refusals = self._refusals(found)
-            found = found[self.upserts : self.upserts + self.patches]
+            refusals, first = self._refusals(found), self.upserts
         batch = self.batch
         if self.patches:
             mine = refusals[self.upserts : self.upserts + self.patches]
-            mine[(mine == 0) & ~_exist(found)] = MISSING
-            batch = self._patched(found)
+            mine[(mine == 0) & ~found.exists[first : first + self.patches]] = MISSING
+            batch = self._patched(found, first)
         why = str(self.condition or "MustExist(): a patch needs its document")
         return refuse(batch, refusals, atomic=self.atomic, why=why)
 
@@ -86,17 +87,14 @@ class Change:
         asked = self.condition.columns if isinstance(self.condition, Filter) else ()
         return bool(self.patches) or not {*wide_of(self.schema.attributes)}.isdisjoint(asked)
 
-    def _keys_to_read(self) -> list[bytes]:
+    def _keys_to_read(self) -> pa.BinaryArray:
         keys = self.batch.column(0)
-        if self.condition is None:
-            keys = keys.slice(self.upserts, self.patches)
-        found: list[bytes] = keys.to_pylist()
-        return found
+        return keys if self.condition is not None else keys.slice(self.upserts, self.patches)
 
-    def _refusals(self, found: Sequence[Found | None]) -> npt.NDArray[np.uint8]:
+    def _refusals(self, found: Latest) -> npt.NDArray[np.uint8]:
         """Return for each row 0, or the code of why the condition does not hold."""
-        exist = _exist(found)
-        refusals = np.zeros(len(found), np.uint8)
+        exist = found.exists
+        refusals = np.zeros(len(exist), np.uint8)
         if isinstance(self.condition, CreateOnly):
             refusals[exist] = EXISTS
         elif isinstance(self.condition, MustExist):
@@ -105,16 +103,19 @@ class Change:
             # A document that is not there is one without attributes: so "absent or older than
             # this" can be said, and whatever compares with what is not there does not hold.
             columns = [f for f in self.schema.to_arrow() if f.name in self.condition.columns]
-            there = gathered(found, pa.schema(columns))
+            there = found.rows(pa.schema([_KEY_FIELD, *columns]))
             holds = self.condition.mask(there, self.batch).to_numpy(zero_copy_only=False)
             refusals[~holds] = np.where(exist[~holds], DIFFERS, MISSING)
         return refusals
 
-    def _patched(self, found: Sequence[Found | None]) -> pa.RecordBatch:
-        """Return all rows, those of patches with what they leave as it is."""
+    def _patched(self, found: Latest, first_found: int) -> pa.RecordBatch:
+        """Return all rows, those of patches with what they leave as it is.
+
+        What was found of the first patch is that of key `first_found`.
+        """
         first, stop = self.upserts, self.upserts + self.patches
-        fields = columns_of(self.schema, found, self.batch)
-        there = gathered(found, pa.schema(fields))
+        fields = columns_of(self.schema, found.fields, self.batch)
+        there = found.rows(pa.schema(fields), first_found, self.patches)
         given = align(self.batch, log_schema(fields))
         columns = []
         for field in fields:
@@ -170,47 +171,14 @@ def change_of(
     )
 
 
-def columns_of(
-    schema: Schema, found: Sequence[Found | None], batch: pa.RecordBatch
-) -> list[pa.Field]:
+def columns_of(schema: Schema, found: Sequence[pa.Field], batch: pa.RecordBatch) -> list[pa.Field]:
     """Return the columns of rows that were found and of `batch`, but for attributes since dropped.
 
     Not those of `schema`: a row may have an attribute that was added after the request came in.
     """
-    batches = {id(one.batch): one.batch for one in found if one is not None and not one.tombstone}
-    fields = [f for f in batch.schema if f.name not in _SYSTEM]
-    for other in batches.values():
-        fields = union(fields, [f for f in other.schema if f.name not in _SYSTEM])
+    fields = union([f for f in batch.schema if f.name not in _SYSTEM], found)
     known = {attribute.column for attribute in schema.attributes}
     return [f for f in fields if f.name in known or (field_id(f) or 0) >= schema.next_id]
-
-
-def gathered(found: Sequence[Found | None], schema: pa.Schema) -> pa.RecordBatch:
-    """Return `_key` and the columns of `schema` of what was found; rows of nulls for what was not."""
-    batches: dict[int, pa.RecordBatch] = {}
-    places: dict[int, tuple[list[int], list[int]]] = {}
-    for i, one in enumerate(found):
-        if one is not None and not one.tombstone:
-            batches[id(one.batch)] = one.batch
-            into, rows = places.setdefault(id(one.batch), ([], []))
-            into.append(i)
-            rows.append(one.row)
-    shown = pa.schema([pa.field(KEY, pa.binary()), *schema])
-    index = np.full(len(found), -1, np.int64)
-    parts, count = [], 0
-    for number, batch in batches.items():
-        into, rows = places[number]
-        index[into] = np.arange(count, count + len(rows))
-        count += len(rows)
-        parts.append(align(batch, shown).take(pa.array(rows, pa.int64())))
-    if not parts:
-        arrays = [pa.nulls(len(found), field.type) for field in shown]
-        return pa.RecordBatch.from_arrays(arrays, schema=shown)
-    return pa.concat_batches(parts).take(pa.array(index, mask=index < 0))
-
-
-def _exist(found: Sequence[Found | None]) -> npt.NDArray[np.bool_]:
-    return np.array([one is not None and not one.tombstone for one in found], np.bool_)
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:

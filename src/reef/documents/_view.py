@@ -11,6 +11,7 @@ from reef.documents._aggregate import Aggregates, Aggregation
 from reef.documents._filter import Filter, Where, parse_filter
 from reef.documents._frames import frame_of_pandas, frame_of_polars
 from reef.documents._order import Order, OrderBy
+from reef.documents._output import documents_of
 from reef.documents._page import after_lsn, read_page
 from reef.documents._query import Query, run_query, run_search
 from reef.documents._schema import Attribute, Schema
@@ -23,6 +24,7 @@ from reef.segment import Found, align
 __all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView", "after_lsn"]
 
 SEARCH_LIMIT_DEFAULT = 10
+_FEW = 64  # columns of fewer documents take longer to make than the documents
 
 
 class DocumentView:
@@ -54,10 +56,18 @@ class DocumentView:
             raise InvalidInputError.of("ids", ids, "a list of ids")
         listed = list(ids)
         keys = [_key("id", id) for id in listed]
-        found = self._view.get_many(keys) if selection.wide else self._narrow(keys)
+        if len(keys) <= _FEW:
+            few = self._view.get_many(keys) if selection.wide else self._narrow(keys)
+            return [
+                None if one is None else selection.document(id, one)
+                for id, one in zip(listed, few, strict=True)
+            ]
+        found = self._view.latest(pa.array(keys, pa.binary()), wide=bool(selection.wide))
+        rows = found.rows(self._rows(None).layout(selection.columns))
+        documents = documents_of(selection.shown(rows), self.schema)
         return [
-            None if one is None else selection.document(id, one)
-            for id, one in zip(listed, found, strict=True)
+            document if exists else None
+            for document, exists in zip(documents, found.exists.tolist(), strict=True)
         ]
 
     def count(self, where: Where | None = None) -> int:

@@ -31,6 +31,7 @@ from reef.engine._inspect import (
     inspect_namespace,
     inspect_segment,
 )
+from reef.engine._latest import Latest
 from reef.engine._namespace import (
     DEFAULT_TTL,
     Held,
@@ -74,6 +75,7 @@ __all__ = [
     "Face",
     "Finding",
     "Held",
+    "Latest",
     "MustExist",
     "Namespace",
     "ReadState",

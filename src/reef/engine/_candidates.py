@@ -89,7 +89,6 @@ def may_be_hidden(
 
 def are_newest(state: ReadState, lsn: int, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return for each of some rows whether it is the newest of its key at or below `lsn`."""
-    found = state.get_many(rows.column(0).to_pylist(), lsn, wide=False)
-    newest = np.fromiter((0 if one is None else one.lsn for one in found), np.int64, len(found))
+    newest = state.latest(rows.column(0), lsn, wide=False).lsns
     is_newest: npt.NDArray[np.bool_] = newest == rows.column(1).to_numpy()
     return is_newest

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import NamedTuple
 
 import msgspec
@@ -17,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from reef.engine._latest import Latest
 from reef.engine._receipt import DELETED, DIFFERS, EXISTS, MISSING, NOT_APPLIED, OUTCOMES, WRITTEN
 from reef.engine._view import ReadState
 from reef.errors import ConditionFailedError, InvalidInputError
 from reef.format import KEY
-from reef.segment import Found
 from reef.types import LSN_MAX
 
 _RECORD_BYTES_MAX = 64 << 10  # a value for each row of a large batch is told by its digest
@@ -106,8 +107,8 @@ def resolve(
 
     Raises ConditionFailedError if `atomic` and it refuses any.
     """
-    found = state.get_many(batch.column(KEY).to_pylist(), LSN_MAX)
-    refusals = np.frombuffer(_refusals(condition, found), np.uint8)
+    found = state.latest(batch.column(KEY), LSN_MAX, wide=isinstance(condition, Equals))
+    refusals = _refusals(condition, found)
     return refuse(batch, refusals, atomic=atomic, why=str(condition))
 
 
@@ -133,23 +134,23 @@ def refuse(
     return Resolved(batch.filter(pa.array(~refused)), mixed.astype(np.uint8).tobytes())
 
 
-def _refusals(condition: Condition, found: Sequence[Found | None]) -> bytes:
+def _refusals(condition: Condition, found: Latest) -> npt.NDArray[np.uint8]:
     """Return for each row WRITTEN, or the code that says why not."""
-    exists = [row is not None and not row.tombstone for row in found]
+    exists = found.exists
     if isinstance(condition, CreateOnly):
-        return bytes(EXISTS if there else WRITTEN for there in exists)
-    if isinstance(condition, MustExist):
-        return bytes(WRITTEN if there else MISSING for there in exists)
-    wanted = [_spread(name, value, len(found)) for name, value in condition.expected.items()]
-    names = list(condition.expected)
-    return bytes(
-        MISSING
-        if row is None or not there
-        else WRITTEN
-        if all(_value(row, name) == want[i] for name, want in zip(names, wanted, strict=True))
-        else DIFFERS
-        for i, (row, there) in enumerate(zip(found, exists, strict=True))
-    )
+        return np.where(exists, EXISTS, WRITTEN).astype(np.uint8)
+    is_met = exists.copy()
+    if isinstance(condition, Equals):
+        known = {field.name: field for field in found.fields}
+        for name, value in condition.expected.items():
+            wanted = _spread(name, value, len(exists))
+            if not exists.any():
+                continue
+            if name not in known:
+                raise InvalidInputError.of("condition", name, f"one of {', '.join(known)}")
+            there = found.rows(pa.schema([known[name]])).column(0).to_pylist()
+            is_met &= np.fromiter(map(eq, there, wanted), np.bool_, len(there))
+    return np.where(is_met, WRITTEN, np.where(exists, DIFFERS, MISSING)).astype(np.uint8)
 
 
 def _spread(name: str, value: object, rows: int) -> Sequence[object]:
@@ -161,10 +162,3 @@ def _spread(name: str, value: object, rows: int) -> Sequence[object]:
             f"condition {name}", f"{len(value)} values", f"one for each of the {rows} rows"
         )
     return value
-
-
-def _value(row: Found, name: str) -> object:
-    index = row.batch.schema.get_field_index(name)
-    if index < 0:
-        raise InvalidInputError.of("condition", name, f"one of {', '.join(row.batch.schema.names)}")
-    return row.batch.column(index)[row.row].as_py()

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
+from reef.engine._latest import Asked, Latest, Part, parts_of, versions_of
 from reef.errors import InvalidInputError, NotFoundError, RetentionError, SnapshotExpiredError
 from reef.format import Manifest
 from reef.segment import (
@@ -30,6 +32,8 @@ from reef.types import KEY_BYTES_MAX
 _T = TypeVar("_T")
 _RELOADS_MAX = 3
 _WARM_SEGMENTS_MAX = 64
+POINTS_MAX = 256
+"""So many keys are read one by one; more are joined with the blocks that may hold them."""
 
 
 class ReadState:
@@ -91,6 +95,23 @@ class ReadState:
                     best[i] = version
         return best
 
+    def latest(self, keys: pa.BinaryArray, lsn: int, *, wide: bool = True) -> Latest:
+        """Return what `get_many` would, as columns: for many keys, with no step for each of them."""
+        if len(keys) <= POINTS_MAX:
+            found = self.get_many(keys.to_pylist(), lsn, wide=wide)
+            asked = Asked(keys, np.arange(len(keys)))
+            return Latest(asked, versions_of(found), parts_of(found))
+        asked = Asked.of(keys)
+        segments = [source for source in self.sources if isinstance(source, SegmentSource)]
+        memory = [source for source in self.sources if not isinstance(source, SegmentSource)]
+        held = lookup_many(memory, asked.keys.to_pylist(), lsn)
+        known = versions_of(held)
+        newest = known.copy()
+        joined = self._segments.join(segments, asked.keys, newest, lsn, wide=wide)
+        is_newest = (newest == known).tolist()
+        parts = parts_of([one if ok else None for one, ok in zip(held, is_newest, strict=True)])
+        return Latest(asked, newest, parts + [Part(rows, None, at) for rows, at in joined])
+
 
 class View:
     """The rows of a namespace at one LSN."""
@@ -123,6 +144,10 @@ class View:
         """Return the row of each key, or None."""
         found = self.read(lambda state: state.get_many(keys, self.lsn))
         return [None if row is None or row.tombstone else row for row in found]
+
+    def latest(self, keys: pa.BinaryArray, *, wide: bool = True) -> Latest:
+        """Return the newest version of each key; without `wide`, rows lack wide columns."""
+        return self.read(lambda state: state.latest(keys, self.lsn, wide=wide))
 
     def scan(
         self,

@@ -193,7 +193,7 @@ class KeyValue(Namespace):
                 else lambda state: resolve(batch, condition, atomic=atomic, state=state),
                 prepare=None
                 if condition is None
-                else lambda view: view.get_many(batch.column(KEY).to_pylist()),
+                else lambda view: view.latest(batch.column(KEY)),
                 condition=said,
                 idempotency_key=key,
                 digest=digest,

@@ -10,6 +10,9 @@ from reef.engine import Held, SnapshotView, View
 from reef.kv._rows import VALUE, check_key, pairs, scanned
 from reef.segment import Found
 
+_FEW = 64  # columns of fewer values take longer to make than the values
+_VALUES = pa.schema([pa.field(VALUE, pa.binary())])
+
 
 def value_of(found: Found) -> bytes:
     """Return the value of a row."""
@@ -35,8 +38,13 @@ class KeyValueView:
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None; the blocks that are needed are fetched at once."""
-        found = self._view.get_many([check_key(key) for key in keys])
-        return [None if row is None else value_of(row) for row in found]
+        listed = [check_key(key) for key in keys]
+        if len(listed) <= _FEW:
+            found = self._view.get_many(listed)
+            return [None if row is None else value_of(row) for row in found]
+        asked = pa.array(listed, pa.binary())
+        values: list[bytes | None] = self._view.latest(asked).rows(_VALUES).column(0).to_pylist()
+        return values
 
     def scan(
         self,

@@ -16,6 +16,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from reef.format import SegmentRef, segment_key
@@ -23,6 +25,7 @@ from reef.metrics import Metrics
 from reef.segment._cache import BlockCache
 from reef.segment._clip import Clipped
 from reef.segment._disk_cache import DiskCache
+from reef.segment._join import Joined, join
 from reef.segment._load import Loader, Wanted
 from reef.segment._model import Found, Prune
 from reef.segment._point import cached_row, get_many, get_one
@@ -89,6 +92,18 @@ class SegmentReader:
                 for i, one in zip(some, found, strict=True):
                     into[i] = one
         return answers
+
+    def join(
+        self,
+        sources: Sequence[SegmentSource],
+        keys: pa.BinaryArray,
+        newest: npt.NDArray[np.int64],
+        lsn: int,
+        *,
+        wide: bool,
+    ) -> list[Joined]:
+        """Return the rows of sorted keys, each once, that sources have newer versions of than known."""
+        return join(self._loader, sources, keys, newest, lsn, wide=wide)
 
     def _object_key(self, ref: SegmentRef) -> str:
         return segment_key(ref.namespace or self.namespace, ref.id)
