@@ -17,6 +17,7 @@ from bench._measure import Count, Ratio, Result, Share
 from bench.documents import bench_documents
 from bench.formats import bench_log, bench_manifest, bench_segment
 from bench.kernel import bench_file, bench_seaweedfs
+from bench.pipeline import bench_pipeline
 from bench.put import bench_put
 from bench.requests import bench_requests
 
@@ -29,6 +30,7 @@ BENCHES: dict[str, Callable[[], Iterator[Result]]] = {
     "seaweedfs": bench_seaweedfs,
     "put": bench_put,
     "documents": bench_documents,
+    "pipeline": bench_pipeline,
 }
 
 

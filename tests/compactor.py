@@ -219,7 +219,7 @@ def fold_log(context: Context, namespace: str) -> Manifest:
     plan = plan_flush(m, tail, dedup, context.clock.now_us())
     if plan is None:
         return publish(lambda m: end_intent(m, job)).manifest
-    segments = fold_rows(context, namespace, job, plan)
+    segments = (*plan.attached, *fold_rows(context, namespace, job, plan))
     window = None if plan.window is None else _write_window(context, namespace, plan.window)
 
     def folded(m: Manifest) -> Manifest:

@@ -32,7 +32,10 @@ from reef.errors import (
 )
 from reef.kv import KeyValue
 from reef.kv._views import KeyValueSnapshot, KeyValueView
+from reef.pipeline import InProcess
+from reef.pipeline._index import index
 from reef.types import LSN_MAX
+from tests.attaching import begin_load, upload
 from tests.collecting import NAMESPACE, World
 from tests.compactor import Compactor, Run, fold_log
 
@@ -368,6 +371,7 @@ DAY_US = 86_400_000_000
 
 Rows = dict[bytes, bytes]
 Request = tuple[object, ...]
+ATTACHED: Request = ("attached",)
 
 some_keys = st.lists(st.sampled_from(FEW), unique=True, min_size=1, max_size=5)
 places = st.floats(0, 1, exclude_max=True)
@@ -516,6 +520,49 @@ class Kernel(RuleBasedStateMachine):
         self.streams[source] = sequence, receipt.lsn
         self.commit(receipt, {key: value})
 
+    @rule(
+        keys=some_keys,
+        deletes=st.integers(0, 2),
+        value=st.sampled_from(VALUES),
+        cuts=st.integers(1, 3),
+        key=st.sampled_from([None, None, b"k1", b"load"]),
+        is_ended=st.booleans(),
+    )
+    def attach(
+        self,
+        keys: list[bytes],
+        deletes: int,
+        value: bytes,
+        cuts: int,
+        key: bytes | None,
+        is_ended: bool,
+    ) -> None:
+        rows: dict[bytes, bytes | None] = {
+            k: None if i < deletes else value for i, k in enumerate(sorted(keys))
+        }
+        context, writer = self.world.database().context(), self.kv._writer
+        assert writer is not None
+        job = begin_load(context, NAMESPACE)
+        step = -(-len(rows) // cuts)
+        ordered = sorted(rows)
+        parts = [ordered[i : i + step] for i in range(0, len(ordered), step)]
+        refs = [upload(context, job, {k: rows[k] for k in part}) for part in parts]
+        earlier = self.answered.get(key or b"")
+        if earlier is not None and self.now_us - earlier.at_us <= DAY_US:
+            if earlier.request != ATTACHED:
+                with pytest.raises(IdempotencyError):
+                    writer.attach(refs, idempotency_key=key)
+                return
+            assert writer.attach(refs, idempotency_key=key) == earlier.receipt
+            return
+        receipt = writer.attach(refs, idempotency_key=key)
+        assert not receipt.replayed
+        if key is not None:
+            self.answered[key] = Answered(ATTACHED, receipt, self.now_us)
+        self.commit(receipt, rows)
+        if is_ended:
+            job.end()
+
     @precondition(lambda self: self.fenced)
     @rule(which=places, key=st.sampled_from(FEW))
     def write_of_the_fenced(self, which: float, key: bytes) -> None:
@@ -533,7 +580,8 @@ class Kernel(RuleBasedStateMachine):
 
     @rule()
     def fold(self) -> None:
-        fold_log(self.world.database().context(), NAMESPACE)
+        context = self.world.database().context()
+        index(context, NAMESPACE, InProcess(context))
 
     @rule(parallel=st.sampled_from(PARALLEL), closes=st.booleans())
     def reopen(self, parallel: int, closes: bool) -> None:

@@ -3,7 +3,7 @@
 Writers take over from one another, each with several clients and up to eight writes in flight.
 Readers follow, keep snapshots and look back. A compactor merges, a job folds the log, a collector
 deletes with a short grace period. Requests are lost, come late, come twice; processes are killed, or
-sleep for a long time and wake. What came of it must be a history that can be: see `tests/sim/kernel.py`.
+sleep for a long time and wake. Some writes are loads: segments, attached by a record. What came of it must be a history that can be: see `tests/sim/kernel.py`.
 
 A run that fails is repeated by its seed, which is the test's parameter and in the report.
 """
@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 import pytest
 
 from reef.database import Database
-from reef.engine import CreateOnly, verify
+from reef.engine import CreateOnly, Receipt, verify
 from reef.engine._snapshots import release
 from reef.errors import (
     DamagedError,
     FencedError,
     InvariantError,
     NotFoundError,
+    NotWrittenError,
     ReefError,
     RetentionError,
 )
@@ -33,9 +34,20 @@ from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
 from reef.gc import collect
 from reef.kv import KeyValue
 from reef.kv._views import KeyValueSnapshot, KeyValueView
+from reef.pipeline import InProcess
+from reef.pipeline._index import index
 from reef.testing import Network, Operation, Process, Simulation, WrapperStore
-from tests.compactor import Compactor, Run, fold_log
-from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+from tests.attaching import begin_load, upload
+from tests.compactor import Compactor, Run
+from tests.sim.kernel import (
+    EVERYTHING,
+    FAILED_FOR_CERTAIN,
+    History,
+    Version,
+    Violation,
+    Write,
+    check_replay,
+)
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "200")))
@@ -67,6 +79,7 @@ class Open:
     write: Write
     token: bytes
     is_new: bool
+    is_load: bool
 
 
 @dataclass
@@ -196,14 +209,15 @@ class Client:
         world, history = self.world, self.world.history
         if world.open and self.rng.random() < 0.3:
             again = self.rng.choice(world.open)
-            history.retry(again.write, self.sender(again.token, again.is_new))
+            history.retry(again.write, self.sender(again.token, again.is_new, again.is_load))
             return
         some = self.rng.sample(KEYS, self.rng.randrange(1, 4))
         deletes = some[1:] if self.rng.random() < 0.3 else []
         puts = {key: world.value() for key in some if key not in deletes}
         is_new = not deletes and self.rng.random() < 0.2
+        is_load = not is_new and self.rng.random() < 0.2
         token = b"%032x" % self.rng.getrandbits(128) if self.rng.random() < 0.6 else None
-        send = self.sender(token, is_new)
+        send = self.sender(token, is_new, is_load)
         expects = dict.fromkeys(puts) if is_new else None
         write = history.attempt(self.name, send, puts, deletes, expects=expects)
         while write.fate == "unknown" and token is not None and self.rng.random() < 0.5:
@@ -212,17 +226,20 @@ class Client:
         if write.fate != "unknown" and self.rng.random() < 0.8:
             world.open = [other for other in world.open if other.write is not write]
 
-    def sender(self, token: bytes | None, is_new: bool) -> Callable[[Write], int]:
+    def sender(self, token: bytes | None, is_new: bool, is_load: bool) -> Callable[[Write], int]:
         """Return what sends a write; who comes after may send it again if it has a token."""
 
         def send(write: Write) -> int:
             condition = CreateOnly() if is_new else None
             if token is not None and all(other.write is not write for other in self.world.open):
-                self.world.open.append(Open(write, token, is_new))
+                self.world.open.append(Open(write, token, is_new, is_load))
             try:
-                receipt = self.kv.write(
-                    write.puts, write.deletes, condition=condition, idempotency_key=token
-                )
+                if is_load:
+                    receipt = self.load(write, token)
+                else:
+                    receipt = self.kv.write(
+                        write.puts, write.deletes, condition=condition, idempotency_key=token
+                    )
             except FencedError:
                 self.is_fenced = True
                 raise
@@ -230,6 +247,32 @@ class Client:
             return receipt.lsn
 
         return send
+
+    def load(self, write: Write, token: bytes | None) -> Receipt:
+        """Write by attaching segments: new ones each time, as a load that is tried again does."""
+        context, writer = self.kv._context, self.kv._writer
+        assert writer is not None
+        rows: dict[bytes, bytes | None] = {**write.puts, **dict.fromkeys(write.deletes)}
+        ordered = sorted(rows)
+        cut = self.rng.randrange(len(ordered))
+        try:
+            job = begin_load(context, NAMESPACE)
+            refs = [
+                upload(context, job, {key: rows[key] for key in part})
+                for part in (ordered[:cut], ordered[cut:])
+                if part
+            ]
+        except BUGS:
+            raise
+        except ReefError as error:
+            raise NotWrittenError(f"nothing was attached: {error}") from error
+        try:
+            receipt = writer.attach(refs, idempotency_key=token)
+        except FAILED_FOR_CERTAIN:
+            tolerated(job.end)  # the segments may be collected: nothing will ever name them
+            raise
+        tolerated(job.end)
+        return receipt
 
     def read(self) -> None:
         """Read the newest through the writer: all that this client was told of is there."""
@@ -369,7 +412,7 @@ def live_as_compactor(world: World, process: Process, *, rounds: int) -> None:
         compactor = Compactor(context, NAMESPACE)
         floor = rng.randrange(world.history.acked_lsn() + 1) if rng.random() < 0.3 else None
         if rng.random() < 0.3:
-            tolerated(lambda context=context: fold_log(context, NAMESPACE))  # type: ignore[misc]
+            tolerated(lambda context=context: index(context, NAMESPACE, InProcess(context)))  # type: ignore[misc]
         else:
             tolerated(
                 lambda compactor=compactor, floor=floor: compactor.run(  # type: ignore[misc]
@@ -441,7 +484,7 @@ def check_log(world: World, kv: KeyValue) -> None:
         log = decode_log(data, slot=slot)
         if (log.prev.slot, log.prev.checksum) == point and log.epoch >= epoch:
             point, epoch = (slot, log_checksum(data)), log.epoch
-            if log.kind is LogKind.DATA:
+            if log.kind in (LogKind.DATA, LogKind.ATTACH):
                 lsns.update(record.lsn for record in log.records)
         slot += 1
     committed = {write.lsn for write in world.history.writes if write.lsn is not None}

@@ -137,14 +137,14 @@ def test_damage_is_found_then_mended_then_gone(
     bucket: Bucket, run: Run, run_json: RunJson, damage: str
 ) -> None:
     harm, kind, step, lost = DAMAGE[damage]
-    code, report = run_json("verify", NAMESPACE, "--deep")
+    code, report = run_json("verify", NAMESPACE, "--deep", "--in-process")
     assert (code, report["namespaces"][0]["ok"]) == (0, True)
     harm(bucket)
 
-    code, report = run_json("verify", NAMESPACE, "--deep")
+    code, report = run_json("verify", NAMESPACE, "--deep", "--in-process")
     assert code == 2
     assert {p["kind"] for p in report["namespaces"][0]["problems"]} == {kind}
-    assert run("verify", NAMESPACE, "--deep")[0] == 2
+    assert run("verify", NAMESPACE, "--deep", "--in-process")[0] == 2
 
     before = bucket.everything()
     code, report = run_json("repair", NAMESPACE)
@@ -157,12 +157,12 @@ def test_damage_is_found_then_mended_then_gone(
     assert (code, report["applied"], report["mended"]) == (0, True, True)
     assert {s["state"] for s in report["steps"]} == {"done"}
 
-    code, report = run_json("verify", NAMESPACE, "--deep")
+    code, report = run_json("verify", NAMESPACE, "--deep", "--in-process")
     assert (code, report["namespaces"][0]["problems"]) == (0, [])
     kept = bucket.rows(without=[bucket.commits[number].slot for number in lost])
     assert bucket.read() == kept
     assert bucket.read_as_writer() == kept
-    assert run_json("verify", NAMESPACE, "--deep")[0] == 0
+    assert run_json("verify", NAMESPACE, "--deep", "--in-process")[0] == 0
 
 
 def test_a_loss_must_be_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +177,7 @@ def test_a_loss_must_be_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "wait for --accept-loss" in out
     assert cli.run([*command, "--apply"]) == 2
     assert cli.run([*command, "--apply", "--accept-loss"]) == 0
-    assert cli.run(["verify", bucket.url, NAMESPACE, "--deep"]) == 0
+    assert cli.run(["verify", bucket.url, NAMESPACE, "--deep", "--in-process"]) == 0
     assert cli.run(command) == 0
 
 
@@ -550,7 +550,7 @@ def test_gc_says_and_then_does(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert cli.run([*command, "--apply"]) == 0
     assert len(bucket.files("segments")) == 1
     assert bucket.read() == bucket.rows()
-    assert cli.run(["verify", bucket.url, NAMESPACE, "--deep"]) == 0
+    assert cli.run(["verify", bucket.url, NAMESPACE, "--deep", "--in-process"]) == 0
     assert cli.run(["gc", bucket.url, "--all"]) == 0
     assert "would be deleted" in capsys.readouterr().out
 

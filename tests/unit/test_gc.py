@@ -24,7 +24,6 @@ from reef.format import (
 from reef.gc import Doomed, Reason, collect
 from reef.gc._collect import _Deletion
 from reef.gc._names import epoch_of, owner_of, parse_segment, parse_slot, parse_window
-from reef.gc._side_by_side import for_each
 from reef.manifest import (
     add_snapshot,
     advance_boundary,
@@ -32,6 +31,7 @@ from reef.manifest import (
     release_snapshot,
 )
 from reef.metrics import Metrics
+from reef.side_by_side import for_each
 from reef.store import FileStore, MemoryStore
 from reef.testing import CountingStore, Fault, FaultKind, FaultyStore, ManualClock
 from reef.testing._wrapper import Operation

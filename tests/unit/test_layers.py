@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 # From the ground up. A module imports from lower layers and from its own package only.
 LAYERS = (
     ("errors", "types", "clock", "threads"),
-    ("metrics", "settings"),
+    ("metrics", "settings", "side_by_side"),
     ("store",),
     ("format",),
     ("log", "manifest", "segment"),

@@ -8,13 +8,17 @@ from typing import Annotated
 import typer
 
 import reef
-from reef.cli import _docs, _kv, _snapshot
+from reef.cli import _docs, _jobs, _kv, _snapshot
 from reef.cli._check_store import check_store
+from reef.cli._export import export
 from reef.cli._gc import gc
+from reef.cli._ingest import ingest
 from reef.cli._inspect import inspect
+from reef.cli._pipeline import compact, index, rebuild
 from reef.cli._repair import repair
 from reef.cli._stats import stats
 from reef.cli._verify import verify
+from reef.cli._worker import worker
 from reef.errors import InvalidInputError
 
 # Typer keeps to itself what it raises for a command line that cannot be.
@@ -37,11 +41,18 @@ for _name, _command in (
     ("repair", repair),
     ("gc", gc),
     ("check-store", check_store),
+    ("index", index),
+    ("compact", compact),
+    ("rebuild", rebuild),
+    ("ingest", ingest),
+    ("export", export),
+    ("worker", worker),
 ):
     app.command(_name)(_command)
 app.add_typer(_docs.app)
 app.add_typer(_snapshot.app)
 app.add_typer(_kv.app)
+app.add_typer(_jobs.app)
 
 
 def _print_version(wanted: bool) -> None:

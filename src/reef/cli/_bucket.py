@@ -60,18 +60,29 @@ def for_each(
     its error. Raises InvalidInputError for neither or both of a namespace and --all, and
     BucketNotFoundError for --all of a bucket that is not there.
     """
-    if (namespace is None) != every:
-        given = "both" if every else "neither"
-        raise InvalidInputError.of("NAMESPACE and --all", given, "one of the two")
-    if namespace is not None:
-        yield namespace, do(namespace)
+    if names := names_of(db, namespace, every):
+        yield names[0], do(names[0])
         return
-    _check_there(db.store.url)
     for name in db.namespaces():
         try:
             yield name, do(name)
         except (NotFoundError, UnreadableError) as error:
             yield name, error
+
+
+def names_of(db: Database, namespace: str | None, every: bool) -> list[str] | None:
+    """Return the one namespace that a command is about, or None for all.
+
+    Raises InvalidInputError for neither or both of a namespace and --all, and BucketNotFoundError for
+    --all of a bucket that is not there.
+    """
+    if (namespace is None) != every:
+        given = "both" if every else "neither"
+        raise InvalidInputError.of("NAMESPACE and --all", given, "one of the two")
+    if namespace is not None:
+        return [namespace]
+    _check_there(db.store.url)
+    return None
 
 
 def none_text(url: str) -> str:

@@ -14,16 +14,11 @@ from reef.cli._bucket import (
     NamespaceOrAll,
     Url,
     connect,
-    for_each,
+    names_of,
     none_text,
 )
-from reef.cli._output import (
-    print_json,
-    print_table,
-    progress_bars,
-    size_text,
-    told_by_the_command,
-)
+from reef.cli._output import print_json, print_table, size_text, told_by_the_command
+from reef.cli._pass import Conf, Master, Remote, Where, watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
@@ -35,37 +30,29 @@ def gc(
     namespace: NamespaceOrAll = None,
     every: All = False,
     apply: Apply = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what nothing needs any more; with --apply, delete it.
 
-    Safe beside writers, readers and jobs. Exit code 2: damage holds something back.
+    Safe beside writers, readers and jobs. Runs in this process; on Spark, listing and deleting in
+    parallel, if one of its options is given. Exit code 2: damage holds something back.
     """
-    from reef.gc import collect
+    from reef import pipeline
 
-    is_swept = False
-
-    def run(name: str) -> CollectionReport:
-        nonlocal is_swept
-        with progress_bars() as bars:
-            report = collect(
-                context.chain(name),
-                context.store,
-                settings=context.settings,
-                clock=context.clock,
-                apply=apply,
-                progress=bars,
-                metrics=context.metrics,
-                threads=context.threads,
-                sweep=not is_swept,  # it is of the whole bucket: once is enough
-            )
-        is_swept = is_swept or report.applied
-        return report
-
+    runs = Where.of(master, remote, conf)
+    runs = runs if runs.names_spark else runs._replace(in_process=True)
     with connect(url) as db, told_by_the_command():
-        context = db.context()
-        found = list(for_each(db, namespace, every, run))
+        names = names_of(db, namespace, every)
+        runner = runs.runner(db.context())
+        with watched("gc", db.context().clock) as watch:
+            result = pipeline.collect(db, names, apply=apply, runner=runner, watch=watch)
+        found = [(one.namespace, one.outcome) for one in result.namespaces]
         where = db.store.url
+    if namespace is not None and isinstance(alone := found[0][1], ReefError):
+        raise alone
     if as_json:
         reports = [_as_json(name, report) for name, report in found]
         print_json({"url": where, "applied": apply, "namespaces": reports})
@@ -74,7 +61,7 @@ def gc(
             _print(name, report)
         if not found:
             print(none_text(where))
-    if any(isinstance(report, ReefError) or report.problems for _, report in found):
+    if result.failed:
         raise typer.Exit(PROBLEM)
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from reef.format import Manifest, Snapshot
     from reef.manifest import Head
 
-_FACE = b"reef:face"
 FOR_GOOD = "none"
 
 app = typer.Typer(
@@ -130,17 +129,9 @@ def _head(context: Context, namespace: str) -> Manifest:
 
 def _open(context: Context, namespace: str) -> Reader:
     """Open a namespace for reading, whatever face it was made as."""
-    import pyarrow as pa
+    from reef.engine import face_of, open_for_reading
 
-    from reef.engine import Face, open_for_reading
-    from reef.format import decode_schema
-
-    manifest = _head(context, namespace)
-    schema = pa.schema([])
-    if manifest.schema:
-        schema = decode_schema(pa.py_buffer(manifest.schema), "", 0)
-    name = (schema.metadata or {}).get(_FACE, b"").decode()
-    return open_for_reading(context, namespace, Face(name, schema, manifest.lsn_policy))
+    return open_for_reading(context, namespace, face_of(_head(context, namespace)))
 
 
 def _as_json(snapshot: Snapshot) -> dict[str, object]:

@@ -15,12 +15,15 @@ from reef.cli._bucket import (
     Url,
     connect,
     for_each,
+    names_of,
     none_text,
 )
 from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
-from reef.errors import ReefError
+from reef.cli._pass import Conf, InThisProcess, Master, Remote, Where, watched
+from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
+    from reef.database import Database
     from reef.engine import Finding, VerifyReport
 
 
@@ -29,26 +32,23 @@ def verify(
     namespace: NamespaceOrAll = None,
     every: All = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every block of every segment too.")
+        bool, typer.Option("--deep", help="Read every block of every object, on Spark.")
     ] = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    in_process: InThisProcess = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check manifests, log, segments and dedup windows. Writes nothing.
+    """Check manifests, log, segments and dedup windows. Changes nothing.
 
     Exit code 0: no problem was found; 2: some were. Notes are no problems: unreferenced objects, or
     damage that repair has dealt with.
     """
-    from reef.engine import verify as verify_namespace
-
-    def look(name: str) -> VerifyReport:
-        with progress_bars() as bars:
-            return verify_namespace(db.context(), name, deep=deep, progress=bars)
-
+    runs = Where.of(master, remote, conf, in_process)
     with connect(url) as db, told_by_the_command():
-        reports = [
-            _unreadable(name, deep, found) if isinstance(found, ReefError) else found
-            for name, found in for_each(db, namespace, every, look)
-        ]
+        look = _in_depth if deep else _at_a_glance
+        reports = look(db, namespace, every, runs)
         where = db.store.url
     if as_json:
         print_json({"url": where, "deep": deep, "namespaces": [_as_json(r) for r in reports]})
@@ -59,6 +59,40 @@ def verify(
             print(none_text(where))
     if any(report.problems for report in reports):
         raise typer.Exit(PROBLEM)
+
+
+def _at_a_glance(
+    db: Database, namespace: str | None, every: bool, runs: Where
+) -> list[VerifyReport]:
+    from reef.engine import verify as verify_namespace
+
+    if runs.names_spark:
+        raise InvalidInputError(
+            "Spark's options are for --deep; without it nothing is read in bulk"
+        )
+
+    def look(name: str) -> VerifyReport:
+        with progress_bars() as bars:
+            return verify_namespace(db.context(), name, progress=bars)
+
+    return [
+        _unreadable(name, False, found) if isinstance(found, ReefError) else found
+        for name, found in for_each(db, namespace, every, look)
+    ]
+
+
+def _in_depth(db: Database, namespace: str | None, every: bool, runs: Where) -> list[VerifyReport]:
+    from reef import pipeline
+
+    names = names_of(db, namespace, every)
+    runner = runs.runner(db.context())
+    with watched("verify", db.context().clock) as watch:
+        found = pipeline.verify(db, names, runner=runner, watch=watch).namespaces
+    return [
+        _unreadable(one.namespace, True, report) if isinstance(report, ReefError) else report
+        for one in found
+        for report in (one.outcome,)
+    ]
 
 
 def _unreadable(namespace: str, deep: bool, error: ReefError) -> VerifyReport:

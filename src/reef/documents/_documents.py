@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from reef.documents._bulk import Bulk, delete_matching, patch_matching
 from reef.documents._change import Change, change_of
+from reef.documents._feed import shown_changes, stored_columns
 from reef.documents._filter import Filter, Where, parse_filter
 from reef.documents._given import Asked
 from reef.documents._input import ID, Duplicates
 from reef.documents._order import OrderBy
 from reef.documents._request import Condition, DocumentReceipt, condition_of
 from reef.documents._schema import Schema
+from reef.documents._selection import Selection
 from reef.documents._snapshot import DocumentSnapshot
 from reef.documents._types import Type
 from reef.documents._view import DocumentView, after_lsn
@@ -31,8 +33,10 @@ from reef.engine import (
     check_stream,
     open_for_reading,
 )
+from reef.engine._attach import ATTACH_DIGEST
 from reef.errors import InvalidInputError, NotFoundError
-from reef.format import log_schema
+from reef.format import SegmentRef, log_schema
+from reef.manifest import StalePlanError
 from reef.types import LSN_MAX
 
 _NOTHING = pa.RecordBatch.from_pylist([], schema=log_schema([]))
@@ -260,6 +264,31 @@ class Documents(Namespace):
         resolve = patch_matching(filter, change, self._bytes_max)
         return self._bulk(filter, resolve, digest, idempotency_key, 1)
 
+    def attach(
+        self,
+        segments: Sequence[SegmentRef],
+        *,
+        base: Schema,
+        schema: Schema,
+        idempotency_key: bytes | str | None = None,
+        source: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipt:
+        """Commit documents that a bulk load has written as segments, in the columns of `schema`.
+
+        That is `base`, the schema of this namespace then, with the attributes that the load brings;
+        they are added first. The rest is as `Writer.attach` says. Raises StalePlanError if the
+        numbers of those attributes were given to others meanwhile: nothing was written then.
+        """
+        key = check_idempotency_key(idempotency_key)
+        check_stream(source, sequence)
+        writer = self._writing()
+        receipt = None if key is None else writer.known(key, ATTACH_DIGEST)
+        if receipt is not None:
+            return receipt  # before the schema is changed
+        self._change_schema(lambda now: _with_loaded(now, base, schema))
+        return writer.attach(segments, idempotency_key=key, source=source, sequence=sequence)
+
     # Reading.
 
     def get(
@@ -383,6 +412,28 @@ class Documents(Namespace):
         self._fresh(min_lsn)
         return self._now()
 
+    def changes(
+        self,
+        *,
+        after: int | None = None,
+        upto: int | None = None,
+        before_image: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield one row for each committed operation after version `after`, in order of commits.
+
+        The columns are `_op` ("upsert" or "delete"), `_lsn`, `_committed_at`, `id`, the attributes
+        that the schema has now (or those of `columns`), whole documents also for patches, and, with
+        `before_image`, `_before`: the document as it was. Without `after`, from the oldest that the
+        log still has; without `upto`, up to the newest version as of this call. The last `_lsn` that
+        was seen, or `upto`, is what to go on after. Raises RetentionError if the log, or the version
+        below an operation, is not kept any more, UnavailableError if `after` or `upto` lies ahead.
+        """
+        self.refresh()  # the newest rows come with the newest attributes
+        selection = Selection.of(self._schema(), columns)
+        rows = self._changes(stored_columns(selection), after, upto, before_image)
+        return shown_changes(rows, selection, before_image=before_image)
+
     def snapshot(
         self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None
     ) -> DocumentSnapshot:
@@ -484,6 +535,21 @@ def _with_declared(schema: Schema, declared: Mapping[str, Type]) -> Schema:
                 f"schema {name!r}", type.text, f"{found.type}, as it is there already"
             )
     return schema.added({n: t for n, t in declared.items() if schema.find(n) is None})
+
+
+def _with_loaded(now: Schema, base: Schema, loaded: Schema) -> Schema:
+    """Return `now` with what `loaded` adds to `base`, under the same numbers. Raises StalePlanError."""
+    new = [a for a in loaded.attributes if a.id >= base.next_id]
+    if all(attribute in now.attributes for attribute in new):
+        return now
+    if now.next_id == base.next_id and all(now.find(a.name) is None for a in new):
+        wider = now.added({a.name: a.type for a in new})
+        if wider.attributes[len(now.attributes) :] == tuple(new):
+            return wider
+    raise StalePlanError(
+        f"attributes {', '.join(a.name for a in new)} were to be added by a load, but the schema has "
+        "been changed since that was planned; nothing was written: load anew"
+    )
 
 
 def _check_declared(context: Context, name: str, declared: Mapping[str, Type]) -> None:

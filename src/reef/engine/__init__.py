@@ -5,6 +5,7 @@ WriteRequest, Receipt                 a batch to commit, and what its author is 
 CreateOnly, MustExist, Equals         what must hold of a row for its write to count
 Namespace, Held                       what every face offers of a namespace and of a snapshot
 View, SnapshotView                    reads at one version
+Feed, FeedLog                         what was committed, operation by operation
 candidates, matching                  rows found source by source, without a merge
 verify, repair                        what is damaged, and mending it
 inspect_*, storage_stats              single objects and figures, for people
@@ -22,6 +23,10 @@ from reef.engine._conditions import (
     resolve,
 )
 from reef.engine._context import Context
+from reef.engine._feed import COMMITTED_AT, OP, Feed, operations
+from reef.engine._feed_before import BEFORE, EXISTED
+from reef.engine._feed_log import FeedLog
+from reef.engine._feed_place import Position
 from reef.engine._findings import Finding
 from reef.engine._group import WriteRequest
 from reef.engine._inspect import (
@@ -39,7 +44,7 @@ from reef.engine._namespace import (
     check_idempotency_key,
     check_stream,
 )
-from reef.engine._open import FACE, Face, open_for_reading, open_for_writing
+from reef.engine._open import FACE, Face, face_of, open_for_reading, open_for_writing
 from reef.engine._reader import Reader
 from reef.engine._receipt import (
     DELETED,
@@ -60,12 +65,16 @@ from reef.engine._view import ReadState, View
 from reef.engine._writer import Writer
 
 __all__ = [
+    "BEFORE",
+    "COMMITTED_AT",
     "DEFAULT_TTL",
     "DELETED",
     "DIFFERS",
+    "EXISTED",
     "EXISTS",
     "FACE",
     "MISSING",
+    "OP",
     "OUTCOMES",
     "WRITTEN",
     "Condition",
@@ -73,11 +82,14 @@ __all__ = [
     "CreateOnly",
     "Equals",
     "Face",
+    "Feed",
+    "FeedLog",
     "Finding",
     "Held",
     "Latest",
     "MustExist",
     "Namespace",
+    "Position",
     "ReadState",
     "Reader",
     "Receipt",
@@ -94,6 +106,7 @@ __all__ = [
     "check_idempotency_key",
     "check_stream",
     "encode_condition",
+    "face_of",
     "inspect_block",
     "inspect_log",
     "inspect_manifest",
@@ -103,6 +116,7 @@ __all__ = [
     "namespace_stats",
     "open_for_reading",
     "open_for_writing",
+    "operations",
     "refuse",
     "repair",
     "resolve",

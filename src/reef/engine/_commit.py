@@ -14,6 +14,7 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
+from reef.engine._attach import at_version
 from reef.engine._conditions import Resolved, plain_codes
 from reef.engine._context import Context
 from reef.engine._dedup import STREAM_CODES, Dedup, check_same
@@ -70,10 +71,12 @@ class Committer:
         is_collected: Callable[[int], bool],
         now_us: Callable[[], int],
         relieve: Callable[[], ReefError | None],
+        rebuild: Callable[[], None],
     ) -> None:
         """`now_us` is the store's time: ages of idempotency keys must not hang on our clock.
 
-        `relieve` begins a flush, if it can, and tells why the last one failed. Lock held.
+        `relieve` begins a flush, if it can, and tells why the last one failed. `rebuild` makes reads
+        go by the segments of the tail. Both under the lock.
         """
         self.cond = context.threads.condition()
         self._context = context
@@ -101,6 +104,7 @@ class Committer:
             now_us=now_us,
             committed=self._remember,
             dropped=self._forget,
+            rebuild=rebuild,
         )
 
     def commit(self, request: WriteRequest, state: Callable[[], ReadState]) -> Receipt:
@@ -139,6 +143,14 @@ class Committer:
         """Return the receipt of an earlier request that is durable. Raises IdempotencyError."""
         with self.cond:
             return self._dedup.find(key, digest, self._now_us())
+
+    def earlier(self, request: WriteRequest) -> Receipt | None:
+        """Return the receipt of a durable request of the same key, or as far on in the same stream.
+
+        Raises IdempotencyError.
+        """
+        with self.cond:
+            return self._durable(request)
 
     def close(self) -> None:
         """Take nothing more, and see to what is on its way."""
@@ -191,7 +203,8 @@ class Committer:
                 f"the condition could not be evaluated ({error}); nothing was written: retry"
             ) from error
         is_remembered = request.idempotency_key is not None or request.source is not None
-        if not resolved.batch.num_rows and not is_remembered and request.schema is None:
+        is_rows = request.kind is LogKind.DATA
+        if is_rows and not resolved.batch.num_rows and not is_remembered:
             return _Admitted(self._newest(), Receipt(self.outbox.lsn_given, resolved.codes))
         return _Admitted(self._enqueue(request, resolved), is_own=True)
 
@@ -212,6 +225,12 @@ class Committer:
                 "given if, and only if, the namespace takes them from its caller",
             )
 
+    @property
+    def bytes_max(self) -> int:
+        """How large one batch may be, whatever else there is."""
+        settings = self._settings
+        return min(settings.log_segment_max_bytes, settings.memtable_max_bytes) - _OVERHEAD_BYTES
+
     def check_bytes(self, rows_bytes: int) -> None:
         """Raise InvalidInputError if a batch of that size does not fit, whatever else there is."""
         nbytes = rows_bytes + _OVERHEAD_BYTES
@@ -224,20 +243,17 @@ class Committer:
 
     def _earlier(self, request: WriteRequest) -> _Admitted | None:
         """Return what is known of an earlier request of the same key or stream, if anything is."""
+        receipt = self._durable(request)
+        if receipt is not None:
+            return _Admitted(None, receipt)
         key = request.idempotency_key
         if key is not None and request.digest is not None:
-            receipt = self._dedup.find(key, request.digest, self._now_us())
-            if receipt is not None:
-                return _Admitted(None, receipt)
             ticket = self._keys.get(key)
             if ticket is not None:
                 check_same(key, ticket.record, request.digest)
                 receipt = Receipt(ticket.record.lsn, ticket.codes, replayed=True)
                 return _Admitted(ticket, receipt, is_own=True)
         if request.source is not None and request.sequence is not None:
-            receipt = self._dedup.find_stream(request.source, request.sequence)
-            if receipt is not None:
-                return _Admitted(None, receipt)
             for other in self.outbox.tickets():
                 sequence = other.request.sequence
                 if other.request.source != request.source or sequence is None:
@@ -246,6 +262,14 @@ class Committer:
                     receipt = Receipt(other.record.lsn, STREAM_CODES, replayed=True)
                     return _Admitted(other, receipt, is_own=sequence == request.sequence)
         return None
+
+    def _durable(self, request: WriteRequest) -> Receipt | None:
+        receipt = None
+        if request.idempotency_key is not None and request.digest is not None:
+            receipt = self._dedup.find(request.idempotency_key, request.digest, self._now_us())
+        if receipt is None and request.source is not None and request.sequence is not None:
+            receipt = self._dedup.find_stream(request.source, request.sequence)
+        return receipt
 
     def _has_room(self, nbytes: int) -> bool:
         memtable = self._tail.memtable
@@ -272,12 +296,13 @@ class Committer:
     def _enqueue(self, request: WriteRequest, resolved: Resolved) -> Ticket:
         is_same = resolved.batch is request.batch
         nbytes = _OVERHEAD_BYTES + (request.nbytes if is_same else resolved.batch.nbytes)
-        kind = LogKind.DATA if request.schema is None else LogKind.SCHEMA
-        group = self.outbox.joinable(kind, nbytes)
+        group = self.outbox.joinable(request.kind, nbytes)
         is_recorded = request.idempotency_key is not None or request.condition is not None
+        lsn = self._next_lsn(group, request)
         record = LogRecord(
-            lsn=self._next_lsn(group, request),
-            batch=resolved.batch if request.schema is None else None,
+            lsn=lsn,
+            batch=resolved.batch if request.kind is LogKind.DATA else None,
+            segments=at_version(request.segments, lsn),
             schema=request.schema,
             idempotency_key=request.idempotency_key,
             digest=request.digest,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import pyarrow as pa
 
@@ -88,12 +88,20 @@ def plan_flush(manifest: Manifest, tail: Tail, dedup: Dedup, now_us: int) -> Flu
 
 def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -> Written:
     """Upload the rows and the window of `plan`. Raises UnavailableError."""
-    batches = plan.memtable.flush_batches(plan.lsn)
-    first = next(iter(batches), None)
+    # Cut where segments were attached: their versions lie between those of the rows around them,
+    # and the versions of segments whose keys overlap never do.
+    cuts = sorted({0, plan.lsn, *(ref.lsn_max for ref in plan.attached)})
+    opened = [
+        (first, batches)
+        for above, lsn in pairwise(cuts)
+        if (first := next(batches := plan.memtable.flush_batches(lsn, above=above), None))
+        is not None
+    ]
     segments = plan.attached
-    if first is not None:
+    for number, (first, batches) in enumerate(opened, 1):
         rows = chain((first,), batches)
-        segments += (_write_rows(context, namespace, epoch, plan, first.schema, rows),)
+        part = (number, len(opened))
+        segments += (_write_rows(context, namespace, epoch, plan, part, first.schema, rows),)
     dedup = None if plan.window is None else _write_window(context, namespace, plan.window)
     return Written(segments, dedup)
 
@@ -128,6 +136,7 @@ def _write_rows(
     namespace: str,
     epoch: int,
     plan: FlushPlan,
+    part: tuple[int, int],
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
 ) -> SegmentRef:
@@ -138,6 +147,7 @@ def _write_rows(
         author=context.author,
         created_at_us=context.clock.now_us(),
         replaced_slots=(plan.slot_first, plan.slot_last),
+        part=part,
     )
     options = SegmentOptions(row_block_bytes=context.settings.row_block_bytes)
     return write_segment(context.store, namespace, schema, origin, options, batches)

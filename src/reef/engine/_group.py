@@ -13,7 +13,7 @@ from reef.engine._conditions import Resolve
 from reef.engine._receipt import Receipt
 from reef.engine._view import View
 from reef.errors import ReefError
-from reef.format import LogKind, LogObject, LogRecord, seal_log
+from reef.format import LogKind, LogObject, LogRecord, SegmentRef, seal_log
 from reef.log import ChainPoint
 from reef.threads import Signal
 
@@ -45,6 +45,8 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What `resolve` decides by, for the log."""
     schema: pa.Schema | None = None
     """The columns of the face from now on, instead of rows."""
+    segments: tuple[SegmentRef, ...] = ()
+    """Uploaded beforehand, instead of rows: all of theirs take the version of the request."""
     idempotency_key: bytes | None = None
     digest: bytes | None = None
     """Of the logical request; goes with the key."""
@@ -52,6 +54,13 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sequence: int | None = None
     lsn: int | None = None
     """Given by the caller where the namespace takes its versions from there."""
+
+    @property
+    def kind(self) -> LogKind:
+        """What kind of log object it goes into."""
+        if self.segments:
+            return LogKind.ATTACH
+        return LogKind.DATA if self.schema is None else LogKind.SCHEMA
 
 
 @dataclass(eq=False)

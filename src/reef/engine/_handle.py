@@ -197,7 +197,7 @@ class Handle(ABC):
         self, manifest: Manifest, tail: Tail, attached: tuple[SegmentRef, ...] = ()
     ) -> ReadState:
         """Return where rows are; `attached` are segments that the log is about to show."""
-        refs = (*attached, *tail.attached, *manifest.segments)
+        refs = (*attached, *tail.attaching, *tail.attached, *manifest.segments)
         opened = {ref: self._opened.get(ref) or self._segments.open(ref) for ref in refs}
         self._opened = opened
         sources = (tail.memtable, *self._in_order(opened.values()))

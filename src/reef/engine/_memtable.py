@@ -264,17 +264,21 @@ class Memtable:
             yield from rows.gather(numbers, fields, _PIECE_BYTES)
 
     def flush_batches(
-        self, lsn: int, columns: Sequence[pa.Field] | None = None
+        self, lsn: int, columns: Sequence[pa.Field] | None = None, *, above: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yield every version at or below `lsn` in the order of segments, in pieces of some MiB.
+        """Yield every version above `above` up to `lsn` in the order of segments, in pieces of some MiB.
 
         All have the same schema: that of segments with `columns` (None: those of all its rows).
         """
         _, rows, runs = self._state
         fields = rows.columns if columns is None else columns
-        below = rows.count_through(lsn)
+        below, first = rows.count_through(lsn), rows.count_through(above)
+        if first == below:
+            return
         for numbers in runs.numbers(b"", None, below=below, every=True, reverse=False):
-            yield from rows.gather(numbers, fields, _PIECE_BYTES)
+            some = numbers[numbers >= first] if first else numbers
+            if len(some):
+                yield from rows.gather(some, fields, _PIECE_BYTES)
 
 
 def _get_sorted(state: _State, key: bytes, lsn: int) -> Found | None:

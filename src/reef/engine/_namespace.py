@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+import pyarrow as pa
+
 from reef.engine._context import Context
+from reef.engine._feed import changes_of
+from reef.engine._feed_place import Places
 from reef.engine._open import Face, open_for_reading, open_for_writing
 from reef.engine._reader import Reader
 from reef.engine._snapshots import SnapshotView
@@ -27,6 +32,7 @@ class Namespace:
         if mode not in ("w", "r"):
             raise InvalidInputError.of("mode", mode, "w for the one writer, r for a reader")
         self._context = context
+        self._places = Places()
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         if mode == "w":
@@ -89,6 +95,27 @@ class Namespace:
         return f"{type(self).__name__}({self.name!r}, {self.mode})"
 
     # For the faces.
+
+    def _changes(
+        self,
+        columns: Sequence[pa.Field],
+        after: int | None,
+        upto: int | None,
+        before_image: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        if after is not None:
+            check_number("after", after)
+        if upto is not None:
+            check_number("upto", upto)
+        return changes_of(
+            self._handle,
+            self._context,
+            self._places,
+            columns,
+            after=after,
+            upto=upto,
+            before=before_image,
+        )
 
     def _view_at(self, lsn: int | None, generation: int | None, snapshot: str | None) -> View:
         given = [name for name in (lsn, generation, snapshot) if name is not None]

@@ -38,6 +38,7 @@ from reef.format import (
     LsnPolicy,
     Manifest,
     decode_dedup,
+    decode_schema,
     dedup_key,
     log_key,
 )
@@ -106,12 +107,18 @@ def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     )
 
 
+def face_of(manifest: Manifest) -> Face:
+    """Return the face that a namespace was made as; without a name if nothing says."""
+    schema = pa.schema([])
+    if manifest.schema:
+        schema = decode_schema(pa.py_buffer(manifest.schema), "", 0)
+    name = (schema.metadata or {}).get(FACE, b"").decode()
+    return Face(name, schema, manifest.lsn_policy)
+
+
 def check_face(manifest: Manifest, face: Face) -> None:
     """Raise InvalidInputError if a namespace belongs to another face."""
-    if not manifest.schema:
-        return
-    schema = pa.ipc.read_schema(pa.py_buffer(manifest.schema))
-    name = (schema.metadata or {}).get(FACE, b"").decode()
+    name = face_of(manifest).name
     if name and name != face.name:
         raise InvalidInputError.of(
             "namespace", manifest.namespace, f"one that was made as {face.name}; it is {name}"

@@ -6,7 +6,8 @@ Invariants:
   the one before. Acks are given in slot order, after the PUT of that slot and of all below.
 - Whoever waits for its own batch may send the object of others: there is no thread but the callers'.
   One of those who wait is woken when there is something to send, and each when its own is settled.
-- A batch that failed for certain is never visible: its rows are cut off the memtable.
+- A batch that failed for certain is never visible: its rows are cut off the memtable, and its
+  segments off what is read, before its version is given to another.
 - An unknown outcome stops everything: nothing more is sent until that slot has been asked for
   again, with the same bytes. Its writer was told `OutcomeUnknownError`; its rows appear or not.
 - Somebody else's object in a slot of ours ends the writer for good, and everyone above the durable
@@ -71,8 +72,12 @@ class Outbox:
         now_us: Callable[[], int],
         committed: Callable[[Group], None],
         dropped: Callable[[Ticket], None],
+        rebuild: Callable[[], None],
     ) -> None:
-        """`committed` is told of a durable group, `dropped` of a batch that will never be."""
+        """`committed` is told of a durable group, `dropped` of a batch that will never be.
+
+        `rebuild` makes reads go by the segments of the tail, when those on their way have changed.
+        """
         self.cond = cond
         self._context = context
         self._settings = context.settings
@@ -86,6 +91,7 @@ class Outbox:
         self._now_us = now_us
         self._committed = committed
         self._dropped = dropped
+        self._rebuild = rebuild
         self._count_commits = context.metrics.counter("reef_commits_total")
         self._note_batches = context.metrics.histogram("reef_group_batches")
         self._note_bytes = context.metrics.histogram("reef_group_bytes")
@@ -120,7 +126,7 @@ class Outbox:
     def joinable(self, kind: LogKind, nbytes: int) -> Group:
         """Return the group that a batch of that size goes into; perhaps a new one.
 
-        A schema shares its log object with nobody.
+        A schema and an attach share their log objects with nobody.
         """
         group = self.pending[-1] if self.pending else None
         if (
@@ -134,12 +140,15 @@ class Outbox:
         return group
 
     def join(self, group: Group, ticket: Ticket, nbytes: int) -> None:
-        """Add a batch to a group that `joinable` gave, and its rows to the memtable."""
-        lsn, batch = ticket.record.lsn, ticket.record.batch
+        """Add a batch to a group that `joinable` gave, and its rows to what later ones are held against."""
+        lsn, batch, segments = ticket.record.lsn, ticket.record.batch, ticket.record.segments
         try:
             if batch is not None:
                 known = ticket.request.nbytes if batch is ticket.request.batch else None
                 self._tail.memtable.apply(lsn, batch, known)
+            if segments:
+                self._tail.attach(segments)
+                self._rebuild()
             if not group.tickets:
                 self.pending.append(group)
             group.tickets.append(ticket)
@@ -149,7 +158,7 @@ class Outbox:
             if self.lsn_given < lsn:
                 if group.tickets and group.tickets[-1] is ticket:
                     group.tickets.pop()
-                self._tail.memtable.truncate(self.lsn_given)
+                self._truncate()
             if self.pending and not group.tickets and self.pending[-1] is group:
                 self.pending.pop()
             raise
@@ -503,8 +512,13 @@ class Outbox:
             self._tell(group, told)
         self.pending.clear()
         self.lsn_given = self._in_flight[-1].lsn_last if self._in_flight else self._tail.lsn
-        self._tail.memtable.truncate(self.lsn_given)
+        self._truncate()
         self.cond.notify_all()
+
+    def _truncate(self) -> None:
+        """Drop every row that is in no log object any more."""
+        if self._tail.truncate(self.lsn_given):
+            self._rebuild()  # before anything else can be given one of those versions
 
     def _tell(self, group: Group, error: ReefError) -> None:
         for ticket in group.tickets:

@@ -30,6 +30,9 @@ class Tail:
         self.fold = LogFold.of(manifest)
         self.memtable = Memtable()
         self.attached: tuple[SegmentRef, ...] = ()
+        self.attaching: tuple[SegmentRef, ...] = ()
+        """Segments of the writer's records that are not durable yet: nobody reads at their version,
+        but what is resolved behind them does."""
         self.schema: pa.Schema | None = None
         """The columns of the newest rows, if anybody has said."""
         if manifest.schema:
@@ -59,10 +62,24 @@ class Tail:
         if entry.log.kind is not LogKind.FENCE:
             self._rise(entry.log.lsn_last)
 
+    def attach(self, segments: tuple[SegmentRef, ...]) -> None:
+        """Add segments of a record that is on its way."""
+        self.attaching += segments
+
+    def truncate(self, lsn: int) -> bool:
+        """Drop the versions above `lsn`, which will never be; return whether segments are among them."""
+        self.memtable.truncate(lsn)
+        before, self.attaching = self.attaching, _through(self.attaching, lsn)
+        return len(self.attaching) < len(before)
+
     def committed(self, point: ChainPoint, size: int, lsn: int) -> None:
         """Take note that a log object, whose rows are in the memtable already, is durable."""
         if point.slot != self.fold.next_slot:
             raise InvariantError(f"slot {point.slot} became durable before {self.fold.next_slot}")
+        done = _through(self.attaching, lsn)
+        if done:
+            self.attached += done
+            self.attaching = self.attaching[len(done) :]  # they come in the order of versions
         self.fold = LogFold(point, point.slot + 1, self.skipped)
         self._note(point.slot, size)
         self._rise(lsn)
@@ -75,9 +92,8 @@ class Tail:
         while self._slots and self._slots[0].number < manifest.wal_floor:
             self.log_bytes -= self._slots.popleft().size
         self.memtable = self.memtable.without_through(manifest.last_applied_lsn)
-        self.attached = tuple(
-            ref for ref in self.attached if ref.lsn_max > manifest.last_applied_lsn
-        )
+        self.attached = _above(self.attached, manifest.last_applied_lsn)
+        self.attaching = _above(self.attaching, manifest.last_applied_lsn)
         skipped = {*self.skipped, *manifest.skipped_slots}
         self.skipped = tuple(skip for skip in skipped if skip.slot >= manifest.wal_floor)
         self.fold.give_up(self.skipped)
@@ -90,3 +106,11 @@ class Tail:
         if lsn <= self.lsn:
             raise InvariantError(f"version {lsn} after version {self.lsn}")
         self.lsn = lsn
+
+
+def _through(refs: tuple[SegmentRef, ...], lsn: int) -> tuple[SegmentRef, ...]:
+    return tuple(ref for ref in refs if ref.lsn_max <= lsn)
+
+
+def _above(refs: tuple[SegmentRef, ...], lsn: int) -> tuple[SegmentRef, ...]:
+    return tuple(ref for ref in refs if ref.lsn_max > lsn)

@@ -10,11 +10,11 @@ it is looked at again: a segment may be missing only because it was compacted aw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from reef.engine._context import Context
-from reef.engine._findings import Finding, Progress, said, silent
+from reef.engine._findings import AT_ONCE_BYTES, Finding, Progress, said, silent
 from reef.engine._quarantine import Quarantine, size_of
 from reef.engine._verify_log import LogCheck, LogFacts
 from reef.engine._verify_manifests import (
@@ -25,6 +25,7 @@ from reef.engine._verify_manifests import (
     retained_manifests,
 )
 from reef.engine._verify_segments import SegmentFacts, check_segment, overlaps, twice
+from reef.engine._verify_slots import ReadPart, read_log_part
 from reef.errors import CorruptError, FormatVersionError, NotFoundError, UnreadableError
 from reef.format import (
     DedupRef,
@@ -42,7 +43,8 @@ from reef.settings import PARALLEL_WRITES_MAX
 from reef.store import Store
 from reef.types import check_namespace
 
-_LOOKS_MAX = 3
+LOOKS_MAX = 3
+_LOG_OBJECTS = 256
 _NAMED_MAX = 10
 
 
@@ -70,9 +72,9 @@ class Survey:
     """Every generation that counts and can be read, the head last."""
     log: LogFacts | None = None
     segments: list[SegmentFacts] = field(default_factory=list)
-    """Of all that are named by a retained generation."""
+    """Of all that are named by a retained generation, or attached by the unfolded log."""
     live: frozenset[str] = frozenset()
-    """The keys of those that the head names."""
+    """The keys of those that the head names, or the log behind it."""
     dedups: list[DedupFacts] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -107,10 +109,14 @@ def verify(
     `deep` reads every block of every segment. Raises NotFoundError if there is no such namespace,
     FormatVersionError if its head is of another version, UnavailableError.
     """
-    survey = survey_namespace(context, namespace, deep=deep, progress=progress)
+    return report_of(survey_namespace(context, namespace, deep=deep, progress=progress), deep)
+
+
+def report_of(survey: Survey, deep: bool) -> VerifyReport:
+    """Return what a survey has to tell."""
     log = survey.log
     return VerifyReport(
-        namespace=namespace,
+        namespace=survey.namespace,
         deep=deep,
         generation=None if survey.head is None else survey.head.generation,
         checked={
@@ -130,68 +136,109 @@ def survey_namespace(
 ) -> Survey:
     """Return all that is known of a namespace, seen at rest: not while its head was moving."""
     check_namespace(namespace)
-    for look in range(1, _LOOKS_MAX + 1):
+    for look in range(1, LOOKS_MAX + 1):
         survey = _look(context, namespace, deep, progress)
-        if look == _LOOKS_MAX or not any(f.is_problem for f in survey.findings):
-            break
-        after = manifest_key(namespace, survey.newest) if survey.newest else ""
-        if not any(context.store.list(f"namespaces/{namespace}/manifest/", after)):
+        if look == LOOKS_MAX or not has_moved(context.store, survey):
             break
     return survey
+
+
+def has_moved(store: Store, survey: Survey) -> bool:
+    """Return whether problems were found and the head is another one by now: look again."""
+    if not any(f.is_problem for f in survey.findings):
+        return False
+    after = manifest_key(survey.namespace, survey.newest) if survey.newest else ""
+    return any(store.list(f"namespaces/{survey.namespace}/manifest/", after))
 
 
 def _look(context: Context, namespace: str, deep: bool, progress: Progress) -> Survey:
     store = context.store
-    generations = read_generations(store, namespace, progress)
-    survey = Survey(namespace, generations, Quarantine(store, namespace))
-    if not generations:
-        raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
-    head = newest_readable(generations)
-    if head is None:
-        survey.findings = [
-            Finding("manifest-damaged", manifest_key(namespace, read.number), said(read.error))
-            for read in generations
-            if read.error is not None
-        ]
-        return survey
-    survey.head = head
-    survey.retained = retained_manifests(head, generations)
-    survey.findings += check_generations(namespace, head, generations, survey.quarantine)
-    survey.log = _look_at_log(store, survey, head, progress)
-    survey.findings += survey.log.findings
-    _look_at_segments(store, survey, head, deep, progress)
-    _look_at_windows(store, survey)
-    survey.findings += _overlapping(head.manifest)
-    survey.findings += _orphans(store, survey, head)
-    return survey
-
-
-def _look_at_log(store: Store, survey: Survey, head: Head, progress: Progress) -> LogFacts:
-    parallel = max(m.max_parallel_writes for m in survey.retained)
-    if head.damaged:  # what they said of it is not known
-        parallel = max(parallel, PARALLEL_WRITES_MAX)
-    check = LogCheck(store, head.manifest, survey.retained, parallel=parallel, progress=progress)
-    return check.run()
-
-
-def _look_at_segments(
-    store: Store, survey: Survey, head: Head, deep: bool, progress: Progress
-) -> None:
-    namespace = survey.namespace
-    named: dict[str, SegmentRef] = {}
-    for manifest in survey.retained:
-        for ref in manifest.segments:
-            named[segment_key(ref.namespace or namespace, ref.id)] = ref
-    survey.live = frozenset(
-        segment_key(ref.namespace or namespace, ref.id) for ref in head.manifest.segments
-    )
-    sizes = {m.key: m.size for m in store.list(f"namespaces/{namespace}/segments/")}
-    for done, (key, ref) in enumerate(named.items(), start=1):
-        size = sizes.get(key) if not ref.namespace else size_of(store, key)
-        facts = check_segment(store, namespace, ref, size, deep=deep)
-        survey.segments.append(facts)
-        survey.findings += _tell_segment(survey, facts)
+    look = Look(store, namespace, progress)
+    if look.survey.head is None:
+        return look.survey
+    parts = look.log.parts(part_bytes=AT_ONCE_BYTES, part_objects=_LOG_OBJECTS)
+    look.judge_log((read_log_part(store, part) for part in parts), progress)
+    named = look.named_segments()
+    for done, (ref, size) in enumerate(named, start=1):
+        look.judge_segment(check_segment(store, namespace, ref, size, deep=deep))
         progress("segments", done, len(named))
+    return look.finish()
+
+
+class Look:
+    """One look at a namespace: what to read, and judging what was read.
+
+    The order is: `judge_log`, `judge_segment` for each that is named, `finish`. Reading the log and
+    segments is up to the caller. Where no generation can be read, the survey is all there is.
+    """
+
+    def __init__(self, store: Store, namespace: str, progress: Progress) -> None:
+        """Read the manifests, list the log.
+
+        Raises NotFoundError if there is no such namespace, FormatVersionError, UnavailableError.
+        """
+        self._store = store
+        generations = read_generations(store, namespace, progress)
+        self.survey = survey = Survey(namespace, generations, Quarantine(store, namespace))
+        if not generations:
+            raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
+        head = newest_readable(generations)
+        if head is None:
+            survey.findings = [
+                Finding("manifest-damaged", manifest_key(namespace, read.number), said(read.error))
+                for read in generations
+                if read.error is not None
+            ]
+            return
+        survey.head = head
+        survey.retained = retained_manifests(head, generations)
+        survey.findings += check_generations(namespace, head, generations, survey.quarantine)
+        parallel = max(m.max_parallel_writes for m in survey.retained)
+        if head.damaged:  # what they said of it is not known
+            parallel = max(parallel, PARALLEL_WRITES_MAX)
+        self.log = LogCheck(store, head.manifest, survey.retained, parallel=parallel)
+
+    def judge_log(self, read: Iterable[ReadPart], progress: Progress = silent) -> None:
+        """Take in what all parts of the log are, in their order."""
+        self.survey.log = self.log.judge(read, progress)
+        self.survey.findings += self.survey.log.findings
+
+    def named_segments(self) -> list[tuple[SegmentRef, int | None]]:
+        """Return every segment that a retained generation names, and its size; None: it is not there.
+
+        With those that the unfolded log attaches.
+        """
+        store, survey = self._store, self.survey
+        assert survey.head is not None
+        namespace = survey.namespace
+        attached = () if survey.log is None else survey.log.attached
+        named: dict[str, SegmentRef] = {}
+        for refs in (*(manifest.segments for manifest in survey.retained), attached):
+            for ref in refs:
+                named[segment_key(ref.namespace or namespace, ref.id)] = ref
+        survey.live = frozenset(
+            segment_key(ref.namespace or namespace, ref.id)
+            for ref in (*survey.head.manifest.segments, *attached)
+        )
+        sizes = {m.key: m.size for m in store.list(f"namespaces/{namespace}/segments/")}
+        return [
+            (ref, size_of(store, key) if ref.namespace else sizes.get(key))
+            for key, ref in named.items()
+        ]
+
+    def judge_segment(self, facts: SegmentFacts) -> None:
+        """Take in what is known of the next of `named_segments`."""
+        self.survey.segments.append(facts)
+        self.survey.findings += _tell_segment(self.survey, facts)
+
+    def finish(self) -> Survey:
+        """Look at what is left, and return all that is known."""
+        survey = self.survey
+        assert survey.head is not None
+        _look_at_windows(self._store, survey)
+        survey.findings += _overlapping(survey.head.manifest)
+        survey.findings += _orphans(self._store, survey, survey.head)
+        return survey
 
 
 def _tell_segment(survey: Survey, facts: SegmentFacts) -> Iterator[Finding]:

@@ -12,13 +12,14 @@ in flight. An absent slot before that was deleted by somebody.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reef.engine._findings import Finding, Progress, portions, ranges_text, said
-from reef.errors import CorruptError, FormatVersionError, IncompleteError, NotFoundError
-from reef.format import LogKind, LogObject, Manifest, SkippedSlot, log_key
-from reef.log import Damaged, LogEntry, LogFold, LogReader
+from reef.engine._findings import Finding, Progress, ranges_text, said
+from reef.engine._verify_slots import BadSlot, LogPart, LogRun, ReadPart, cut_log
+from reef.errors import CorruptError, IncompleteError
+from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, log_key
+from reef.log import ChainPoint, Damaged, LogEntry, LogFold
 from reef.store import Store
 from reef.types import ORDINAL_MAX, pack_lsn
 
@@ -58,6 +59,8 @@ class LogFacts:
     """Those of them that are passed over by name."""
     foreign: set[int] = field(default_factory=set)
     """Those of another format version, which are not damaged."""
+    attached: list[SegmentRef] = field(default_factory=list)
+    """The segments that the unfolded log attaches: as good as named by a manifest."""
     objects: int = 0
     void: int = 0
     spans: dict[int, Span] = field(default_factory=dict)
@@ -100,21 +103,13 @@ def find_end(slots: Mapping[int, int], manifest: Manifest, parallel: int) -> tup
 
 
 class LogCheck:
-    """Reads a log once, from its first object to its last."""
+    """Judges a log by what was read of its objects, from the first to the last."""
 
     def __init__(
-        self,
-        store: Store,
-        head: Manifest,
-        retained: Sequence[Manifest],
-        *,
-        parallel: int,
-        progress: Progress,
+        self, store: Store, head: Manifest, retained: Sequence[Manifest], *, parallel: int
     ) -> None:
-        self._store = store
+        """List the log. Raises UnavailableError."""
         self._head = head
-        self._progress = progress
-        self._reader = LogReader(store, head.namespace, head.lsn_policy)
         slots = list_slots(store, head.namespace)
         boundary, floor = head.gc.boundary.slot, head.wal_floor
         end, missing = find_end(slots, head, parallel)
@@ -133,19 +128,27 @@ class LogCheck:
         self._last_lsn = self._floors[self._start].last_applied_lsn
         self._spans_open: list[int] = []
 
-    def run(self) -> LogFacts:
-        """Return what is known of the log. Raises UnavailableError."""
-        listed = sorted(self.facts.sizes.items())
+    def parts(self, *, part_bytes: int, part_objects: int) -> Iterator[LogPart]:
+        """Yield what to read, in order; `judge` wants all of it, and in that order."""
+        return cut_log(
+            self._head.namespace,
+            self._head.lsn_policy,
+            self.facts.sizes,
+            sorted({*self._floors, self._start, self.facts.end}),
+            part_bytes=part_bytes,
+            part_objects=part_objects,
+        )
+
+    def judge(self, read: Iterable[ReadPart], progress: Progress) -> LogFacts:
+        """Return what is known of the log."""
         missing = list(reversed(self.facts.missing))
-        for some in portions(listed, lambda one: one[1]):
-            keys = [self._key(slot) for slot, _ in some]
-            for (slot, _), data in zip(some, self._store.get_many(keys), strict=True):
+        for part in read:
+            for slot, found in _in_order(part):
                 while missing and missing[-1] < slot:
                     self._chain(missing[-1], self._absent(missing.pop()))
-                if data is not None:  # else it was collected since
-                    self._take(slot, data)
-            self.facts.objects += len(some)
-            self._progress("log", self.facts.objects, len(listed))
+                self._take(slot, found)
+            self.facts.objects += part.objects
+            progress("log", self.facts.objects, len(self.facts.sizes))
         while missing:
             self._chain(missing[-1], self._absent(missing.pop()))
         for slot in self._spans_open:
@@ -154,24 +157,24 @@ class LogCheck:
         self.facts.findings += self._tell()
         return self.facts
 
-    def _take(self, slot: int, data: bytes) -> None:
-        try:
-            found = self._reader.decode(slot, data)
-        except FormatVersionError as error:
-            text = f"{said(error)}; use a version of Reef that reads it"
-            self.facts.findings.append(Finding("format-version", self._key(slot), text))
-            self.facts.foreign.add(slot)
-            self._is_broken = True
-            return
-        except NotFoundError:
-            return  # collected since
-        if isinstance(found, Damaged):
-            self.facts.damaged[slot] = found
+    def _take(self, slot: int, found: LogRun | BadSlot) -> None:
+        one: LogRun | Damaged
+        if isinstance(found, BadSlot):
+            damaged = found.damaged()
+            if damaged is None:
+                text = f"{said(found.fault.error())}; use a version of Reef that reads it"
+                self.facts.findings.append(Finding("format-version", self._key(slot), text))
+                self.facts.foreign.add(slot)
+                self._is_broken = True
+                return
+            one = self.facts.damaged[slot] = damaged
+        else:
+            one = found
         if self._start <= slot < self.facts.end:
-            self._chain(slot, found)
+            self._chain(slot, one)
 
-    def _chain(self, slot: int, found: tuple[LogObject, int, int] | Damaged) -> None:
-        """Take the fold over one slot."""
+    def _chain(self, slot: int, found: LogRun | Damaged) -> None:
+        """Take the fold over one slot, or over a run of them."""
         floor = self._floors.get(slot)
         if floor is not None and not self._is_broken:
             self._check_anchor(floor)
@@ -185,31 +188,36 @@ class LogCheck:
             self._fold.add_damaged(found)
             self._spans_open.append(slot)
             return
-        self._last_readable = slot
+        self._last_readable = found.slot_last
         unnamed = {skip.slot for skip in self._fold.damaged}
         try:
-            entry = self._fold.add(*found)
+            entry = self._fold.add(found.first, found.checksum_first, 0)
         except CorruptError:
             given_up = (SkippedSlot(d.slot, d.checksum) for d in self._since)
             self._fold = LogFold(self._fold.point, slot, [*self._head.skipped_slots, *given_up])
             for damaged in self._since:
                 self._fold.add_damaged(damaged)
-            entry = self._fold.add(*found)
+            entry = self._fold.add(found.first, found.checksum_first, 0)
         else:
             self._named_by_fence |= unnamed
-        self._decided(entry)
+        self._decided(entry, found)
 
-    def _decided(self, entry: LogEntry) -> None:
+    def _decided(self, entry: LogEntry, run: LogRun) -> None:
+        """Take note of what a run is; the fold has seen its first object."""
+        self._fold.next_slot = run.slot_last + 1
         if not entry.is_valid:
-            self.facts.void += 1
+            self.facts.void += run.slot_last - run.slot_first + 1
             return
+        self._fold.point = ChainPoint(run.slot_last, run.checksum_last, run.epoch)
         self._since.clear()
-        if entry.log.kind is LogKind.FENCE:
+        if run.kind is LogKind.FENCE:
             return
         for slot in self._spans_open:
-            self.facts.spans[slot] = self._span(slot, entry.log.lsn_first - 1)
+            self.facts.spans[slot] = self._span(slot, run.lsn_first - 1)
         self._spans_open.clear()
-        self._last_lsn = entry.log.lsn_last
+        self._last_lsn = run.lsn_last
+        if run.slot_first >= self._head.wal_floor:
+            self.facts.attached += run.attached
 
     def _check_anchor(self, manifest: Manifest) -> None:
         """Check that the fold stands where a generation says that the log was, at its floor."""
@@ -286,3 +294,9 @@ class LogCheck:
 
     def _key(self, slot: int) -> str:
         return log_key(self._head.namespace, slot)
+
+
+def _in_order(part: ReadPart) -> Iterator[tuple[int, LogRun | BadSlot]]:
+    runs = ((run.slot_first, run) for run in part.runs)
+    bad = ((one.slot, one) for one in part.bad)
+    return iter(sorted([*runs, *bad], key=lambda one: one[0]))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._findings import portions
 from reef.errors import CorruptError, DamagedError, NotFoundError, UnreadableError
 from reef.format import (
     Place,
@@ -28,13 +28,16 @@ from reef.format import (
     hash_keys,
     segment_key,
 )
-from reef.format._block_index import bounds_of, ordered_columns
+from reef.format._block_index import Places, bounds_of, ordered_columns
 from reef.store import Store
 
 PREAMBLE_BYTES = 16
 _FRAME_BYTES = 8
+_AT_ONCE_BLOCKS = 64
+_AT_ONCE_BYTES = 8 << 20
 
 _T = TypeVar("_T")
+_Fetched: TypeAlias = tuple[int, Place, pa.Buffer]
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,18 @@ class SegmentFacts:
 
 
 def check_segment(
-    store: Store, namespace: str, ref: SegmentRef, size: int | None, *, deep: bool
+    store: Store,
+    namespace: str,
+    ref: SegmentRef,
+    size: int | None,
+    *,
+    deep: bool,
+    span: tuple[int, int] | None = None,
 ) -> SegmentFacts:
     """Return what is known of a segment; `size` is what a LIST says, None if it shows none.
 
-    Raises UnavailableError.
+    With `span`, of the tail and of the blocks that begin within that range of bytes. Raises
+    UnavailableError.
     """
     key = segment_key(ref.namespace or namespace, ref.id)
     if size is None:
@@ -78,7 +88,9 @@ def check_segment(
         return SegmentFacts(key, ref, is_missing=True)
     except UnreadableError as error:
         return SegmentFacts(key, ref, errors=(error,))
-    return _check_blocks(store, ref, tail) if deep else SegmentFacts(key, ref, tail=tail)
+    if not deep:
+        return SegmentFacts(key, ref, tail=tail)
+    return _check_blocks(store, ref, tail, span or (0, ref.size))
 
 
 def read_tail(store: Store, key: str, ref: SegmentRef) -> SegmentTail:
@@ -94,9 +106,12 @@ def read_tail(store: Store, key: str, ref: SegmentRef) -> SegmentTail:
     return tail
 
 
-def _check_blocks(store: Store, ref: SegmentRef, tail: SegmentTail) -> SegmentFacts:
-    check = _DeepCheck(store, tail)
-    check.preamble()
+def _check_blocks(
+    store: Store, ref: SegmentRef, tail: SegmentTail, span: tuple[int, int]
+) -> SegmentFacts:
+    check = _DeepCheck(store, tail, span)
+    if span[0] == 0:
+        check.preamble()
     check.sections(ref.size - ref.footer_length)
     check.rows()
     check.columns()
@@ -111,15 +126,17 @@ def _check_blocks(store: Store, ref: SegmentRef, tail: SegmentTail) -> SegmentFa
 
 
 class _DeepCheck:
-    """Reads a segment once, block by block."""
+    """Reads the blocks of a segment that begin within a range of bytes once, one by one."""
 
-    def __init__(self, store: Store, tail: SegmentTail) -> None:
+    def __init__(self, store: Store, tail: SegmentTail, span: tuple[int, int]) -> None:
         self._store = store
         self._tail = tail
+        self._span = span
         self.errors: list[UnreadableError] = []
         self.bad_rows: set[int] = set()
         self.blocks = 0
         self._last: tuple[bytes, int] | None = None
+        self._bounds = _Bounds(tail.row_index)
 
     def preamble(self) -> None:
         key = self._tail.key
@@ -135,7 +152,7 @@ class _DeepCheck:
     def sections(self, tail_at: int) -> None:
         """Check what lies before the tail beside the blocks."""
         for section in self._tail.footer.sections:
-            if section.offset >= tail_at:
+            if section.offset >= tail_at or not self._is_inside(section.offset):
                 continue
             offset, length = section.offset + _FRAME_BYTES, section.length
             for again in (True, False):
@@ -149,40 +166,96 @@ class _DeepCheck:
                     self.errors.append(error)
 
     def rows(self) -> None:
-        tail = self._tail
-        places = list(enumerate(tail.row_places))
-        for number, place, data in self._fetch(places):
-            try:
-                self._check_rows(number, self._decoded_rows(number, place, data))
-            except UnreadableError as error:
-                self.errors.append(error)
-                self.bad_rows.add(number)
+        before = -1
+        for some in self._fetch(self._inside(self._tail.row_places)):
+            if some[0][0] != before + 1:
+                self._last = self._last_of(some[0][0] - 1)
+            before = some[-1][0]
+            decoded = {one[0]: self._decoded(*one) for one in some}
+            # Many blocks cost little more than one; if anything is wrong, they are told apart.
+            if not self._is_sound(decoded):
+                self._check_each(decoded)
+
+    def _decoded(self, number: int, place: Place, data: pa.Buffer) -> pa.RecordBatch | None:
+        """Return the rows of a block; None, and it is told, if they cannot be read."""
+        try:
+            return self._decoded_rows(number, place, data)
+        except UnreadableError as error:
+            self._tell(number, error)
+            return None
+
+    def _is_sound(self, decoded: Mapping[int, pa.RecordBatch | None]) -> bool:
+        """Return whether nothing is wrong with blocks that follow one upon another; then go on."""
+        whole = {number: rows for number, rows in decoded.items() if rows is not None}
+        if len(whole) < len(decoded):
+            return False
+        keys, lsns = (pa.concat_arrays([rows.column(n) for rows in whole.values()]) for n in (0, 1))
+        last = self._last
+        is_sound = (
+            not self._order_problem(keys, lsns)
+            and bool(self._tail.bloom.may_contain_many(hash_keys(keys)).all())
+            and not any(self._bounds.problem(number, rows) for number, rows in whole.items())
+        )
+        if not is_sound:
+            self._last = last
+        return is_sound
+
+    def _check_each(self, decoded: Mapping[int, pa.RecordBatch | None]) -> None:
+        for number, rows in decoded.items():
+            if rows is None:
                 self._last = None
+                continue
+            try:
+                self._check_rows(number, rows)
+            except UnreadableError as error:
+                self._tell(number, error)
+                self._last = None
+
+    def _tell(self, number: int, error: UnreadableError) -> None:
+        self.errors.append(error)
+        self.bad_rows.add(number)
+
+    def _last_of(self, number: int) -> tuple[bytes, int] | None:
+        """Return what the rows of the next block must sort behind; None: this one is damaged."""
+        place = self._tail.row_places[number]
+        try:
+            rows = self._decoded_rows(number, place, self._again(place))
+        except UnreadableError:
+            return None  # whoever checks that block tells
+        return rows.column(0)[-1].as_py(), -rows.column(1)[-1].as_py()
 
     def columns(self) -> None:
         for column, places in self._tail.column_places.items():
-            for number, place, data in self._fetch(list(enumerate(places))):
+            for number, place, data in chain(*self._fetch(self._inside(places))):
                 try:
                     self._decoded_column(column, number, place, data)
                 except UnreadableError as error:
                     self.errors.append(error)
                     self.bad_rows.update(self._tail.row_places.of_rows(place.row, place.rows))
 
-    def _fetch(self, places: Sequence[tuple[int, Place]]) -> Iterator[tuple[int, Place, bytes]]:
-        for some in portions(places, lambda one: one[1].length):
-            ranges = [(place.offset, place.length) for _, place in some]
-            found = self._store.get_ranges(self._tail.key, ranges)
-            for (number, place), data in zip(some, found, strict=True):
-                self.blocks += 1
-                yield number, place, data
+    def _is_inside(self, offset: int) -> bool:
+        return self._span[0] <= offset < self._span[1]
 
-    def _decoded_rows(self, number: int, place: Place, data: bytes) -> pa.RecordBatch:
+    def _inside(self, places: Places) -> list[tuple[int, Place]]:
+        numbered = enumerate(places)
+        return [(number, place) for number, place in numbered if self._is_inside(place.offset)]
+
+    def _fetch(self, places: Sequence[tuple[int, Place]]) -> Iterator[list[_Fetched]]:
+        """Yield the bytes of blocks, those together that are fetched at once: neighbours."""
+        for some in _runs(places):
+            start, end = some[0][1].offset, some[-1][1].offset + some[-1][1].length
+            data = pa.py_buffer(self._store.get_range(self._tail.key, start, end - start))
+            self.blocks += len(some)
+            # Not copied: slices of what was fetched.
+            yield [(n, place, data.slice(place.offset - start, place.length)) for n, place in some]
+
+    def _decoded_rows(self, number: int, place: Place, data: pa.Buffer) -> pa.RecordBatch:
         try:
             return self._tail.decode_rows(number, data)
         except DamagedError:
             return self._tail.decode_rows(number, self._again(place))
 
-    def _decoded_column(self, column: str, number: int, place: Place, data: bytes) -> pa.Array:
+    def _decoded_column(self, column: str, number: int, place: Place, data: pa.Buffer) -> pa.Array:
         try:
             return self._tail.decode_column(column, number, data)
         except DamagedError:
@@ -194,15 +267,15 @@ class _DeepCheck:
     def _check_rows(self, number: int, rows: pa.RecordBatch) -> None:
         """Raise CorruptError unless rows are sorted, and what the index and the filter say of them."""
         tail = self._tail
-        problem = self._order_problem(rows) or _bounds_problem(tail, number, rows)
+        problem = self._order_problem(rows.column(0), rows.column(1))
+        problem = problem or self._bounds.problem(number, rows)
         if not problem and not tail.bloom.may_contain_many(hash_keys(rows.column(0))).all():
             problem = "a key that the filter denies"
         if problem:
             offset = tail.row_places[number].offset
             raise CorruptError(tail.key, offset, f"row block {number} in order", problem)
 
-    def _order_problem(self, rows: pa.RecordBatch) -> str:
-        keys, lsns = rows.column(0), rows.column(1)
+    def _order_problem(self, keys: pa.Array, lsns: pa.Array) -> str:
         first, last = (keys[0].as_py(), -lsns[0].as_py()), (keys[-1].as_py(), -lsns[-1].as_py())
         before, self._last = self._last, last
         if before is not None and first <= before:
@@ -215,15 +288,49 @@ class _DeepCheck:
         return ""
 
 
-def _bounds_problem(tail: SegmentTail, number: int, rows: pa.RecordBatch) -> str:
-    """Return the column of whose values the index gives other bounds, or ""."""
-    for field in ordered_columns(rows.schema):
-        found = bounds_of(rows.column(field.name))
-        for what, value in zip(("min", "max", "nulls"), found, strict=True):
-            told = tail.row_index[f"{what}:{field.name}"]
-            if not pa.array([value], told.type).equals(told.slice(number, 1)):
-                return f"a column {field.name!r} whose {what} is not what the index says"
-    return ""
+def _runs(places: Sequence[tuple[int, Place]]) -> Iterator[Sequence[tuple[int, Place]]]:
+    """Yield blocks to fetch at once: neighbours by number and place, bounded in number and bytes."""
+    first = 0
+    for at in range(1, len(places)):
+        (before, last), (number, place) = places[at - 1], places[at]
+        is_next = number == before + 1 and place.offset == last.offset + last.length
+        held = place.offset + place.length - places[first][1].offset
+        if not is_next or at - first >= _AT_ONCE_BLOCKS or held > _AT_ONCE_BYTES:
+            yield places[first:at]
+            first = at
+    if places:
+        yield places[first:]
+
+
+class _Bounds:
+    """The bounds that the index gives of the columns of row blocks."""
+
+    def __init__(self, index: pa.RecordBatch) -> None:
+        self._index = index
+        self._told: dict[str, list[object]] = {}
+        """As Python has them: to compare what agrees, which is nearly everything, at once."""
+        self._columns: list[str] | None = None
+
+    def problem(self, number: int, rows: pa.RecordBatch) -> str:
+        """Return the column of whose values in a block the index gives other bounds, or ""."""
+        if self._columns is None:  # they are the same in every block
+            self._columns = [field.name for field in ordered_columns(rows.schema)]
+        for name in self._columns:
+            found = bounds_of(rows.column(name))
+            for what, value in zip(("min", "max", "nulls"), found, strict=True):
+                if not self._agrees(f"{what}:{name}", number, value):
+                    return f"a column {name!r} whose {what} is not what the index says"
+        return ""
+
+    def _agrees(self, name: str, number: int, value: object) -> bool:
+        told = self._told.get(name)
+        if told is None:
+            told = self._told[name] = self._index[name].to_pylist()
+        plain = value.as_py() if isinstance(value, pa.Scalar) else value
+        if type(plain) is type(told[number]) and plain == told[number]:
+            return True
+        column = self._index[name]
+        return bool(pa.array([value], column.type).equals(column.slice(number, 1)))
 
 
 def overlaps(refs: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, SegmentRef]]:

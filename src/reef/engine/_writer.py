@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from reef.engine._attach import attach_request, check_spared, check_uploaded
 from reef.engine._commit import Committer
 from reef.engine._context import Context
 from reef.engine._dedup import Dedup
@@ -29,7 +30,7 @@ from reef.errors import (
     SnapshotExpiredError,
     UnavailableError,
 )
-from reef.format import Manifest, log_schema
+from reef.format import Manifest, SegmentRef, log_schema
 from reef.manifest import Head, ManifestChain, StalePlanError
 
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
@@ -69,6 +70,7 @@ class Writer(Handle):
             is_collected=lambda slot: is_collected(context.chain(namespace), slot),
             now_us=lambda: chain.estimated_now_us,
             relieve=self._begin_flush,
+            rebuild=self._rebuild,
         )
         self._cond = self._committer.cond
         self._is_flushing = False
@@ -104,6 +106,51 @@ class Writer(Handle):
         """Make `schema` the columns of the face from now on, durably; raises like `write`."""
         nobody = pa.RecordBatch.from_pylist([], schema=log_schema([]))
         return self.write(WriteRequest(batch=nobody, nbytes=schema.serialize().size, schema=schema))
+
+    def attach(
+        self,
+        segments: Sequence[SegmentRef],
+        *,
+        idempotency_key: bytes | None = None,
+        digest: bytes | None = None,
+        source: str | None = None,
+        sequence: int | None = None,
+        lsn: int | None = None,
+    ) -> Receipt:
+        """Make the rows of `segments`, uploaded beforehand, visible at one version, all or none.
+
+        They have no keys in common, and their ids end in an intent that stands. Whatever versions
+        their rows have, they get that of the receipt, which has no codes. A request of the same key,
+        or of a place in its stream that was reached before, attaches nothing and returns the old
+        receipt; without a `digest`, two attaches of one key are the same request.
+
+        Raises InvalidInputError, also for a segment that is not there; FencedError if the intent was
+        ended; and what `write` raises.
+        """
+        self.check_open()
+        request = attach_request(
+            segments,
+            bytes_max=self._committer.bytes_max,
+            idempotency_key=idempotency_key,
+            digest=digest,
+            source=source,
+            sequence=sequence,
+            lsn=lsn,
+        )
+        receipt = self._committer.earlier(request)  # first: they may have been compacted away since
+        if receipt is not None:
+            return receipt
+        try:
+            self.reload()
+        except UnavailableError as error:
+            raise NotWrittenError(
+                f"the manifest could not be read ({error}); nothing was attached: retry"
+            ) from error
+        if self.failure is not None:
+            raise copy.copy(self.failure)
+        check_spared(request.segments, self.manifest, self.epoch)
+        check_uploaded(self._context, self.namespace, request.segments)
+        return self.write(request)
 
     def flush(self) -> None:
         """Fold what is committed into a level-0 segment, so that the log need not be replayed.
@@ -162,6 +209,10 @@ class Writer(Handle):
                     return  # repair went back: what this handle shows is only in the log now
             self._stand_on(head.manifest)
             self._cond.notify_all()  # there may be room again
+
+    def _rebuild(self) -> None:
+        """Make reads go by the segments that the tail has now. Lock held."""
+        self._state = self._build(self.manifest, self._tail)
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
         # Never another tail: the committer goes on with this one. A job may have folded what is

@@ -118,8 +118,9 @@ def bounds_of(column: pa.Array) -> tuple[object, object, int]:
     if not least.is_valid or (pa.types.is_floating(column.type) and math.isnan(least.as_py())):
         least = greatest = None  # nothing but nulls and NaN
     elif _bound_type(column.type) == pa.binary():
-        least = least.cast(pa.binary()).as_py()[:BOUND_BYTES_MAX]
-        greatest = _raised(greatest.cast(pa.binary()).as_py())
+        # Not through a cast: that takes a hundred times as long.
+        least = least.as_buffer().to_pybytes()[:BOUND_BYTES_MAX]
+        greatest = _raised(greatest.as_buffer().to_pybytes())
     return least, greatest, column.null_count
 
 

@@ -24,7 +24,8 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from reef.clock import Clock
 from reef.errors import InvariantError, ReefError
@@ -33,12 +34,15 @@ from reef.gc._judge import DAY_US
 from reef.gc._model import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
 from reef.gc._names import FOLDERS, folder
 from reef.gc._plan import Planner
-from reef.gc._side_by_side import for_each
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots
 from reef.metrics import Metrics
 from reef.settings import Settings
+from reef.side_by_side import for_each
 from reef.store import Store
 from reef.threads import SystemThreads, Threads
+
+Delete: TypeAlias = Callable[[Iterator[Doomed], int, Callable[[Doomed], None]], None]
+"""Deletes objects of one kind, so many, and tells of each that is gone. Raises UnavailableError."""
 
 # Manifests first: whoever can still load one should find what it names.
 _ORDER: tuple[Kind, ...] = ("manifest", "log", "segment", "dedup", "other")
@@ -55,13 +59,18 @@ def collect(
     metrics: Metrics | None = None,
     threads: Threads | None = None,
     sweep: bool = True,
+    delete: Delete | None = None,
+    objects_max: int | None = None,
 ) -> CollectionReport:
     """Delete what nothing needs any more; without `apply`, write nothing and tell what would go.
 
-    Raises NotFoundError if there is no such namespace, UnavailableError, OutcomeUnknownError,
+    `delete` deletes elsewhere what it is given; when it returns, all of that must be gone. Where more
+    than `objects_max` objects would go, nothing is written, as without `apply`. Raises NotFoundError if there is no such namespace, UnavailableError, OutcomeUnknownError,
     CorruptError. Whatever it raises, calling it again goes on where it ended.
     """
-    collector = _Collector(chain, store, settings, clock, metrics, threads or SystemThreads())
+    collector = _Collector(
+        chain, store, settings, clock, metrics, threads or SystemThreads(), delete, objects_max
+    )
     return collector.run(apply=apply, progress=progress, sweep=sweep)
 
 
@@ -76,28 +85,35 @@ class _Collector:
         clock: Clock,
         metrics: Metrics | None,
         threads: Threads,
+        delete: Delete | None,
+        objects_max: int | None,
     ) -> None:
         self._chain = chain
         self._store = store
         self._clock = clock
         self._metrics = metrics
         self._threads = threads
+        self._delete = delete
+        self._objects_max = objects_max
         self._planner = Planner(chain, store, settings=settings, threads=threads)
         self._published: list[int] = []
 
     def run(self, *, apply: bool, progress: Progress | None, sweep: bool) -> CollectionReport:
         head = self._planner.head
         hoped = self._planner.plan(head, max(self._clock.now_us(), self._proven_us(head)))
-        if not apply or head.damaged:
+        if not apply or head.damaged or self._is_too_much(hoped):
             return CollectionReport(plan=hoped, applied=False, problems=hoped.problems)
         plan = hoped if hoped.is_idle else self._publish(head, hoped)
         deletion = _Deletion(self._store, plan, self._metrics, progress)
         for kind in _ORDER:
-            if plan.count(kind):
+            count = plan.count(kind)
+            if count and self._delete is not None:
+                self._delete(map(deletion.checked, plan.objects(kind)), count, deletion.deleted)
+            elif count:
                 for_each(
                     plan.objects(kind),
                     deletion.delete,
-                    width=min(self._store.concurrency, plan.count(kind)),
+                    width=min(self._store.concurrency, count),
                     threads=self._threads,
                 )
         self._forget_deleted(plan)
@@ -110,6 +126,10 @@ class _Collector:
             swept=swept,
             problems=(*plan.problems, *failure),
         )
+
+    def _is_too_much(self, plan: CollectionPlan) -> bool:
+        objects = len(plan.doomed) + len(plan.slots)
+        return self._objects_max is not None and objects > self._objects_max
 
     def _publish(self, head: Head, hoped: CollectionPlan) -> CollectionPlan:
         """Publish what has to be known before anything goes; return what may go then."""
@@ -197,12 +217,20 @@ class _Deletion:
 
     def delete(self, doomed: Doomed) -> None:
         """Delete one object. Raises UnavailableError."""
+        self._store.delete(self.checked(doomed).key)
+        self.deleted(doomed)
+
+    def checked(self, doomed: Doomed) -> Doomed:
+        """Return what may be deleted. Raises InvariantError for anything that is not the namespace's."""
         if not doomed.key.startswith(self._prefixes):
             raise InvariantError(
                 f"collecting namespace {self._plan.namespace!r} would delete {doomed.key!r}, which "
                 "is not its own; nothing more was deleted"
             )
-        self._store.delete(doomed.key)
+        return doomed
+
+    def deleted(self, doomed: Doomed) -> None:
+        """Take note of an object that is gone."""
         if self._metrics is not None:
             self._metrics.count("reef_gc_deleted_total", kind=doomed.kind)
             self._metrics.count("reef_gc_deleted_bytes_total", doomed.size, kind=doomed.kind)

@@ -21,11 +21,11 @@ from reef.gc._judge import (
 )
 from reef.gc._model import CollectionPlan, Retained, Tallies
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
-from reef.gc._side_by_side import for_each
 from reef.gc._slots import AttachScan
 from reef.gc._survey import Survey
 from reef.manifest import Generation, Head, ManifestChain, expire_snapshots
 from reef.settings import Settings
+from reef.side_by_side import for_each
 from reef.store import Store
 from reef.threads import SystemThreads, Threads
 

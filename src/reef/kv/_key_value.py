@@ -21,6 +21,7 @@ from reef.engine import (
 )
 from reef.errors import InvalidInputError
 from reef.format import KEY
+from reef.kv._feed import COLUMNS, shown_changes
 from reef.kv._rows import (
     FACE,
     VALUE,
@@ -153,6 +154,25 @@ class KeyValue(Namespace):
         """
         return KeyValueView(self._view_at(lsn, generation, snapshot))
 
+    def changes(
+        self,
+        *,
+        after: int | None = None,
+        upto: int | None = None,
+        before_image: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield one row for each committed operation after version `after`, in order of commits.
+
+        The columns are `_op` ("upsert" or "delete"), `_lsn`, `_committed_at`, `key`, `value` and,
+        with `before_image`, `_before`: what the key held before. Without `after`, from the oldest
+        that the log still has; without `upto`, up to the newest version as of this call. The last
+        `_lsn` that was seen, or `upto`, is what to go on after. Raises RetentionError if the log, or
+        the version below an operation, is not kept any more, UnavailableError if `after` or `upto`
+        lies ahead.
+        """
+        rows = self._changes(COLUMNS, after, upto, before_image)
+        return shown_changes(rows, before_image=before_image)
+
     def snapshot(
         self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None
     ) -> KeyValueSnapshot:
@@ -191,9 +211,7 @@ class KeyValue(Namespace):
                 resolve=None
                 if condition is None
                 else lambda state: resolve(batch, condition, atomic=atomic, state=state),
-                prepare=None
-                if condition is None
-                else lambda view: view.latest(batch.column(KEY)),
+                prepare=None if condition is None else lambda view: view.latest(batch.column(KEY)),
                 condition=said,
                 idempotency_key=key,
                 digest=digest,

@@ -112,7 +112,7 @@ class SegmentReader:
 class SegmentSource(Clipped):
     """The rows of one segment, as far as its reference lets them be seen: a RowSource."""
 
-    __slots__ = ("_cache", "_find", "_is_plain", "_loader", "_reader")
+    __slots__ = ("_cache", "_find", "_is_plain", "_loader", "_reader", "_version")
 
     def __init__(self, reader: SegmentReader, object_key: str, ref: SegmentRef) -> None:
         super().__init__(object_key, ref)
@@ -120,7 +120,8 @@ class SegmentSource(Clipped):
         self._loader = reader._loader
         self._cache = self._loader.cache
         self._find = self._cache.find
-        self._is_plain = ref.version is None and ref.clip_lsn is None
+        self._version = ref.version
+        self._is_plain = ref.clip_lsn is None
 
     @property
     def is_wide(self) -> bool:
@@ -165,7 +166,7 @@ class SegmentSource(Clipped):
         if keys[row] != key:
             self._cache.used(object_key, at)
             return None
-        if (found := block.lsns[row]) > lsn:
+        if (found := self._version or block.lsns[row]) > lsn:
             return _COLD
         self._cache.used(object_key, at)
         dead = block.tombstones

@@ -26,7 +26,7 @@ def for_each(
     left = iter(items)
     first = [*islice(left, width)]
     lanes = _Lanes(chain(first, left), work)
-    started = [threads.start(lanes.run, name=f"reef-gc-{lane}") for lane, _ in enumerate(first)]
+    started = [threads.start(lanes.run, name=f"reef-lane-{lane}") for lane, _ in enumerate(first)]
     for thread in started:
         thread.join()
     if lanes.error is not None:

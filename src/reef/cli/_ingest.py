@@ -1,0 +1,106 @@
+"""`reef ingest`: files into a namespace, on Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from reef.cli._bucket import AsJson, Namespace, Url, connect
+from reef.cli._docs_options import Declared, pairs_of
+from reef.cli._output import print_json
+from reef.cli._pass import Conf, Master, Remote, Where, size_of
+
+
+def ingest(
+    url: Url,
+    namespace: Namespace,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES...", help="Files or folders that Spark can read."),
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="parquet, csv or jsonl. [default: by their names]"),
+    ] = None,
+    id: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the ids.")] = "id",
+    schema: Declared = None,
+    job_key: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The same key again loads nothing twice."),
+    ] = None,
+    operation: Annotated[
+        str, typer.Option(metavar="WHAT", help="upsert, patch, delete or create.")
+    ] = "upsert",
+    duplicates: Annotated[
+        str, typer.Option(metavar="HOW", help="An id that is there twice: error or last.")
+    ] = "error",
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leave out what cannot be patched or created.")
+    ] = False,
+    method: Annotated[
+        str, typer.Option(metavar="HOW", help="log, bulk, or auto: as the size suggests.")
+    ] = "auto",
+    target_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How large the segments of a bulk load are to be.")
+    ] = "128MiB",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Rows that one task holds in memory, about.")
+    ] = "256MiB",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load Parquet, CSV or JSON lines into a namespace, all at once.
+
+    Whoever writes the namespace meanwhile has to open it again afterwards.
+    """
+    from reef.pipeline._ingest import input_format
+
+    where = Where.of(master, remote, conf)
+    declared = pairs_of("--schema", schema)
+    kind = input_format(files, format)  # before a session is started
+    options = {
+        "job_key": job_key,
+        "operation": operation,
+        "duplicates": duplicates,
+        "skip": skip,
+        "method": method,
+        "target_bytes": size_of("--target-size", target_size),
+        "memory": size_of("--memory", memory),
+    }
+    with connect(url) as db:
+        _check(url, namespace, options)
+        spark = where.session()
+        from reef.spark._ingest import ingest as load
+
+        result = load(spark, url, namespace, files, format=kind, id=id, schema=declared, **options)
+    if as_json:
+        print_json({"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)})
+        return
+    if result.replayed:
+        print(f"nothing was loaded: it had been before, by LSN {result.lsn}")
+        return
+    left = [
+        f"{count:,} {what}"
+        for count, what in (
+            (result.dropped, "gave way to later ones of the same id"),
+            (result.skipped, "were left out"),
+        )
+        if count
+    ]
+    at = "nothing to load" if result.lsn is None else f"LSN {result.lsn}, by {result.method}"
+    print("; ".join([f"{operation}: {result.rows:,} documents", *left, at]))
+
+
+def _check(url: str, namespace: str, options: Mapping[str, object]) -> None:
+    """Raise InvalidInputError for what can be told from the options alone, without Spark."""
+    try:
+        from reef.spark._write_options import WriteOptions
+    except ModuleNotFoundError:
+        return  # which the session will tell
+    texts = {name: str(value) for name, value in options.items() if value is not None}
+    WriteOptions.of({**texts, "url": url, "namespace": namespace})

@@ -1,0 +1,228 @@
+"""What commands of the pipeline have in common: where they run, how far they are, what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+
+import typer
+
+from reef.cli._bucket import PROBLEM
+from reef.cli._output import print_json, print_table, size_text
+from reef.errors import InvalidInputError
+from reef.settings import BYTES_MAX, parse_bytes
+
+if TYPE_CHECKING:
+    from reef.clock import Clock
+    from reef.engine import Context
+    from reef.pipeline import PassResult, Runner, Seen
+
+_LINE_SECONDS = 10.0
+
+Master: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MASTER",
+        help="Where Spark runs: local[4], spark://..., yarn, k8s://... [default: local[*]]",
+    ),
+]
+Remote: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="A Spark Connect server: sc://host:port. [env: SPARK_REMOTE]"
+    ),
+]
+Conf: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be done; start no Spark, write nothing.")
+]
+
+
+InThisProcess: TypeAlias = Annotated[
+    bool,
+    typer.Option("--in-process", help="Run the same tasks one by one in this process: no Spark."),
+]
+
+
+class Where(NamedTuple):
+    """Where a pass runs."""
+
+    master: str | None
+    remote: str | None
+    conf: dict[str, str]
+    in_process: bool
+
+    @classmethod
+    def of(
+        cls,
+        master: str | None,
+        remote: str | None,
+        conf: Sequence[str] | None,
+        in_process: bool = False,
+    ) -> Where:
+        """Return what the options say. Raises InvalidInputError."""
+        if in_process and (master or remote or conf):
+            raise InvalidInputError.of("--in-process", "given", "without Spark's options")
+        pairs = [one.partition("=") for one in conf or ()]
+        for name, sign, value in pairs:
+            if not (name and sign):
+                raise InvalidInputError.of("--conf", f"{name}{sign}{value}", "NAME=VALUE")
+        if master and remote:
+            raise InvalidInputError.of("--remote", remote, "given without --master")
+        return cls(master, remote, {name: value for name, _, value in pairs}, in_process)
+
+    @property
+    def names_spark(self) -> bool:
+        """Whether anything is said about Spark."""
+        return bool(self.master or self.remote or self.conf)
+
+    def runner(self, context: Context) -> Runner:
+        """Return who runs the tasks. Raises UnavailableError, InvalidInputError."""
+        from reef.pipeline import InProcess, spark_runner
+
+        return InProcess(context) if self.in_process else spark_runner(context, self.session())
+
+    def session(self) -> Any:
+        """Return the Spark session. Raises UnavailableError, InvalidInputError."""
+        try:
+            from reef.spark import session
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark":
+                raise
+            raise InvalidInputError(
+                "this command runs on Spark, which is not installed: pip install 'reefdb[spark]'"
+            ) from error
+        return session(master=self.master, remote=self.remote, conf=self.conf)
+
+
+def size_of(option: str, text: str) -> int:
+    """Return a size in bytes, given as 64MiB or as a number. Raises InvalidInputError."""
+    return parse_bytes(option, text, 1, BYTES_MAX)
+
+
+@contextlib.contextmanager
+def watched(what: str, clock: Clock) -> Iterator[Callable[[Seen], None]]:
+    """Give what shows how far a pass is: a bar on a terminal, else a line now and then."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(what, clock).told
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks  {task.fields[about]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as progress:
+        bar = progress.add_task(what, total=None, about="")
+
+        def told(seen: Seen) -> None:
+            progress.update(bar, completed=seen.tasks_done, total=seen.tasks, about=_about(seen))
+
+        yield told
+
+
+def _about(seen: Seen) -> str:
+    size = f"{size_text(seen.bytes_done)} of {size_text(seen.bytes)}"
+    rows = f"{seen.rows:,} rows, " if seen.rows else ""
+    return f"{size}, {rows}{seen.namespaces:,} namespaces done"
+
+
+class _Lines:
+    """Progress in a file or a pipe: a line every ten seconds at most."""
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        self._what = what
+        self._clock = clock
+        self._begun = self._last = clock.monotonic()
+
+    def told(self, seen: Seen) -> None:
+        now = self._clock.monotonic()
+        if now - self._last < _LINE_SECONDS:
+            return
+        self._last = now
+        left = ""
+        if 0 < seen.tasks_done < seen.tasks:
+            seconds = (now - self._begun) * (seen.tasks - seen.tasks_done) / seen.tasks_done
+            left = f", about {seconds:.0f} s left"
+        print(
+            f"{self._what}: {seen.tasks_done} of {seen.tasks} tasks, {_about(seen)}{left}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def tell(result: PassResult[Any], as_json: bool, url: str) -> None:
+    """Print what a pass did. Exits with 2 if it could not be done in some namespace."""
+    if as_json:
+        print_json({"url": url, **pass_json(result)})
+    else:
+        _print(result)
+    if result.failed:
+        raise typer.Exit(PROBLEM)
+
+
+def pass_json(result: PassResult[Any]) -> dict[str, Any]:
+    """Return what a pass did, for programs."""
+    return {
+        "id": result.id,
+        "pass": result.kind,
+        "seconds": round(result.seconds, 3),
+        "totals": result.totals,
+        "tasks": {
+            "count": result.tasks.count,
+            "seconds": round(result.tasks.seconds, 3),
+            "peak_bytes": result.tasks.peak_rss_bytes,
+        },
+        "namespaces": [
+            {
+                "namespace": one.namespace,
+                "state": one.state,
+                "generation": one.generation,
+                "figures": one.figures,
+                "error": one.error or None,
+            }
+            for one in result.records
+        ],
+    }
+
+
+def _print(result: PassResult[Any]) -> None:
+    for one in result.failed:
+        print(f"{one.namespace}: {one.error}")
+    done = sum(one.state == "done" for one in result.records)
+    idle = sum(one.state == "idle" for one in result.records)
+    print(
+        f"{result.kind}: {done} namespaces done, {idle} with nothing to do, "
+        f"{len(result.failed)} failed; {result.tasks.count} tasks, {result.seconds:.1f} s"
+    )
+    if result.totals:
+        print_table(
+            ("", "total"),
+            ((name, figure_text(name, value)) for name, value in result.totals.items()),
+        )
+        peak = size_text(result.tasks.peak_rss_bytes)
+        print(f"tasks took {result.tasks.seconds:.1f} s together, {peak} at most in one process")
+
+
+def figure_text(name: str, value: int) -> str:
+    """Return a figure of a pass as people read it."""
+    return size_text(value) if name.startswith("bytes") else f"{value:,}"

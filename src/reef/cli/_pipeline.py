@@ -1,0 +1,282 @@
+"""`reef index`, `compact` and `rebuild`: passes that rewrite, on Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reef.cli._bucket import All, AsJson, NamespaceOrAll, Url, connect, names_of
+from reef.cli._output import key_text, print_json, print_table, size_text
+from reef.cli._pass import (
+    Conf,
+    DryRun,
+    InThisProcess,
+    Master,
+    Remote,
+    Where,
+    size_of,
+    tell,
+    watched,
+)
+from reef.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from reef.pipeline import Backlog, CompactionPlan, IndexOptions, NamespaceResult
+
+
+def index(
+    url: Url,
+    namespace: NamespaceOrAll = None,
+    every: All = False,
+    task_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Log objects for one task, about.")
+    ] = "256MiB",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Rows that one task holds in memory, at most.")
+    ] = "256MiB",
+    min_slots: Annotated[
+        int, typer.Option(min=1, help="Pass over namespaces with fewer log objects to fold.")
+    ] = 1,
+    min_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Pass over namespaces with less to fold.")
+    ] = "1",
+    dry_run: DryRun = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    in_process: InThisProcess = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fold the log into sorted segments, so that nobody has to replay it.
+
+    Safe beside writers and readers. Exit code 2: it could not be done in some namespace.
+    """
+    from reef import pipeline
+
+    where = Where.of(master, remote, conf, in_process)
+    options = pipeline.IndexOptions(
+        task_bytes=size_of("--task-bytes", task_bytes),
+        memory_bytes=size_of("--memory", memory),
+        min_slots=min_slots,
+        min_bytes=size_of("--min-bytes", min_bytes),
+    )
+    with connect(url) as db:
+        names = names_of(db, namespace, every)
+        if dry_run:
+            found = pipeline.preview_index(db, names, options=options)
+            _show_backlogs(found, options, as_json)
+            return
+        runner = where.runner(db.context())
+        with watched("index", db.context().clock) as watch:
+            result = pipeline.index(db, names, runner=runner, options=options, watch=watch)
+        tell(result, as_json, db.store.url)
+
+
+def compact(
+    url: Url,
+    namespace: NamespaceOrAll = None,
+    every: All = False,
+    target_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How large segments are to be.")
+    ] = "256MiB",
+    min_input_files: Annotated[
+        int, typer.Option(min=2, help="Leave fewer runs, or fewer small files, than this.")
+    ] = 4,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Groups of one namespace that are merged at once; each is published alone."
+        ),
+    ] = 5,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="The most that this pass reads. [default: all]"),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only what has keys from here on.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only what has keys below this one.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Rewrite everything into one run.")] = False,
+    keep_floor: Annotated[
+        bool, typer.Option("--keep-floor", help="Drop no version that can be read now.")
+    ] = False,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="What one task may hold in memory.")
+    ] = "256MiB",
+    dry_run: DryRun = False,
+    save_plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --dry-run: keep the plan as JSON.")
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Carry out a plan that was kept; its options hold."),
+    ] = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    in_process: InThisProcess = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge segments, and drop versions that nobody can read any more.
+
+    Safe beside writers and readers; a second compaction of a namespace ends the first one. Exit code
+    2: it could not be done in some namespace.
+    """
+    from reef import pipeline
+
+    where = Where.of(master, remote, conf, in_process)
+    options = pipeline.CompactionOptions(
+        target_file_size_bytes=size_of("--target-size", target_size),
+        min_input_files=min_input_files,
+        max_concurrent_file_group_rewrites=concurrency,
+        max_bytes=None if max_bytes is None else size_of("--max-bytes", max_bytes),
+        start=b"" if start is None else start.encode(),
+        end=None if end is None else end.encode(),
+        full=full,
+        raise_floor=not keep_floor,
+        memory_bytes=size_of("--memory", memory),
+    )
+    kept = None if plan is None else _read_plan(plan, namespace)
+    if save_plan is not None and not (dry_run and namespace is not None):
+        raise InvalidInputError.of(
+            "--save-plan", save_plan, "given with --dry-run, of one namespace"
+        )
+    with connect(url) as db:
+        names = names_of(db, namespace, every)
+        if dry_run:
+            found = pipeline.preview_compaction(db, names, options=options)
+            _show_plans(found, as_json, save_plan)
+            return
+        runner = where.runner(db.context())
+        with watched("compact", db.context().clock) as watch:
+            result = pipeline.compact(
+                db,
+                names,
+                runner=runner,
+                options=None if kept else options,
+                plan=kept,
+                watch=watch,
+            )
+        tell(result, as_json, db.store.url)
+
+
+def rebuild(
+    url: Url,
+    namespace: NamespaceOrAll = None,
+    every: All = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    in_process: InThisProcess = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make everything that is derived from the log anew, equal in content.
+
+    Folds what is left of the log again, from as far back as it can be proven whole, checks every block
+    of what stays, and publishes one manifest. Exit code 2: it could not be equal, and nothing was
+    changed.
+    """
+    from reef import pipeline
+
+    where = Where.of(master, remote, conf, in_process)
+    with connect(url) as db:
+        names = names_of(db, namespace, every)
+        runner = where.runner(db.context())
+        with watched("rebuild", db.context().clock) as watch:
+            result = pipeline.rebuild(db, names, runner=runner, watch=watch)
+        tell(result, as_json, db.store.url)
+        if not as_json:
+            for one in result.namespaces:
+                for said in () if one.result is None else one.result.passed_by:
+                    print(f"{one.namespace}: {said}")
+
+
+def _show_backlogs(
+    found: list[NamespaceResult[Backlog]], options: IndexOptions, as_json: bool
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "namespace": one.namespace,
+            "slot_first": one.result.manifest.wal_floor,
+            "slot_last": one.result.slot_last,
+            "bytes": sum(one.result.sizes),
+            "tasks": len(list(one.result.parts("plan", options))),
+        }
+        for one in found
+        if one.result is not None and one.result.is_worth(options)
+    ]
+    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
+    if as_json:
+        print_json({"pass": "index", "dry_run": True, "namespaces": rows, "failed": failed})
+        return
+    print_table(
+        ("namespace", "first slot", "last slot", "log", "tasks"),
+        ((*list(row.values())[:3], size_text(row["bytes"]), row["tasks"]) for row in rows),
+    )
+    _show_failed(failed)
+    print(f"{len(rows)} of {len(found)} namespaces would be folded; nothing was written")
+
+
+def _show_plans(
+    found: list[NamespaceResult[CompactionPlan | None]], as_json: bool, save_plan: Path | None
+) -> None:
+    import msgspec
+
+    plans = [one.result for one in found if one.result is not None]
+    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
+    if save_plan is not None:
+        if not plans:
+            print("there is nothing to compact: no plan was kept")
+            return
+        save_plan.write_bytes(msgspec.json.format(msgspec.json.encode(plans[0])))
+    if as_json:
+        listed: list[Any] = [msgspec.to_builtins(plan) for plan in plans]
+        print_json({"pass": "compact", "dry_run": True, "plans": listed, "failed": failed})
+        return
+    print_table(
+        ("namespace", "group", "segments", "moved", "reads", "tasks", "first key", "because"),
+        (
+            (
+                plan.namespace,
+                group.number,
+                len(group.inputs),
+                len(group.moves),
+                size_text(group.bytes_in),
+                len(group.ranges),
+                key_text(group.ranges[0].start, 24) if group.ranges else "",
+                group.reason,
+            )
+            for plan in plans
+            for group in plan.groups
+        ),
+    )
+    for plan in plans:
+        for said in plan.skipped:
+            print(f"{plan.namespace}: left: {said}")
+    _show_failed(failed)
+    print(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
+
+
+def _show_failed(failed: dict[str, str]) -> None:
+    for name, said in failed.items():
+        print(f"{name}: {said}")
+
+
+def _read_plan(path: Path, namespace: str | None) -> CompactionPlan:
+    import msgspec
+
+    from reef.pipeline import CompactionPlan
+
+    try:
+        plan = msgspec.json.decode(path.read_bytes(), type=CompactionPlan)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidInputError.of(
+            "--plan", path, f"a file that --save-plan made: {error}"
+        ) from error
+    if plan.namespace != namespace:
+        raise InvalidInputError.of("--plan", path, f"given for its own namespace, {plan.namespace}")
+    return plan

@@ -1,0 +1,146 @@
+"""`reef worker`: stay, and fold and compact when it is worth it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reef.cli._bucket import AsJson, Url, connect
+from reef.cli._pass import (
+    Conf,
+    InThisProcess,
+    Master,
+    Remote,
+    Where,
+    figure_text,
+    pass_json,
+    size_of,
+)
+from reef.errors import ReefError
+from reef.settings import parse_seconds
+
+if TYPE_CHECKING:
+    from reef.pipeline import PassResult
+    from reef.threads import Threads
+
+
+def worker(
+    url: Url,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAMESPACE]...", help="Only these. [default: all, new ones too]"),
+    ] = None,
+    interval: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long to wait between rounds.")
+    ] = "60s",
+    min_slots: Annotated[
+        int, typer.Option(min=1, help="Fold a namespace from so many log objects on.")
+    ] = 64,
+    min_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="And from so many bytes of them on.")
+    ] = "1",
+    min_input_files: Annotated[
+        int, typer.Option(min=2, help="Compact from so many runs, or small files, on.")
+    ] = 4,
+    target_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How large segments are to be.")
+    ] = "256MiB",
+    once: Annotated[bool, typer.Option("--once", help="Make one round, and end.")] = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    in_process: InThisProcess = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stay resident with one Spark session; fold and compact namespaces when it is worth it.
+
+    Ends after the round under way on SIGTERM or Ctrl-C. It may be killed at any time, and run twice.
+    With --json, a line for each pass that did something.
+    """
+    from reef import pipeline
+
+    options = pipeline.WorkerOptions(
+        interval=parse_seconds("--interval", interval, 0.1),
+        index=pipeline.IndexOptions(
+            min_slots=min_slots, min_bytes=size_of("--min-bytes", min_bytes)
+        ),
+        compact=pipeline.CompactionOptions(
+            min_input_files=min_input_files,
+            target_file_size_bytes=size_of("--target-size", target_size),
+        ),
+    )
+    where = Where.of(master, remote, conf, in_process)
+    with connect(url) as db:
+        runner = where.runner(db.context())
+        ending = _Ending(db.context().threads)
+        print(f"reef: at work on {db.store.url}", file=sys.stderr, flush=True)
+        pipeline.work(
+            db,
+            namespaces or None,
+            runner=runner,
+            options=options,
+            report=_as_line if as_json else _as_text,
+            wait=lambda seconds: once or ending.wait(seconds),
+        )
+
+
+class _Ended(Exception):
+    """Somebody wants the worker to end while it waits."""
+
+
+class _Ending:
+    """What SIGTERM and Ctrl-C ask for: an end after the round; a second one ends as usual."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._condition = threads.condition()
+        self._is_told = self._is_waiting = False
+        signal.signal(signal.SIGTERM, self._told)
+        signal.signal(signal.SIGINT, self._told)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, or less if told to end; return whether that is so."""
+        self._is_waiting = True
+        try:
+            with self._condition:
+                if not self._is_told:
+                    self._condition.wait(seconds)
+        except _Ended:
+            pass
+        finally:
+            self._is_waiting = False
+        return self._is_told
+
+    def _told(self, number: int, _: FrameType | None) -> None:
+        self._is_told = True
+        signal.signal(number, signal.SIG_DFL)
+        if self._is_waiting:
+            raise _Ended
+
+
+def _as_line(result: PassResult[Any] | ReefError) -> None:
+    import msgspec
+
+    if isinstance(result, ReefError):
+        said: dict[str, Any] = {"error": f"{type(result).__name__}: {result}"}
+    else:
+        said = pass_json(result)
+        said["namespaces"] = [one for one in said["namespaces"] if one["state"] != "idle"]
+    print(msgspec.json.encode(said).decode(), flush=True)
+
+
+def _as_text(result: PassResult[Any] | ReefError) -> None:
+    if isinstance(result, ReefError):
+        print(f"round failed: {result}", file=sys.stderr, flush=True)
+        return
+    done = sum(one.state == "done" for one in result.records)
+    figures = ", ".join(
+        f"{figure_text(name, value)} {name.replace('_', ' ')}"
+        for name, value in result.totals.items()
+    )
+    print(f"{result.kind}: {done} namespaces, {figures}; {result.seconds:.1f} s", flush=True)
+    for one in result.failed:
+        print(f"{result.kind}: {one.namespace}: {one.error}", file=sys.stderr, flush=True)

@@ -1,0 +1,142 @@
+"""Segments that were uploaded beforehand, on their way into the log by one record: bulk load.
+
+Invariants, checked before the record is sent:
+
+- Every segment is there, with the size that its reference says: what is attached can be read.
+- No key is in two of them: the rows of one record are of one version, and a version is there once.
+- Whoever wrote a segment is known by its id, and collection spares it until the record is durable:
+  an intent that stands, or the writer's own epoch. This is looked up after the writer has taken its
+  epoch. So an intent may be ended by its own job, after the record is durable or when none was sent,
+  and by nobody else but one who has opened the namespace for writing since: the record of the
+  writer before can then not get its slot any more.
+
+Crash points: before the PUT of the record nothing is visible, and there are an intent and segments
+that nothing names; after it all rows are visible, at the record's version, whether or not anybody
+was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import pyarrow as pa
+
+from reef.engine._context import Context
+from reef.engine._group import WriteRequest
+from reef.errors import (
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    NotWrittenError,
+    UnavailableError,
+)
+from reef.format import Manifest, SegmentRef, log_schema, segment_key
+from reef.gc._names import epoch_of, owner_of
+from reef.side_by_side import for_each
+
+_NOBODY = pa.RecordBatch.from_pylist([], schema=log_schema([]))
+ATTACH_DIGEST = b"reef: an attach."
+"""Of every request that gives a key and no digest: under one key, segments are attached once."""
+
+
+def attach_request(
+    segments: Sequence[SegmentRef],
+    *,
+    bytes_max: int,
+    idempotency_key: bytes | None,
+    digest: bytes | None,
+    source: str | None,
+    sequence: int | None,
+    lsn: int | None,
+) -> WriteRequest:
+    """Return the request to attach `segments`. Raises InvalidInputError if they cannot be one."""
+    if not segments:
+        raise InvalidInputError.of("segments", "none", "at least one")
+    for ref in segments:
+        said = (ref.version, ref.namespace, ref.clip_lsn, ref.clip_key_min, ref.clip_key_max)
+        if said != (None, "", None, None, None):
+            raise InvalidInputError.of(
+                "segments", ref.id, "new ones of this namespace, of no version yet and not clipped"
+            )
+    ordered = sorted(segments, key=lambda ref: ref.key_min)
+    for ref, other in pairwise(ordered):
+        if other.key_min <= ref.key_max:
+            raise InvalidInputError.of(
+                "segments",
+                f"{ref.id} and {other.id}",
+                f"no keys in common: the first ends at {ref.key_max!r}, the other begins at "
+                f"{other.key_min!r}",
+            )
+    nbytes = len(msgspec.msgpack.encode(ordered))
+    if nbytes > bytes_max:
+        raise InvalidInputError.of(
+            "segments",
+            f"{len(ordered)}, whose names take {nbytes} bytes",
+            f"at most {bytes_max} bytes, by log_segment_max_bytes: make them fewer and larger",
+        )
+    return WriteRequest(
+        batch=_NOBODY,
+        nbytes=nbytes,
+        segments=tuple(ordered),
+        idempotency_key=idempotency_key,
+        digest=digest or (None if idempotency_key is None else ATTACH_DIGEST),
+        source=source,
+        sequence=sequence,
+        lsn=lsn,
+    )
+
+
+def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int) -> None:
+    """Raise unless collection spares each of `segments`, as of a head read under `epoch`.
+
+    Raises FencedError if the intent of one does not stand any more, InvalidInputError if an id names
+    nobody who could be known.
+    """
+    standing = {intent.id for intent in manifest.intents}
+    for name, id in {owner_of(ref.id): ref.id for ref in segments}.items():
+        if name in standing or epoch_of(name) == epoch:
+            continue
+        if not name or epoch_of(name) is not None:
+            raise InvalidInputError.of(
+                "segments", id, "ids that end in the intent of their job, which keeps them"
+            )
+        raise FencedError(
+            f"intent {name!r} does not stand in generation {manifest.generation} of namespace "
+            f"{manifest.namespace!r}: it was ended, and its segments may have been collected; "
+            "nothing was attached: start another job"
+        )
+
+
+def check_uploaded(context: Context, namespace: str, segments: Sequence[SegmentRef]) -> None:
+    """Raise InvalidInputError unless each of `segments` is there in its size: a HEAD for each.
+
+    As many at a time as the store takes. Raises NotWrittenError if it does not answer.
+    """
+
+    def look(ref: SegmentRef) -> None:
+        key = segment_key(namespace, ref.id)
+        try:
+            size = context.store.head(key).size
+        except NotFoundError:
+            raise InvalidInputError.of(
+                "segments", key, "uploaded: there is no such object"
+            ) from None
+        if size != ref.size:
+            raise InvalidInputError.of("segments", key, f"{ref.size} bytes long; it has {size}")
+
+    try:
+        for_each(segments, look, width=context.store.concurrency, threads=context.threads)
+    except UnavailableError as error:
+        raise NotWrittenError(
+            f"it could not be made sure that the segments are there ({error}); nothing was "
+            "attached: retry"
+        ) from error
+
+
+def at_version(segments: Sequence[SegmentRef], lsn: int) -> tuple[SegmentRef, ...]:
+    """Return references by which every row of `segments` is of version `lsn`."""
+    return tuple(
+        msgspec.structs.replace(ref, version=lsn, lsn_min=lsn, lsn_max=lsn) for ref in segments
+    )

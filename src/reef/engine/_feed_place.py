@@ -1,0 +1,178 @@
+"""Where to enter a log that goes far back: the places in it that something vouches for.
+
+- A manifest names the last valid object below its `wal_floor`, and the newest version below it. The
+  newest retained generation that ends at or below the wanted version is found by bisection.
+- Below every retained generation, the chain is followed backward: each object names the valid one
+  before it, so whatever is not named is void.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from reef.engine._context import Context
+from reef.engine._feed_headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader
+from reef.errors import DamagedError, NotFoundError, RetentionError, UnreadableError
+from reef.format import LogKind, LogObject, Manifest, decode_log, log_checksum, log_key
+from reef.log import ChainPoint, LogFold
+from reef.manifest import ManifestChain
+from reef.manifest._read import ManifestReader
+
+_POSITIONS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place between two operations: those at or below `lsn` are behind it, all others ahead."""
+
+    lsn: int
+    next_slot: int
+    """What lies ahead is in this slot or later."""
+    point: ChainPoint
+    """The last valid object below `next_slot`."""
+
+    @staticmethod
+    def of(manifest: Manifest) -> Position:
+        """Return where a manifest's segments end."""
+        fold = LogFold.of(manifest)
+        return Position(manifest.last_applied_lsn, fold.next_slot, fold.point)
+
+
+class Places:
+    """Positions that were come to lately, by their versions. Safe among threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Position] = OrderedDict()
+
+    def find(self, lsn: int) -> Position | None:
+        """Return the position of that version, if it is known."""
+        with self._lock:
+            return self._kept.get(lsn)
+
+    def add(self, position: Position) -> None:
+        """Take note of a position."""
+        with self._lock:
+            self._kept[position.lsn] = position
+            self._kept.move_to_end(position.lsn)
+            while len(self._kept) > _POSITIONS_KEPT:
+                self._kept.popitem(last=False)
+
+
+class Entrances:
+    """Finds places to enter the log of one namespace. Not safe among threads."""
+
+    def __init__(
+        self, context: Context, namespace: str, chain: ManifestChain, headers: HeaderReader
+    ) -> None:
+        self._context = context
+        self._namespace = namespace
+        self._chain = chain
+        self._headers = headers
+
+    def below(self, lsn: int, manifest: Manifest) -> Position:
+        """Return a place at or before version `lsn`, which is folded."""
+        numbers = self._retained(manifest)
+        low, high = 0, len(numbers)
+        found: Manifest | None = None
+        while low < high:
+            middle = (low + high) // 2
+            older = self._generation(numbers[middle])
+            if older is None:
+                del numbers[middle]
+                high -= 1
+            elif older.last_applied_lsn <= lsn:
+                found, low = older, middle + 1
+            else:
+                high = middle
+        if found is not None and found.wal_floor >= manifest.gc.boundary.slot:
+            return Position.of(found)
+        position, kept_from = self.bottom(self.oldest(manifest), manifest, lsn)
+        if kept_from > lsn + 1:
+            raise self.collected(lsn, kept_from)
+        return position
+
+    def bottom(self, oldest: Manifest, manifest: Manifest, lsn: int | None) -> tuple[Position, int]:
+        """Follow the chain backward to version `lsn`, or as far as it is there.
+
+        Returns the place, and the version from which on everything is ahead of it or below `lsn`.
+        """
+        boundary = manifest.gc.boundary.slot
+        point = Position.of(oldest).point
+        next_slot, kept_from = oldest.wal_floor, oldest.last_applied_lsn + 1
+        skipped = {skip.slot for skip in manifest.skipped_slots}
+        window = 1
+        # Behind an object that repair gave up, nothing says which is the valid one before it.
+        while point.slot >= boundary and point.slot not in skipped:
+            self._headers.get(range(max(boundary, point.slot + 1 - window), point.slot + 1))
+            header = self._headers.get([point.slot])[0]
+            if not isinstance(header, LogHeader):
+                break
+            if lsn is not None and 0 < header.lsn_last <= lsn:
+                entered = ChainPoint(point.slot, point.checksum, header.epoch)
+                return Position(header.lsn_last, next_slot, entered), header.lsn_last + 1
+            point, next_slot = ChainPoint(header.prev.slot, header.prev.checksum, 0), header.slot
+            kept_from = header.lsn_first or kept_from
+            window = min(2 * window, HEADERS_WINDOW_MAX)
+        kept_from = self._complete_from(point, lsn, kept_from)
+        return Position(kept_from - 1, next_slot, point), kept_from
+
+    def _complete_from(self, point: ChainPoint, lsn: int | None, kept_from: int) -> int:
+        """Return the version from which on nothing is missing, if the log is kept behind `point`.
+
+        Fences are never collected: where there are only those, down to the log's beginning or to an
+        object that is still there, nothing was.
+        """
+        while point.slot:
+            log = self._named(point)
+            if log is None:
+                return kept_from
+            if log.kind is not LogKind.FENCE:
+                return log.lsn_last + 1 if lsn is not None and log.lsn_last <= lsn else kept_from
+            point = ChainPoint(log.prev.slot, log.prev.checksum, 0)
+        return 1
+
+    def _named(self, point: ChainPoint) -> LogObject | None:
+        """Return the very object that the chain names, also where a sleeper may have put another."""
+        key = log_key(self._namespace, point.slot)
+        try:
+            data = self._context.store.get(key)
+            log = decode_log(data, key=key, slot=point.slot)
+            return log if log_checksum(data, key=key) == point.checksum else None
+        except (NotFoundError, UnreadableError):
+            return None
+
+    def _retained(self, manifest: Manifest) -> list[int]:
+        """Return the generations below the head that collection is bound to spare, in order."""
+        boundary = manifest.gc.boundary.generation
+        stood = {s.generation for s in manifest.snapshots} | {p.generation for p in manifest.pins}
+        return [
+            found.number
+            for found in self._chain.generations()
+            if found.number < manifest.generation
+            and (found.number >= boundary or found.number in stood)
+        ]
+
+    def oldest(self, manifest: Manifest) -> Manifest:
+        """Return the first retained generation that can be read."""
+        for number in self._retained(manifest):
+            older = self._generation(number)
+            if older is not None:
+                return older
+        return manifest
+
+    def _generation(self, number: int) -> Manifest | None:
+        try:
+            return ManifestReader(self._context.store, self._namespace).read(number)[0]
+        except (NotFoundError, DamagedError):
+            return None
+
+    def collected(self, lsn: int | None, kept_from: int) -> RetentionError:
+        asked = "the changes asked for" if lsn is None else f"changes after LSN {lsn}"
+        return RetentionError(
+            f"{asked} of namespace {self._namespace!r} are not all there any more: the log was "
+            f"collected, and is kept from LSN {kept_from} on. Start from a snapshot, or after LSN "
+            f"{kept_from - 1}; a longer `pitr_window` keeps more"
+        )

@@ -1,0 +1,160 @@
+"""How one part of the log enters and leaves the chain.
+
+A part is folded beside others, so how the log stands before it is not known yet. It assumes that
+its first readable object is valid: that the chain stands at the object which that one names. The
+driver, who goes through the parts in order, knows the truth, and a part whose assumption does not
+hold is folded again from there. Nothing of a part counts before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reef.errors import CorruptError, InvariantError
+from reef.format import LogObject, Manifest, SkippedSlot
+from reef.log import ChainPoint, Damaged, LogEntry, LogFold
+
+
+class DamagedSlot(msgspec.Struct, frozen=True, array_like=True):
+    """A damaged log object, as it crosses between processes."""
+
+    slot: int
+    checksum: int
+    key: str
+    offset: int
+    expected: str
+    got: str
+
+    @classmethod
+    def of(cls, found: Damaged) -> DamagedSlot:
+        """Return what is told of `found`."""
+        error = found.error
+        return cls(found.slot, found.checksum, error.key, error.offset, error.expected, error.got)
+
+    def found(self) -> Damaged:
+        """Return what `of` was given."""
+        error = CorruptError(self.key, self.offset, self.expected, self.got)
+        return Damaged(self.slot, self.checksum, error)
+
+    @property
+    def skip(self) -> SkippedSlot:
+        """What names it when it is given up."""
+        return SkippedSlot(self.slot, self.checksum)
+
+
+class ChainState(msgspec.Struct, frozen=True):
+    """All that a fold of the log up to some slot leaves to whoever goes on behind it."""
+
+    slot: int
+    """The last valid object; 0 before the first."""
+    checksum: int
+    epoch: int
+    given_up: tuple[SkippedSlot, ...] = ()
+    """Damaged objects since the last valid one that the manifest names."""
+    damaged: tuple[DamagedSlot, ...] = ()
+    """Damaged objects right before that slot, which only a fence there can still name."""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> ChainState:
+        """Return how the log stands at a manifest's `wal_floor`."""
+        return cls(*LogFold.of(manifest).point)
+
+    @classmethod
+    def before(cls, log: LogObject) -> ChainState:
+        """Return the state that makes `log` valid: with the greatest epoch that does."""
+        return cls(log.prev.slot, log.prev.checksum, log.epoch)
+
+    @property
+    def point(self) -> ChainPoint:
+        return ChainPoint(self.slot, self.checksum, self.epoch)
+
+    def bears_out(self, assumed: ChainState) -> bool:
+        """Return whether a fold that began with `assumed` decides as one that begins with this.
+
+        `assumed` is `before` some object, the first that the fold could read. If that is valid
+        from here on too, everything behind it is decided by what it names.
+        """
+        is_there = self.point.prev == assumed.point.prev
+        is_lost = any(skip.slot == assumed.slot for skip in self.given_up)
+        return (is_there or is_lost) and self.epoch <= assumed.epoch and not self.damaged
+
+    def last_decided(self, slot_last: int) -> int:
+        """Return up to which slot the log is decided for good, seen from behind `slot_last`.
+
+        Not beyond a damaged object that only what comes next gives up, or takes as an error. And
+        not beyond one that the manifest gave up while no valid one follows: the first that does
+        cannot name its predecessor, and is known for valid only by whoever has met the gap.
+        """
+        open_slots = [*(skip.slot for skip in self.given_up), *(d.slot for d in self.damaged)]
+        return min([slot_last, *(slot - 1 for slot in open_slots)])
+
+
+class PartFold:
+    """The fold of one part: `LogFold`, begun in the middle of the log."""
+
+    def __init__(
+        self, slot_first: int, skipped: Iterable[SkippedSlot], entered: ChainState | None
+    ) -> None:
+        """`entered` None: it is assumed from the first object that can be read."""
+        self.entered = entered
+        self._slot_first = slot_first
+        self._skipped = tuple(skipped)
+        self._early: list[Damaged] = []
+        self._given_up: list[SkippedSlot] = []
+        self._damaged: list[Damaged] = []
+        self._fold = None if entered is None else self._begin(entered)
+
+    @property
+    def left(self) -> ChainState | None:
+        """How the part leaves the chain; None if it could read nothing, and knew nothing."""
+        if self._fold is None:
+            return None
+        return ChainState(
+            *self._fold.point, tuple(self._given_up), tuple(map(DamagedSlot.of, self._damaged))
+        )
+
+    def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
+        """Decide the next object.
+
+        Raises CorruptError if a damaged object lies below it that nothing gave up.
+        """
+        if self._fold is None:
+            self.entered = ChainState.before(log)
+            self._fold = self._begin(self.entered)
+            for found in self._early:
+                self._take_damaged(self._fold, found)
+        if log.slot != self._fold.reach:
+            raise InvariantError(f"log object {log.slot} came where {self._fold.reach} is next")
+        entry = self._fold.add(log, checksum, size)
+        self._damaged.clear()
+        if entry.is_valid:
+            self._given_up.clear()
+        return entry
+
+    def add_damaged(self, found: Damaged) -> None:
+        """Take note that the next object is damaged."""
+        if self._fold is None:
+            self._early.append(found)
+        else:
+            self._take_damaged(self._fold, found)
+
+    def _begin(self, entered: ChainState) -> LogFold:
+        known = {*self._skipped, *entered.given_up}
+        fold = LogFold(entered.point, self._slot_first, known)
+        nothing = CorruptError("", 0, "nothing", "nothing")
+        for skip in entered.given_up:
+            fold.add_damaged(Damaged(skip.slot, skip.checksum, nothing))
+        self._given_up = list(entered.given_up)
+        fold.next_slot = self._slot_first - len(entered.damaged)
+        for damaged in entered.damaged:
+            self._take_damaged(fold, damaged.found())
+        return fold
+
+    def _take_damaged(self, fold: LogFold, found: Damaged) -> None:
+        fold.add_damaged(found)
+        self._damaged.append(found)
+        given_up = len(self._damaged) - len(fold.damaged)
+        self._given_up += (SkippedSlot(d.slot, d.checksum) for d in self._damaged[:given_up])
+        del self._damaged[:given_up]

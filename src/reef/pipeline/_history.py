@@ -1,0 +1,131 @@
+"""The history of passes: one small object for each in the bucket, for people and for dashboards.
+
+A pass is recorded when it ends; what a killed driver was doing shows in the intents that it leaves.
+The names are ULIDs, so that they sort by time. Nothing depends on them: they may be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from reef.engine import Context, face_of, open_for_writing
+from reef.errors import CorruptError, InvalidInputError, NotFoundError
+from reef.format import Intent, Manifest
+from reef.manifest import Head, end_intent
+from reef.pipeline._load import KIND as LOAD
+from reef.store import Store
+from reef.types import check_namespace
+
+PREFIX = "jobs/"
+KEPT = 1000
+NAMESPACES_MAX = 10_000
+"""Of one pass; the totals are of all of them."""
+
+State = Literal["done", "idle", "failed"]
+
+
+class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a pass did in one namespace."""
+
+    namespace: str
+    state: State
+    """idle: there was nothing to do."""
+    generation: int | None = None
+    """The last one that it published."""
+    figures: dict[str, int] = {}
+    error: str = ""
+
+
+class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One pass over some namespaces."""
+
+    id: str
+    kind: str
+    author: str
+    started_at_us: int
+    seconds: float
+    options: dict[str, Any]
+    totals: dict[str, int]
+    """Rows, bytes and objects by name, of all namespaces together."""
+    tasks: int
+    task_seconds: float
+    task_peak_bytes: int
+    """The most memory that any task's process had."""
+    states: dict[State, int]
+    """How many namespaces ended how."""
+    namespaces: tuple[NamespaceRecord, ...]
+    """Those that failed first, then those where something was done; at most 10,000."""
+
+
+def record_pass(store: Store, record: PassRecord) -> None:
+    """Keep the record of a pass. Raises UnavailableError."""
+    store.upload(f"{PREFIX}{record.id}.json", [msgspec.json.encode(record)])
+
+
+def passes(store: Store, limit: int | None = None) -> Iterator[PassRecord]:
+    """Yield the newest passes first. Raises CorruptError for a record that is none."""
+    keys = [meta.key for meta in store.list(PREFIX) if meta.key.endswith(".json")]
+    for key in reversed(keys if limit is None else keys[-limit:]):
+        try:
+            yield _decoded(key, store.get(key))
+        except NotFoundError:
+            continue  # collected meanwhile
+
+
+def find_pass(store: Store, id: str) -> PassRecord:
+    """Return the record of one pass. Raises NotFoundError, InvalidInputError."""
+    if not id.isalnum():
+        raise InvalidInputError.of("id", id, "the id of a pass, as `reef jobs` lists them")
+    key = f"{PREFIX}{id.upper()}.json"
+    try:
+        return _decoded(key, store.get(key))
+    except NotFoundError:
+        raise NotFoundError(f"there is no pass {id!r} in {store.url}: see `reef jobs`") from None
+
+
+def old_passes(store: Store) -> list[str]:
+    """Return the keys of the records beyond the newest 1,000."""
+    keys = [meta.key for meta in store.list(PREFIX)]
+    return keys[:-KEPT]
+
+
+def standing_intents(context: Context, namespace: str) -> tuple[Intent, ...]:
+    """Return the jobs that may still publish in a namespace, or that were killed.
+
+    Raises NotFoundError if there is no such namespace.
+    """
+    return _head(context, namespace).intents
+
+
+def _head(context: Context, namespace: str) -> Manifest:
+    head = context.chain(namespace).load()
+    if head is None:
+        raise NotFoundError(f"there is no namespace {namespace!r} in {context.store.url}")
+    return head.manifest
+
+
+def end_job(context: Context, namespace: str, id: str) -> int:
+    """End a job of anybody's, and return the generation that says so.
+
+    It cannot publish from then on, and collection may take what it wrote. A load publishes through the
+    log: to end one takes the writer's place first, so that a commit on its way gets its slot before
+    or not at all. Raises NotFoundError.
+    """
+    manifest = _head(context, check_namespace(namespace))
+    if any(intent.id == id and intent.kind == LOAD for intent in manifest.intents):
+        open_for_writing(context, namespace, face_of(manifest)).close()
+
+    def ended(head: Head | None) -> Manifest:
+        return end_intent(manifest if head is None else head.manifest, id)
+
+    return context.chain(check_namespace(namespace)).publish(ended).generation
+
+
+def _decoded(key: str, data: bytes) -> PassRecord:
+    try:
+        return msgspec.json.decode(data, type=PassRecord)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CorruptError(key, 0, "the record of a pass", str(error)) from error

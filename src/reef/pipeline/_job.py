@@ -1,0 +1,123 @@
+"""A job and its intent: what lets a job publish, and what keeps its segments from collection.
+
+Invariants:
+
+- The intent stands in a manifest before the job writes anything, and every segment of the job ends
+  in its id: collection spares them as long as it stands, whatever their age.
+- Whatever the job publishes is checked on the head it is built on; when the intent has been ended,
+  by whomever, nothing of it can be published any more.
+- Only a manifest ends an intent: in the same generation as the job's last change, or alone.
+
+Crash points: before `begin` has returned there may be an intent that nobody works under; after it, an
+intent and objects that no manifest names. Nothing of that is visible, and `end` or a later job's
+keeper removes the intent; then collection removes the objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reef.engine import Context
+from reef.errors import InvariantError, NotFoundError
+from reef.format import Manifest
+from reef.manifest import Head, ManifestChain, end_intent, open_compactor, register_intent
+from reef.types import check_namespace, new_ulid
+
+ManifestChange = Callable[[Manifest], Manifest]
+"""Makes the content wanted from the head's; raises where it may not be made on that head."""
+
+
+class Job:
+    """A job's intent in one namespace's manifest. For one thread."""
+
+    def __init__(self, chain: ManifestChain, id: str, kind: str, head: Head) -> None:
+        self.id = id
+        """Lower case: the segments of the job are named `<ulid>-<id>`."""
+        self.kind = kind
+        self.namespace = chain.namespace
+        self.head = head
+        """The generation that registered the job, then the last one that it published."""
+        self.compactor_epoch: int | None = None
+        """The epoch that it took, if it was begun as a compactor."""
+        self._chain = chain
+
+    @classmethod
+    def begin(
+        cls,
+        context: Context,
+        namespace: str,
+        kind: str,
+        *,
+        compactor: bool = False,
+        chain: ManifestChain | None = None,
+    ) -> Job:
+        """Register a job of that kind; as a compactor it takes the next epoch in the same step.
+
+        `chain` is one of that namespace, if its head is at hand. Raises NotFoundError if there is no
+        such namespace, OutcomeUnknownError (then the intent may stand), CorruptError if the manifest
+        needs repair, UnavailableError.
+        """
+        chain = chain or context.chain(check_namespace(namespace))
+        id = f"{kind}-{new_ulid(context.clock, context.rng).lower()}"
+
+        def registered(m: Manifest) -> Manifest:
+            if compactor:
+                m = open_compactor(m)
+            return register_intent(
+                m,
+                id=id,
+                kind=kind,
+                author=context.author,
+                opened_at_us=context.clock.now_us(),
+            )
+
+        head = chain.publish(_on_manifest(namespace, registered))
+        job = cls(chain, id, kind, head)
+        if compactor:
+            job.compactor_epoch = head.manifest.compactor_epoch
+        return job
+
+    @property
+    def now_us(self) -> int:
+        """The store's time, as of the job's own latest PUT."""
+        known = self._chain.now_us
+        if known is None:
+            raise InvariantError(f"job {self.id} has published nothing yet")
+        return known
+
+    def publish(self, change: ManifestChange) -> Head:
+        """Publish what `change` makes of the newest manifest, and return that generation.
+
+        `change` checks the intent or the epoch itself, as `fold` and `replace_segments` do. Raises
+        what it raises (FencedError, StalePlanError, NotFoundError), and OutcomeUnknownError.
+        """
+        self.head = self._chain.publish(_on_manifest(self.namespace, change))
+        return self.head
+
+    def end(self) -> None:
+        """End the intent: from then on nothing of this job can be published.
+
+        Quiet if it has been ended already. Raises OutcomeUnknownError, UnavailableError.
+        """
+
+        def ended(head: Head | None) -> Manifest | None:
+            if head is None or all(intent.id != self.id for intent in head.manifest.intents):
+                return None
+            return end_intent(head.manifest, self.id)
+
+        self._chain.load()  # "ended already" is only believed of the newest head
+        self.head = self._chain.publish(ended)
+
+
+def new_segment_id(context: Context, job_id: str) -> str:
+    """Return a name for one segment of a job that no other attempt will use."""
+    return f"{new_ulid(context.clock, context.rng)}-{job_id}"
+
+
+def _on_manifest(namespace: str, change: ManifestChange) -> Callable[[Head | None], Manifest]:
+    def changed(head: Head | None) -> Manifest:
+        if head is None:
+            raise NotFoundError(f"there is no namespace {namespace!r}")
+        return change(head.manifest)
+
+    return changed

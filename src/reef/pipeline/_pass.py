@@ -1,0 +1,284 @@
+"""What every pass has: where it runs, over which namespaces, how far it is, and what it leaves.
+
+Namespaces go in portions, so that what a killed driver leaves behind (intents, and objects that nothing
+names) is bounded. Planning and publishing are a few requests for each: they go side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from reef.database import Database
+from reef.engine import Context
+from reef.errors import InvalidInputError, NotFoundError, ReefError
+from reef.pipeline._history import NAMESPACES_MAX, NamespaceRecord, PassRecord, State, record_pass
+from reef.pipeline._tasks import Bucket, Progress, Runner
+from reef.side_by_side import for_each
+from reef.types import check_namespace, new_ulid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PORTION = 256
+"""So many namespaces are planned, run and published together."""
+_WIDTH = 16
+
+_log = logging.getLogger("reef")
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Namespaces = str | Iterable[str] | None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a pass is."""
+
+    tasks_done: int
+    tasks: int
+    """That are known of: more may follow."""
+    bytes_done: int
+    """About: it goes by the tasks that are done."""
+    bytes: int
+    rows: int
+    """In what has been published."""
+    namespaces: int
+    """That are done with."""
+
+
+Watch = Callable[[Seen], None]
+"""Told how far a pass is, perhaps from another thread."""
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """What the tasks of a pass took."""
+
+    count: int = 0
+    seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    """The most memory that any task's process had."""
+
+    def __add__(self, other: TaskTimes) -> TaskTimes:
+        peak = max(self.peak_rss_bytes, other.peak_rss_bytes)
+        return TaskTimes(self.count + other.count, self.seconds + other.seconds, peak)
+
+
+@dataclass(frozen=True)
+class NamespaceResult(Generic[T]):
+    """What a pass did in one namespace: a result, or the error that ended it there."""
+
+    namespace: str
+    result: T | None
+    error: ReefError | None = None
+
+    @property
+    def outcome(self) -> T | ReefError:
+        """The one of the two that there is."""
+        return cast(T, self.result) if self.error is None else self.error
+
+
+@dataclass(frozen=True)
+class PassResult(Generic[T]):
+    """What a pass did."""
+
+    id: str
+    """Under which the bucket keeps its record."""
+    kind: str
+    namespaces: tuple[NamespaceResult[T], ...]
+    records: tuple[NamespaceRecord, ...]
+    """The same in short: what its record in the bucket says of each."""
+    totals: dict[str, int]
+    """Rows, bytes and objects that were read, written, dropped and published."""
+    tasks: TaskTimes
+    seconds: float
+
+    @property
+    def failed(self) -> tuple[NamespaceRecord, ...]:
+        """The namespaces in which it, or a part of it, could not be done."""
+        return tuple(one for one in self.records if one.state == "failed")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a result says of itself in the record of its pass."""
+
+    numbers: dict[str, int]
+    tasks: TaskTimes
+    generation: int | None
+    error: str = ""
+
+
+class Pass:
+    """What every pass has: where it runs, over what, and what it leaves."""
+
+    def __init__(
+        self,
+        db: Database,
+        kind: str,
+        namespaces: Namespaces,
+        spark: SparkSession | None,
+        runner: Runner | None,
+        watch: Watch | None,
+    ) -> None:
+        if spark is not None and runner is not None:
+            raise InvalidInputError.of("runner", runner, "not together with a Spark session")
+        self.context: Context = db.context()
+        self.kind = kind
+        self._watch = watch
+        self._seen = Seen(0, 0, 0, 0, 0, 0)
+        self.names, self.about = _named(db, namespaces)
+        self._given = runner
+        self._spark = spark
+        self._begun = self.context.clock.monotonic()
+        self._started_at_us = self.context.clock.now_us()
+
+    @property
+    def runner(self) -> Runner:
+        """Who runs tasks; a Spark session is started when there are some."""
+        if self._given is None:
+            self._given = spark_runner(self.context, self._spark)
+        return self._given
+
+    def progress(self, size: int) -> Progress:
+        """Return what to tell of tasks that are about so many bytes."""
+        before = self._seen
+
+        def told(done: int, tasks: int) -> None:
+            self._tell(
+                replace(
+                    before,
+                    tasks_done=before.tasks_done + done,
+                    tasks=before.tasks + tasks,
+                    bytes_done=before.bytes_done + size * done // max(1, tasks),
+                    bytes=before.bytes + size,
+                )
+            )
+
+        return told
+
+    def _tell(self, seen: Seen) -> None:
+        self._seen = seen
+        if self._watch is not None:
+            self._watch(seen)
+
+    def each(
+        self, names: Sequence[str], do: Callable[[str], T], *, width: int = _WIDTH
+    ) -> list[NamespaceResult[T]]:
+        """Return what `do` returns for each, or its error; side by side where the store can."""
+        found: dict[str, NamespaceResult[T]] = {}
+
+        def work(name: str) -> None:
+            try:
+                found[name] = NamespaceResult(name, do(name))
+            except ReefError as error:
+                found[name] = NamespaceResult(name, None, error)
+
+        width = min(width, self.context.store.concurrency, len(names))
+        for_each(names, work, width=width, threads=self.context.threads)
+        return [found[name] for name in names]
+
+    def result(
+        self,
+        portion: Callable[[Sequence[str]], list[NamespaceResult[T]]],
+        figures: Callable[[T], Figures],
+        options: dict[str, Any],
+    ) -> PassResult[T]:
+        """Go over all namespaces, and leave a record."""
+        done: list[NamespaceResult[T]] = []
+        records: list[tuple[NamespaceRecord, TaskTimes]] = []
+        for names in _portions(self.names, PORTION):
+            some = portion(names)
+            done += some
+            records += [_record(one, figures) for one in some]
+            rows = sum(record.figures.get("rows", 0) for record, _ in records)
+            self._tell(replace(self._seen, rows=rows, namespaces=len(done)))
+        totals: dict[str, int] = {}
+        for record, _ in records:
+            for name, value in record.figures.items():
+                totals[name] = totals.get(name, 0) + value
+        result = PassResult(
+            id=new_ulid(self.context.clock, self.context.rng),
+            kind=self.kind,
+            namespaces=tuple(done),
+            records=tuple(record for record, _ in records),
+            totals=totals,
+            tasks=sum((times for _, times in records), TaskTimes()),
+            seconds=self.context.clock.monotonic() - self._begun,
+        )
+        missing = [one.namespace for one in done if isinstance(one.error, NotFoundError)]
+        if any(r.state != "idle" and r.namespace not in missing for r in result.records):
+            try:
+                self._leave(result, options)
+            except ReefError as error:  # what was asked for is done
+                _log.warning("pass %s is done, but left no record: %s", result.id, error)
+        return result
+
+    def _leave(self, result: PassResult[T], options: dict[str, Any]) -> None:
+        order: tuple[State, ...] = ("failed", "done", "idle")
+        records = sorted(result.records, key=lambda record: order.index(record.state))
+        record_pass(
+            self.context.store,
+            PassRecord(
+                id=result.id,
+                kind=self.kind,
+                author=self.context.author,
+                started_at_us=self._started_at_us,
+                seconds=round(result.seconds, 3),
+                options=options,
+                totals=result.totals,
+                tasks=result.tasks.count,
+                task_seconds=round(result.tasks.seconds, 3),
+                task_peak_bytes=result.tasks.peak_rss_bytes,
+                states={
+                    state: count
+                    for state in order
+                    if (count := sum(record.state == state for record in records))
+                },
+                namespaces=tuple(records[:NAMESPACES_MAX]),
+            ),
+        )
+
+
+def spark_runner(context: Context, spark: SparkSession | None = None) -> Runner:
+    """Return what runs tasks on `spark`, or on the running session, or on a new one."""
+    # Brought in here: what plans, runs and publishes needs no Spark.
+    from reef.pipeline._session import open_session
+    from reef.pipeline._spark import SparkRunner
+
+    return SparkRunner(spark or open_session(), Bucket.of(context))
+
+
+def _record(
+    one: NamespaceResult[T], figures: Callable[[T], Figures]
+) -> tuple[NamespaceRecord, TaskTimes]:
+    if one.result is None:
+        said = f"{type(one.error).__name__}: {one.error}"
+        return NamespaceRecord(one.namespace, "failed", error=said), TaskTimes()
+    said_of = figures(one.result)
+    state: State = "done" if said_of.generation is not None else "idle"
+    if said_of.error:
+        state = "failed"
+    numbers = {name: value for name, value in said_of.numbers.items() if value}
+    record = NamespaceRecord(one.namespace, state, said_of.generation, numbers, said_of.error)
+    return record, said_of.tasks
+
+
+def _named(db: Database, namespaces: Namespaces) -> tuple[Iterable[str], str]:
+    """Return the namespaces that a pass goes over, and what to call them."""
+    if namespaces is None:
+        return db.namespaces(), "all namespaces"
+    names = [namespaces] if isinstance(namespaces, str) else list(dict.fromkeys(namespaces))
+    for name in names:
+        check_namespace(name)
+    return names, names[0] if len(names) == 1 else f"{len(names)} namespaces"
+
+
+def _portions(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    left = iter(items)
+    while some := list(islice(left, size)):
+        yield some

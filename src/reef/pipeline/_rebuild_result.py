@@ -1,0 +1,75 @@
+"""How a rebuild is made, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from reef.format import SegmentRef
+from reef.pipeline._index_plan import IndexOptions
+from reef.pipeline._index_stitch import Attempt
+from reef.pipeline._verify import VerifyOptions
+
+
+class RebuildOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the work is cut."""
+
+    fold: IndexOptions = IndexOptions()
+    """Of its numbers, those of a task and of plans count."""
+    verify: VerifyOptions = VerifyOptions()
+
+
+@dataclass(frozen=True)
+class RebuildTask:
+    """What one task of the fold took."""
+
+    slot_first: int
+    slot_last: int
+    rows: int
+    seconds: float
+    peak_rss_bytes: int
+    counted: bool
+    """Whether what it wrote was published; False for one that was run again."""
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> RebuildTask:
+        """Return what an attempt took."""
+        part, outcome = attempt.part, attempt.outcome
+        return cls(
+            part.slot_first,
+            part.slot_last,
+            0 if outcome.result is None else outcome.result.rows,
+            outcome.seconds,
+            outcome.peak_rss_bytes,
+            attempt.counted,
+        )
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """What was made anew in one namespace."""
+
+    namespace: str
+    generation: int | None = None
+    """The one that was published; None: nothing can be made anew, and what is there is sound."""
+    job_id: str | None = None
+    slot_first: int = 0
+    """Of the log objects that were folded again."""
+    slot_last: int = 0
+    rows: int = 0
+    """Written."""
+    log_bytes: int = 0
+    segments: tuple[SegmentRef, ...] = ()
+    """Written and published, newest first."""
+    copied: tuple[str, ...] = ()
+    """Attached segments that waited for collection: their rows are in `segments`."""
+    kept: tuple[SegmentRef, ...] = ()
+    """Those that stay, every block of which was checked."""
+    replaced: tuple[SegmentRef, ...] = ()
+    window: str = "none"
+    """Whether the idempotency window was made "anew", is "kept" as it was, or there is "none"."""
+    passed_by: tuple[str, ...] = ()
+    """Why the log was not entered further below."""
+    plans: int = 0
+    tasks: tuple[RebuildTask, ...] = field(default=(), repr=False)

@@ -1,0 +1,209 @@
+"""Sessions: one that runs already, Spark Connect, a cluster, or this machine's cores."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import IO
+from urllib.parse import urlsplit
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from reef.errors import InvalidInputError, UnavailableError
+from reef.pipeline._archive import use_archive
+
+LOCAL = "local[*,4]"
+"""Every core, and four tries for a task whose Python worker was lost; `local[*]` gives it one."""
+
+LOOPBACK = "127.0.0.1"
+CONNECT_PORT = 15002
+CONNECT_SECONDS_MAX = 15
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+# What a session can be asked for at any time, and what must be there when its JVM starts.
+_RUNTIME = {"spark.sql.python.filterPushdown.enabled": "true"}
+_STATIC = {
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_starting = threading.Lock()
+
+
+def open_session(
+    app_name: str = "reef",
+    master: str | None = None,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    *,
+    is_quiet: bool = True,
+) -> SparkSession:
+    """Return a Spark session: the running one, or a new one.
+
+    `remote` is the address of a Spark Connect server, by default that of `SPARK_REMOTE`; `master`
+    is Spark's own word for where to run, by default this machine's cores. `conf` are Spark's
+    settings. Unless `is_quiet` is false, what the JVM says does not reach the terminal.
+
+    Raises InvalidInputError if a session runs that is not as asked for, or if what Spark Connect
+    needs is not installed; UnavailableError if none can be started.
+    """
+    if master and remote:
+        raise InvalidInputError.of("remote", remote, "not together with a master")
+    asked = dict(conf or {})
+    with _starting:
+        spark = _running()
+        if spark is not None:
+            _check_running(spark, master, remote, asked)
+        elif address := remote or (not master and os.environ.get("SPARK_REMOTE")):
+            spark = _connect(app_name, address, asked)
+        else:
+            spark = start_session(app_name, master, asked, use_archive(), is_quiet=is_quiet)
+    return spark
+
+
+def start_session(
+    app_name: str,
+    master: str | None,
+    conf: Mapping[str, str],
+    java_options: str = "",
+    *,
+    is_quiet: bool = True,
+) -> SparkSession:
+    """Start a JVM and a session in it, as `conf` says. Raises UnavailableError."""
+    settings = _settings(master, conf, java_options)
+    spark_conf = SparkConf(loadDefaults=False).setAppName(app_name)
+    for name, value in settings.items():
+        spark_conf.set(name, value)
+    if _is_here(settings.get("spark.master", "")):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # or some of its servers take another
+    with tempfile.TemporaryFile() as log:
+        try:
+            gateway = launch_gateway(spark_conf, {"stdout": log, "stderr": log} if is_quiet else {})
+            context = SparkContext(conf=spark_conf, gateway=gateway)
+        # Java's own errors come in many classes, those of a JVM that is gone among them.
+        except Exception as error:
+            raise UnavailableError(
+                f"no Spark session could be started on {settings.get('spark.master')!r}: "
+                f"{_last_words(log) or error}; Java 17 or later is needed, see docs/pipeline.md"
+            ) from error
+    context.setLogLevel("ERROR" if is_quiet else "WARN")
+    return SparkSession(context)
+
+
+def _settings(master: str | None, conf: Mapping[str, str], java_options: str) -> dict[str, str]:
+    """Return all of Spark's settings: what is asked for comes before what we would choose."""
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen where to run
+    chosen = {**_STATIC, **_RUNTIME}
+    if not is_submitted or master:
+        chosen["spark.master"] = master or conf.get("spark.master", LOCAL)
+    if _is_here(chosen.get("spark.master", "")):
+        chosen |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(_import_paths()),
+        }
+    settings = {**chosen, **conf}
+    if master:
+        settings["spark.master"] = master
+    if java_options:
+        settings[JAVA_OPTIONS] = f"{java_options} {conf.get(JAVA_OPTIONS, '')}".strip()
+    return settings
+
+
+def _is_here(master: str) -> bool:
+    """Return whether the executors run on this machine, with its files and its Python."""
+    return master.startswith(("local", f"spark://{LOOPBACK}", "spark://localhost"))
+
+
+def _import_paths() -> list[str]:
+    """Return where this process imports from, beyond what every process of its Python does."""
+    own = (sys.prefix, sys.base_prefix)
+    return [
+        path
+        for path in dict.fromkeys(os.path.abspath(entry) for entry in sys.path if entry)
+        if os.path.isdir(path) and not path.startswith(tuple(os.path.join(p, "lib") for p in own))
+    ]
+
+
+def _running() -> SparkSession | None:
+    """Return the session of this process, whichever thread made it."""
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        # A context that somebody made without a session is one to use, and there can be no second.
+        if SparkContext._active_spark_context is None:
+            return None
+        return SparkSession.builder.getOrCreate()
+
+
+def _check_running(
+    spark: SparkSession, master: str | None, remote: str | None, conf: Mapping[str, str]
+) -> None:
+    """Bring a running session to what is asked. Raises InvalidInputError if that cannot be."""
+    runs_on = spark.conf.get("spark.master", None)
+    if master and runs_on != master:
+        raise InvalidInputError.of(
+            "master", master, f"a session runs on {runs_on!r}: stop it first"
+        )
+    if remote and hasattr(spark, "_jsparkSession"):
+        raise InvalidInputError.of(
+            "remote", remote, f"a session runs on {runs_on!r}: stop it first"
+        )
+    for name, value in conf.items():
+        if spark.conf.get(name, None) == value:
+            continue
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            raise InvalidInputError.of(
+                name, value, "something that can be set before the session starts only: stop it"
+            ) from error
+
+
+def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session of a Spark Connect server."""
+    if find_spec("grpc") is None:
+        raise InvalidInputError.of(
+            "remote", address, "Spark Connect needs more packages: pip install 'pyspark[connect]'"
+        )
+    _check_listens(address)
+    builder = SparkSession.builder.remote(address).appName(app_name)
+    for name, value in {**_RUNTIME, **conf}.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise UnavailableError(
+            f"no Spark Connect server answers at {address!r}: {error}"
+        ) from error
+
+
+def _check_listens(address: str) -> None:
+    """Raise UnavailableError if nobody listens there: Spark's client would try for ten minutes."""
+    where = urlsplit(address)
+    if where.scheme != "sc" or any(name.lower() in _PROXIES for name in os.environ):
+        return  # a server that PySpark starts by itself; or one that only a proxy can reach
+    try:
+        host = (where.hostname or LOOPBACK, where.port or CONNECT_PORT)
+        socket.create_connection(host, timeout=CONNECT_SECONDS_MAX).close()
+    except (OSError, ValueError) as error:
+        raise UnavailableError(
+            f"no Spark Connect server answers at {address.split(';')[0]!r}: {error}"
+        ) from error
+
+
+def _last_words(log: IO[bytes]) -> str:
+    """Return the end of what a JVM said that did not start."""
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return "\n".join(lines[-20:])

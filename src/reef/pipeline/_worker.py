@@ -1,0 +1,80 @@
+"""A worker: one Spark session that stays, folding and compacting what has become worth it.
+
+It holds nothing that another worker, or a command beside it, could not do at the same time: of two that
+fold the same log one publishes, and a compaction that begins later ends the earlier one. So it may be
+killed at any moment, and be started twice.
+
+A round over a namespace with nothing to do costs four requests: LIST and GET of the manifest's head and
+a LIST of the log for the fold, and the head again for the compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from reef.database import Database
+from reef.errors import ReefError
+from reef.pipeline._compact_options import CompactionOptions
+from reef.pipeline._index_plan import IndexOptions
+from reef.pipeline._pass import Namespaces, PassResult
+from reef.pipeline._passes import compact, index
+from reef.pipeline._tasks import Runner
+from reef.settings import SECONDS_MAX
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When a worker does something."""
+
+    interval: float = 60.0
+    """Seconds between the ends of rounds and the next."""
+    index: IndexOptions = IndexOptions(min_slots=64)
+    """What to fold, and from how much on."""
+    compact: CompactionOptions = CompactionOptions()
+
+
+Report = Callable[[PassResult[Any] | ReefError], None]
+"""Told of each pass that did something, or of why a round could not be made."""
+Wait = Callable[[float], bool]
+"""Waits so many seconds; returns True if the worker is to end, at once if that is known before."""
+
+
+def work(
+    db: Database,
+    namespaces: Namespaces = None,
+    *,
+    runner: Runner,
+    options: WorkerOptions | None = None,
+    report: Report,
+    wait: Wait,
+) -> None:
+    """Fold and compact, round by round, until `wait` says to end.
+
+    An error of a whole round, such as a store that does not answer, is reported, and the next round
+    tries again; new namespaces are found by themselves.
+    """
+    options = options or WorkerOptions()
+    names = (
+        None
+        if namespaces is None
+        else [*([namespaces] if isinstance(namespaces, str) else namespaces)]
+    )
+    failures = 0
+    while True:
+        try:
+            folded = index(db, names, runner=runner, options=options.index)
+            merged = compact(db, names, runner=runner, options=options.compact)
+        except ReefError as error:
+            failures += 1
+            report(error)
+        else:
+            failures = 0
+            for result in (folded, merged):
+                if any(record.state != "idle" for record in result.records):
+                    report(result)
+        # Twice as long after each failure in a row, up to half an hour.
+        pause = options.interval * 2 ** min(failures, 10)
+        if wait(min(pause, max(options.interval, 1800.0), SECONDS_MAX)):
+            return

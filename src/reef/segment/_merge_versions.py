@@ -1,0 +1,198 @@
+"""All versions of several segments in one order: what a compaction reads.
+
+The merge works in rounds, as that of reads does, on some blocks of each source at a time. A position
+is a key and an LSN, in the order of segments: keys ascending, for each key from the newest version to
+the oldest. What lies at or before the least of the sources' last positions is complete: whatever comes
+later from any of them lies behind it. So those rows are put in order and given out; nothing is
+dropped, tombstones neither.
+
+Blocks that lie before the rows of every other source go through as they are: no sort, no copy. A source
+is asked for its first block only when the merge reaches its keys, so segments that follow upon each
+other cost what one of them costs. Memory holds `PIECE_BYTES` or a block of each source that is open,
+what its scan reads ahead, and the rows of one round twice more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reef.format import KEY, LSN, segment_schema
+from reef.segment._columns import align, union
+from reef.segment._source import SegmentSource
+from reef.types import LSN_MAX
+
+PIECE_BYTES = 1 << 20
+_SYSTEM = 3  # _key, _lsn, _tombstone
+_ORDER = [(KEY, "ascending"), (LSN, "descending")]
+
+_Position: TypeAlias = tuple[bytes, int]
+"""A key and the negative of an LSN: they compare in the order of segments."""
+
+
+def merge_versions(
+    sources: Sequence[SegmentSource],
+    *,
+    start: bytes,
+    end: bytes | None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield every version from key `start` up to `end`, sorted by key, then from new to old.
+
+    All batches have the columns of `versions_schema`. `end` None is past every key. Raises
+    NotFoundError, UnavailableError, DamagedError.
+    """
+    inside = [
+        source
+        for source in sources
+        if source.key_max >= start and (end is None or source.key_min < end)
+    ]
+    merging = _Merge(inside, start, end, versions_schema(sources, columns))
+    return (rows for rows in merging.rounds() if rows.num_rows)
+
+
+def versions_schema(
+    sources: Sequence[SegmentSource], columns: Sequence[str] | None = None
+) -> pa.Schema:
+    """Return the columns of segments together, those of `columns` if given, from their tails.
+
+    Where segments differ, the newest has the word, and every column may be null.
+    """
+    fields: list[pa.Field] = []
+    for source in sorted(sources, key=lambda source: source.lsn_max):
+        tail = source._loader.tail(source.object_key, source.ref).tail
+        fields = union(list(tail.schema)[_SYSTEM:], fields)
+    if columns is not None:
+        known = {field.name: field for field in fields}
+        fields = [known[name] for name in dict.fromkeys(columns) if name in known]
+    return segment_schema(fields)
+
+
+class _Held(NamedTuple):
+    """Rows at hand, where they end, and what they take."""
+
+    rows: pa.RecordBatch
+    last: _Position
+    nbytes: int
+
+
+class _Cursor:
+    """The rows of one source that come next: whole batches, and the rest of one in front."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches = batches
+        self._schema = schema
+        self._held: deque[_Held] = deque()
+        self._held_bytes = 0
+        self.is_ended = False
+        self.first: _Position = (b"", 0)
+
+    @property
+    def last(self) -> _Position:
+        """Where the rows at hand end."""
+        return self._held[-1].last
+
+    def fill(self) -> bool:
+        """Hold a piece, or all that is left. Return False if nothing is."""
+        while self._held_bytes < PIECE_BYTES and not self.is_ended:
+            batch = next(self._batches, None)
+            if batch is None:
+                self.is_ended = True
+            elif batch.num_rows:
+                nbytes = pa.ipc.get_record_batch_size(batch)
+                last = _position(batch, batch.num_rows - 1)
+                self._held.append(_Held(align(batch, self._schema), last, nbytes))
+                self._held_bytes += nbytes
+        if self._held:
+            self.first = _position(self._held[0].rows, 0)
+        return bool(self._held)
+
+    def whole_before(self, bound: _Position | None) -> Iterator[pa.RecordBatch]:
+        """Take away the batches that lie before `bound` as a whole (None: all of them)."""
+        while self._held and (bound is None or self._held[0].last < bound):
+            yield self._taken()
+
+    def through(self, bound: _Position | None) -> Iterator[pa.RecordBatch]:
+        """Take away the rows at or before `bound` (None: all of them)."""
+        while self._held and (bound is None or self._held[0].last <= bound):
+            yield self._taken()
+        if not self._held or bound is None:
+            return
+        rows, last, nbytes = self._held[0]
+        count = bisect_left(range(rows.num_rows), True, key=lambda i: _position(rows, i) > bound)
+        if count:
+            left = nbytes * (rows.num_rows - count) // rows.num_rows
+            self._held[0] = _Held(rows.slice(count), last, left)
+            self._held_bytes -= nbytes - left
+            yield rows.slice(0, count)
+
+    def _taken(self) -> pa.RecordBatch:
+        held = self._held.popleft()
+        self._held_bytes -= held.nbytes
+        return held.rows
+
+
+class _Merge:
+    """The sources that the merge is in, and those that it has not reached."""
+
+    def __init__(
+        self, sources: Sequence[SegmentSource], start: bytes, end: bytes | None, schema: pa.Schema
+    ) -> None:
+        # The one that is reached next is at the end.
+        self._waiting = sorted(sources, key=lambda source: source.key_min, reverse=True)
+        self._start, self._end = start, end
+        self._schema = schema
+        self._names = schema.names[_SYSTEM:]
+        self._cursors: list[_Cursor] = []
+
+    def rounds(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each round, in order."""
+        while True:
+            self._cursors = [cursor for cursor in self._cursors if cursor.fill()]
+            self._reach()
+            if not self._cursors:
+                return
+            leading = min(self._cursors, key=lambda cursor: cursor.first)
+            others = [cursor.first for cursor in self._cursors if cursor is not leading]
+            alone = list(leading.whole_before(self._before_waiting(others)))
+            if alone:
+                yield from alone
+                continue
+            bound = self._before_waiting(
+                [cursor.last for cursor in self._cursors if not cursor.is_ended]
+            )
+            parts = [part for cursor in self._cursors for part in cursor.through(bound)]
+            if len(parts) == 1:
+                yield parts[0]
+            else:
+                rows = pa.concat_batches(parts)
+                yield rows.take(pc.sort_indices(rows, sort_keys=_ORDER))
+
+    def _reach(self) -> None:
+        """Enter the sources whose keys begin at or before the first row at hand."""
+        while self._waiting:
+            source = self._waiting[-1]
+            if self._cursors and source.key_min > min(c.first for c in self._cursors)[0]:
+                return
+            self._waiting.pop()
+            batches = source.batches(
+                self._start, self._end, columns=self._names, reverse=False, lsn=LSN_MAX
+            )
+            cursor = _Cursor(batches, self._schema)
+            if cursor.fill():
+                self._cursors.append(cursor)
+
+    def _before_waiting(self, positions: list[_Position]) -> _Position | None:
+        """Return the least of some positions and of what a source not reached yet may have."""
+        if self._waiting:
+            positions = [*positions, (self._waiting[-1].key_min, -LSN_MAX - 1)]
+        return min(positions, default=None)
+
+
+def _position(batch: pa.RecordBatch, row: int) -> _Position:
+    return batch.column(0)[row].as_py(), -batch.column(1)[row].as_py()

@@ -1,0 +1,187 @@
+"""Batch writes: the writer that Spark makes on the driver, calls in its tasks, and commits by.
+
+    df.write.format("reef").options(url="s3://bucket", namespace="products").mode("append").save()
+
+Rows are upserted by their `id` (`operation` says what else there is). In one of two ways, which
+`method` chooses, or the size does:
+
+    log   up to 8 MiB, and whatever is no upsert: through the log, atomic by batches of half of
+          `log_segment_max_bytes`, that is in one batch unless there is more. Tasks with more than
+          2 MiB of rows upload them first.
+    bulk  sorted segments, written by the tasks and committed by one record of the log: visible all at
+          once or not at all, at one version. If tasks have keys in common, because nothing sorted the
+          DataFrame, the driver merges their segments first, in bounded memory: `bulk_load` has Spark
+          sort it, and saves that.
+
+Spark pickles the writer for its tasks, and for the processes in which it commits or aborts: all that
+they need is in it, small, and they open the bucket by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from reef.engine import check_stream
+from reef.errors import InvalidInputError, ReefError
+from reef.pipeline._load import find_load
+from reef.spark._write_commit import WriteResult, abort, commit
+from reef.spark._write_options import WriteOptions
+from reef.spark._write_stage import Staged, Write, stage
+
+_log = logging.getLogger("reef")
+
+PARTITION_BYTES = 256 << 20
+PARTITIONS_MAX = 10_000
+
+
+@dataclass
+class StagedRows(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    staged: Staged
+
+
+class ReefWriter(DataSourceArrowWriter):
+    """Writes a DataFrame into a namespace."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Decide how rows are stored. Raises InvalidInputError."""
+        self._write = Write.begin(options.place.bucket.open(), options, arrow_columns(schema))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        return StagedRows(stage(self._write, iterator, task_number()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the rows visible."""
+        result = commit(self._write, [one for one in staged_of(messages) if one is not None])
+        _log.info("wrote to namespace %r: %s", self._write.namespace, result)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Give the write up."""
+        abort(self._write, staged_of(messages))
+
+
+def writer_of(options: WriteOptions, schema: StructType, overwrite: bool) -> ReefWriter:
+    """Return the writer of a DataFrame. Raises InvalidInputError."""
+    if overwrite:
+        raise InvalidInputError.of(
+            "mode",
+            "overwrite",
+            "append: rows are upserted by their id, and nothing else is touched; to start over, "
+            "write to a new namespace",
+        )
+    return ReefWriter(options, schema)
+
+
+def write(
+    df: DataFrame,
+    url: str,
+    namespace: str,
+    *,
+    source: str | None = None,
+    sequence: int | None = None,
+    **options: Any,
+) -> WriteResult:
+    """Write a DataFrame as the data source does, and return what was done.
+
+    `options` are those of the data source. Of a `source` that numbers its writes, a `sequence` that
+    was reached before counts as written, for good: within `foreachBatch`, the id of the query and that
+    of the batch. Unlike `save()` it raises our errors as they are: those of `commit`, and
+    InvalidInputError. A job key that was loaded before costs no more than to find out.
+    """
+    check_stream(source, sequence)
+    texts = {name: str(value) for name, value in options.items() if value is not None}
+    asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
+    context = asked.place.bucket.open()
+    if asked.job_key is not None:
+        earlier = find_load(context, namespace, asked.job_key)
+        if earlier is not None:
+            return WriteResult("bulk", earlier.lsn, 0, replayed=True)
+    writing = Write.begin(context, asked, arrow_columns(df.schema))
+    writing = replace(writing, source=source, sequence=sequence)
+    staged: list[Staged | None] = [None]
+    try:
+        found = df.mapInArrow(_Stage(writing), "staged binary").collect()
+        staged = [msgspec.msgpack.decode(row[0], type=Staged) for row in found]
+        return commit(writing, [one for one in staged if one is not None])
+    except BaseException:
+        with suppress(ReefError):
+            abort(writing, staged)
+        raise
+
+
+def bulk_load(df: DataFrame, url: str, namespace: str, **options: Any) -> WriteResult:
+    """Sort a DataFrame by its ids with Spark and load it at once: `method="bulk"`, without a merge.
+
+    `options` are those of the data source, and `partitions`: how many ranges of keys to cut it into,
+    by default as many as its size suggests. Spark reads the DataFrame twice, the first time for a
+    sample of its ids. Of rows with the same id, with `duplicates="last"`, any one stays. Raises what
+    `write` does.
+    """
+    count = options.pop("partitions", None)
+    options |= {"method": "bulk", "sorted": "true"}
+    texts = {name: str(value) for name, value in options.items() if value is not None}
+    key = WriteOptions.of({**texts, "url": url, "namespace": namespace}).key_column
+    if key not in df.columns:
+        raise InvalidInputError.of(
+            "columns", ", ".join(df.columns), f"a column {key!r} among them: rename it"
+        )
+    if count is None:
+        count = _partitions(df)
+    elif not isinstance(count, int) or count < 1:
+        raise InvalidInputError.of("partitions", count, "a number of at least 1")
+    by = df[key]
+    ranged = df.repartitionByRange(by) if count is None else df.repartitionByRange(count, by)
+    return write(ranged.sortWithinPartitions(by), url, namespace, **options)
+
+
+class _Stage:
+    """What a task of `write` does, for `mapInArrow`."""
+
+    def __init__(self, writing: Write) -> None:
+        self._write = writing
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        staged = stage(self._write, batches, task_number())
+        packed = pa.array([msgspec.msgpack.encode(staged)], pa.binary())
+        yield pa.RecordBatch.from_arrays([packed], names=["staged"])
+
+
+def arrow_columns(schema: StructType) -> pa.Schema:
+    """Return the columns of a DataFrame as tasks get them. Raises InvalidInputError."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged | None]:
+    """Return what tasks have told, None for those that did not come back."""
+    return [one.staged if isinstance(one, StagedRows) else None for one in messages]
+
+
+def task_number() -> int:
+    """Return the number of this task among those of its job."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def _partitions(df: DataFrame) -> int | None:
+    """Return how many ranges a DataFrame is worth, None if only Spark can tell while it runs."""
+    plan = getattr(df, "_jdf", None)
+    if plan is None:  # Spark Connect
+        return None
+    size = int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))
+    least = df.sparkSession.sparkContext.defaultParallelism
+    # What Spark does not know it takes for huge.
+    return None if size > 1 << 50 else min(PARTITIONS_MAX, max(least, -(-size // PARTITION_BYTES)))

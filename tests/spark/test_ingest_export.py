@@ -1,0 +1,230 @@
+"""Files into a namespace and out of it again: `reef ingest` and `reef export`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+import typer
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+import reef
+from reef.cli._export import export as export_command
+from reef.cli._ingest import ingest as ingest_command
+from reef.errors import InvalidInputError, UnavailableError
+from reef.pipeline import Bucket
+from reef.pipeline._export import output_format
+from reef.pipeline._ingest import input_format
+from reef.spark import register
+from reef.spark._export import export
+from reef.spark._ingest import ingest
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark: SparkSession) -> None:
+    register(spark)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+@pytest.fixture
+def run() -> Run:
+    app = typer.Typer()
+    app.command("ingest")(ingest_command)
+    app.command("export")(export_command)
+
+    def run(*arguments: object) -> Any:
+        result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+        return json.loads(result.stdout) if "--json" in arguments else result.stdout
+
+    return run
+
+
+def content(bucket: Bucket, name: str = "ns") -> dict[str, dict[str, Any]]:
+    with reef.connect(bucket.url) as db, db.namespace(name, mode="r") as ns:
+        return {row.pop("id"): row for batch in ns.scan() for row in batch.to_pylist()}
+
+
+def schema(bucket: Bucket, name: str = "ns") -> dict[str, str]:
+    with reef.connect(bucket.url) as db, db.namespace(name, mode="r") as ns:
+        return ns.schema
+
+
+@pytest.mark.parametrize(
+    ("file", "format"),
+    [
+        ("a.parquet", "parquet"),
+        ("s3://b/x/a.CSV.gz", "csv"),
+        ("a.b.jsonl", "jsonl"),
+        ("dir.parquet/", "parquet"),
+        ("/data/*.ndjson", "jsonl"),
+    ],
+)
+def test_formats_are_told_by_names(file: str, format: str) -> None:
+    assert input_format([file]) == format
+    assert input_format([file], "csv") == "csv"
+
+
+def test_files_whose_format_nobody_can_tell() -> None:
+    for files in (["a.txt"], ["a"], ["a.csv", "b.parquet"], []):
+        with pytest.raises(InvalidInputError):
+            input_format(files)
+    with pytest.raises(InvalidInputError, match="one of parquet, csv, jsonl"):
+        input_format(["a.csv"], "xml")
+
+
+def test_parquet_in_and_out(spark: SparkSession, bucket: Bucket, tmp_path: Path, run: Run) -> None:
+    table = pa.table({"name": [f"{i:03d}" for i in range(50)], "n": list(range(50))})
+    for part in range(2):
+        pq.write_table(table.slice(part * 25, 25), tmp_path / f"{part}.parquet")
+    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    said = run("ingest", bucket.url, "ns", *files, "--id", "name", "--job-key", "k", "--json")
+    assert (said["rows"], said["method"], said["replayed"]) == (50, "log", False)
+    assert content(bucket) == {f"{i:03d}": {"n": i} for i in range(50)}
+    assert run("ingest", bucket.url, "ns", *files, "--id", "name", "--job-key", "k", "--json")[
+        "replayed"
+    ]
+    with reef.connect(bucket.url) as db, db.namespace("ns") as ns:
+        ns.delete("003")
+    out = tmp_path / "out"
+    assert "written to" in run("export", bucket.url, "ns", out, "--lsn", said["lsn"])
+    found = pq.read_table(out).sort_by("id").to_pylist()
+    assert found == [{"id": f"{i:03d}", "n": i} for i in range(50)]
+    with pytest.raises(InvalidInputError, match="not there yet"):
+        export(spark, bucket.url, "ns", str(out))
+    told = run("export", bucket.url, "ns", tmp_path / "few", "--where", "n < 5", "--json")
+    assert told["columns"] == ["id", "n"]
+    assert sorted(pq.read_table(tmp_path / "few")["n"].to_pylist()) == [0, 1, 2, 4]
+
+
+def test_a_bulk_load_of_files_is_sorted_by_spark(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    ids = [f"{(i * 7919) % 10_000:05d}" for i in range(10_000)]
+    pq.write_table(pa.table({"id": ids, "n": range(10_000)}), tmp_path / "a.parquet")
+    result = ingest(spark, bucket.url, "ns", [str(tmp_path / "a.parquet")], method="bulk")
+    assert (result.method, result.rows) == ("bulk", 10_000)
+    assert content(bucket) == {id: {"n": n} for n, id in enumerate(ids)}
+
+
+def test_csv_in_and_out(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        'id,zip,price,at,vector,note\n007,010,1.5,2026-01-02T03:04:05Z,"[1, 2]","say ""x"", y"\n'
+        "8,,,,,\n"
+    )
+    types = {"zip": "string", "vector": "vector[2]"}
+    ingest(spark, bucket.url, "ns", [str(path)], schema=types)
+    expected = {"zip": "string", "price": "float64", "at": "datetime"}
+    assert schema(bucket) == {**expected, "vector": "vector[2]", "note": "string"}
+    rows = content(bucket)
+    assert rows["007"]["zip"] == "010"
+    assert rows["007"]["vector"] == [1.0, 2.0]
+    assert rows["007"]["note"] == 'say "x", y'
+    assert rows["8"] == dict.fromkeys(rows["8"])
+    out = tmp_path / "out"
+    export(spark, bucket.url, "ns", str(out), format="csv", columns=["id", "vector", "note"])
+    found = [
+        row
+        for part in sorted(out.glob("*.csv"))
+        for row in csv.DictReader(part.read_text().splitlines())
+    ]
+    assert {"id": "007", "vector": "[1.0,2.0]", "note": 'say "x", y'} in found
+    assert len(found) == 2
+
+
+def test_a_value_that_does_not_fit_loads_nothing(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    pa_csv.write_csv(pa.table({"id": ["a", "b"], "n": ["1", "many"]}), path)
+    with pytest.raises(UnavailableError, match="many"):
+        ingest(spark, bucket.url, "ns", [str(path)], schema={"n": "int64"})
+    assert content(bucket) == {}
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        ingest(spark, bucket.url, "ns", [str(tmp_path / "none.csv")])
+    with pytest.raises(InvalidInputError, match="one of the columns id, n"):
+        ingest(spark, bucket.url, "ns", [str(path)], id="key")
+
+
+def test_json_lines_in_and_out(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    documents = [
+        {"id": 1, "tags": ["x"], "more": {"b": 1, "a": None}, "emb": [0.5, 1]},
+        {"id": 2, "tags": [], "more": {"c": [{}]}, "n": 3},
+    ]
+    path.write_text("\n".join(map(json.dumps, documents)))
+    ingest(spark, bucket.url, "ns", [str(path)], schema={"emb": "vector[2]"})
+    assert schema(bucket) == {"emb": "vector[2]", "more": "json", "n": "int64", "tags": "[]string"}
+    rows = content(bucket)
+    assert json.loads(rows["1"]["more"]) == {"b": 1, "a": None}
+    assert json.loads(rows["2"]["more"]) == {"c": [{}]}
+    assert rows["1"]["emb"] == [0.5, 1.0]
+    out = tmp_path / "out"
+    export(spark, bucket.url, "ns", str(out), format="jsonl")
+    lines = [
+        json.loads(line) for part in out.glob("*.json") for line in part.read_text().splitlines()
+    ]
+    assert sorted(line["id"] for line in lines) == ["1", "2"]
+    assert all(len(line) == 5 for line in lines)
+
+
+def test_operations(spark: SparkSession, bucket: Bucket, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n{"id": "b", "n": 3}\n')
+    with pytest.raises(InvalidInputError, match="'b'"):
+        ingest(spark, bucket.url, "ns", [str(path)])
+    said = run("ingest", bucket.url, "ns", path, "--duplicates", "last")
+    assert "upsert: 2 documents; 1 gave way" in said
+    path.write_text('{"id": "a", "n": 9}\n{"id": "c", "n": 9}\n')
+    said = run("ingest", bucket.url, "ns", path, "--operation", "create", "--skip")
+    assert "create: 1 documents; 1 were left out" in said
+    assert content(bucket) == {"a": {"n": 1}, "b": {"n": 3}, "c": {"n": 9}}
+    run("ingest", bucket.url, "ns", path, "--operation", "delete")
+    assert content(bucket) == {"b": {"n": 3}}
+
+
+@pytest.mark.parametrize(("format", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
+def test_tables_need_their_packages(
+    monkeypatch: pytest.MonkeyPatch, format: str, package: str
+) -> None:
+    assert output_format(format) == format
+    monkeypatch.setattr("reef.pipeline._export.find_spec", lambda name: None)
+    with pytest.raises(InvalidInputError, match=f"pip install '{package}"):
+        output_format(format)
+
+
+def read_delta(folder: Path) -> pa.Table:
+    return pa.table(DeltaTable(str(folder)).to_pyarrow_table())
+
+
+def read_iceberg(folder: Path) -> pa.Table:
+    catalog = SqlCatalog("reef", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    return catalog.load_table(("reef", "ns")).scan().to_arrow()
+
+
+@pytest.mark.parametrize(("format", "read"), [("delta", read_delta), ("iceberg", read_iceberg)])
+@pytest.mark.filterwarnings("ignore")  # of these packages, about themselves
+def test_tables_of_other_formats_hold_the_same_rows(
+    spark: SparkSession,
+    bucket: Bucket,
+    tmp_path: Path,
+    format: str,
+    read: Callable[[Path], pa.Table],
+) -> None:
+    rows = [{"id": f"{i:03}", "n": i, "tags": ["x", str(i)], "vector": [i, 1.0]} for i in range(40)]
+    with reef.connect(bucket.url) as db, db.namespace("ns") as ns:
+        ns.upsert(rows)
+    export(spark, bucket.url, "ns", str(tmp_path / "out"), format=format)
+    assert read(tmp_path / "out").sort_by("id").to_pylist() == rows

@@ -1,0 +1,297 @@
+"""Passes over many namespaces: one run of tasks, each namespace with its own fate, and a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import reef
+from reef.database import Database
+from reef.errors import InvalidInputError, NotFoundError, ReefError, UnavailableError
+from reef.format import log_key
+from reef.pipeline import (
+    CompactionOptions,
+    IndexOptions,
+    InProcess,
+    PassResult,
+    Seen,
+    WorkerOptions,
+    compact,
+    end_job,
+    find_pass,
+    index,
+    passes,
+    preview_compaction,
+    preview_index,
+    standing_intents,
+    work,
+)
+from reef.pipeline._job import Job
+from reef.store import MemoryStore
+
+EAGER = CompactionOptions(min_input_files=2)
+
+
+def filled(names: Sequence[str], rounds: int = 3) -> Database:
+    """Return a bucket of key-value namespaces whose logs are not folded."""
+    db = Database(MemoryStore())
+    for number, name in enumerate(names):
+        with db.kv(name) as kv:
+            for i in range(rounds):
+                kv.write(puts={b"%d" % key: b"%d/%d" % (i, number) for key in range(10 + number)})
+    return db
+
+
+def contents(db: Database, name: str) -> dict[bytes, bytes]:
+    with db.kv(name, mode="r") as kv:
+        return dict(kv.items())
+
+
+class Counted(InProcess):
+    """Counts runs."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(db.context())
+        self.runs: list[tuple[str, int]] = []
+
+    def run(self, task: Any, descriptors: Any, result: Any, *, name: str, **how: Any) -> Any:
+        self.runs.append((name, len(descriptors)))
+        return super().run(task, descriptors, result, name=name, **how)
+
+
+def test_many_namespaces_share_one_run_of_tasks() -> None:
+    names = [f"ns{i:02}" for i in range(12)]
+    db = filled(names)
+    before = {name: contents(db, name) for name in names}
+    runner = Counted(db)
+    result = index(db, runner=runner)
+    assert runner.runs == [("index 12 namespaces", 12)]
+    assert [one.namespace for one in result.namespaces] == names
+    assert {one.state for one in result.records} == {"done"}
+    assert result.totals["rows"] == sum(3 * (10 + i) for i in range(12))
+    assert result.tasks.count == 12
+    assert {name: contents(db, name) for name in names} == before
+    again = index(db, runner=runner)
+    assert {one.state for one in again.records} == {"idle"}
+    assert len(runner.runs) == 1
+
+
+def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reef.pipeline._pass.PORTION", 5)
+    db = filled([f"ns{i:02}" for i in range(12)], rounds=1)
+    runner = Counted(db)
+    seen: list[Seen] = []
+    assert not index(db, runner=runner, watch=seen.append).failed
+    assert [count for _, count in runner.runs] == [5, 5, 2]
+    assert seen[-1].namespaces == 12
+    assert (seen[-1].tasks_done, seen[-1].tasks) == (12, 12)
+    assert seen[-1].bytes_done == seen[-1].bytes > 0
+    assert seen[-1].rows == sum(10 + i for i in range(12))
+
+
+def test_one_that_is_sick_is_told_of_and_stops_nobody() -> None:
+    names = ["a", "b", "c"]
+    db = filled(names)
+    key = log_key("b", 2)
+    data = bytearray(db.store.get(key))
+    data[len(data) // 2] ^= 1
+    db.store.delete(key)
+    db.store.put_if_absent(key, bytes(data))
+    result = index(db, runner=InProcess(db.context()))
+    assert [one.state for one in result.records] == ["done", "failed", "done"]
+    assert [one.namespace for one in result.failed] == ["b"]
+    assert "CorruptError" in result.records[1].error
+    assert standing_intents(db.context(), "b") == ()
+    missing = index(db, ["a", "nobody"], runner=InProcess(db.context()))
+    assert isinstance(missing.namespaces[1].error, NotFoundError)
+    with pytest.raises(NotFoundError):
+        find_pass(db.store, missing.id)
+    again = index(db, ["a", "b", "nobody"], runner=InProcess(db.context()))
+    assert find_pass(db.store, again.id).states == {"failed": 2, "idle": 1}
+
+
+def folded(names: Sequence[str], runs: int = 4) -> Database:
+    """Return a bucket whose namespaces have that many runs each."""
+    db = filled(names, rounds=1)
+    for round in range(runs - 1):
+        index(db, runner=InProcess(db.context()))
+        for name in names:
+            with db.kv(name) as kv:
+                kv.write(puts={b"%d" % key: b"again %d" % round for key in range(5)})
+    index(db, runner=InProcess(db.context()))
+    return db
+
+
+def test_compactions_of_many_namespaces_share_runs_too() -> None:
+    names = ["a", "b", "c"]
+    db = folded(names)
+    before = {name: contents(db, name) for name in names}
+    plans = preview_compaction(db, options=EAGER)
+    assert all(one.result is not None and one.result.groups for one in plans)
+    runner = Counted(db)
+    result = compact(db, runner=runner, options=EAGER)
+    assert runner.runs == [("compact all namespaces", 3)]
+    assert {one.state for one in result.records} == {"done"}
+    assert result.totals["segments"] == 3
+    assert result.totals["replaced"] == 12
+    assert result.totals["dropped"] == result.totals["rows_in"] - result.totals["rows"] > 0
+    assert {name: contents(db, name) for name in names} == before
+    assert all(one.result is None for one in preview_compaction(db, options=EAGER))
+    assert all(standing_intents(db.context(), name) == () for name in names)
+
+
+def test_a_compaction_that_is_overtaken_is_planned_anew() -> None:
+    db = folded(["a", "b"])
+    before = contents(db, "a")
+    overtaken: list[str] = []
+
+    class Overtaking(InProcess):
+        """While tasks run, somebody takes a snapshot of an old version, and compacts."""
+
+        def run(self, *arguments: Any, **how: Any) -> Any:
+            made = super().run(*arguments, **how)
+            if not overtaken:
+                overtaken.append("a")
+                compact(db, "a", runner=InProcess(db.context()), options=EAGER)
+            return made
+
+    result = compact(db, runner=Overtaking(db.context()), options=EAGER)
+    assert [one.state for one in result.records] == ["failed", "done"]
+    assert "FencedError" in result.records[0].error
+    assert contents(db, "a") == before
+    assert standing_intents(db.context(), "a") == ()
+
+
+def test_a_kept_plan_is_carried_out() -> None:
+    db = folded(["a"])
+    (found,) = preview_compaction(db, "a", options=EAGER)
+    assert found.result is not None
+    result = compact(db, plan=found.result, runner=InProcess(db.context()))
+    assert result.totals["groups"] == len(found.result.groups)
+    with pytest.raises(InvalidInputError):
+        compact(db, "b", plan=found.result, runner=InProcess(db.context()))
+    # It is of the past now: what is left to do is planned anew, and that is nothing.
+    assert not compact(db, plan=found.result, runner=InProcess(db.context())).failed
+
+
+class Broken(InProcess):
+    """Spark is gone."""
+
+    def run(self, *arguments: Any, **how: Any) -> Any:
+        raise UnavailableError("the cluster is gone")
+
+
+@pytest.mark.parametrize("what", [index, compact])
+def test_a_run_that_fails_leaves_no_intent(what: Callable[..., Any]) -> None:
+    db = folded(["a", "b"])
+    for name in ("a", "b"):
+        with db.kv(name) as kv:
+            kv.put(b"new", b"one")
+    options: dict[str, Any] = {"options": EAGER} if what is compact else {}
+    with pytest.raises(UnavailableError):
+        what(db, runner=Broken(db.context()), **options)
+    assert standing_intents(db.context(), "a") == standing_intents(db.context(), "b") == ()
+
+
+def test_a_preview_writes_nothing() -> None:
+    db = filled(["a", "b"])
+    keys = [meta.key for meta in db.store.list("")]
+    found = preview_index(db)
+    assert [one.result is not None and one.result.is_worth(IndexOptions()) for one in found] == [
+        True,
+        True,
+    ]
+    assert [meta.key for meta in db.store.list("")] == keys
+
+
+def test_the_record_of_a_pass_stays_in_the_bucket() -> None:
+    db = filled(["a", "b"])
+    first = index(db, "a", runner=InProcess(db.context()))
+    second = index(db, runner=InProcess(db.context()))
+    newest, older = sorted(passes(db.store), key=lambda one: one.id == first.id)
+    assert (newest.id, older.id) == (second.id, first.id)
+    assert older.kind == "index"
+    assert older.totals == first.totals
+    assert older.options["task_bytes"] == IndexOptions().task_bytes
+    assert [one.namespace for one in newest.namespaces] == ["b", "a"]
+    assert find_pass(db.store, first.id.lower()) == older
+    with pytest.raises(NotFoundError):
+        find_pass(db.store, "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    with pytest.raises(InvalidInputError):
+        find_pass(db.store, "../x")
+
+
+def test_a_killed_job_is_seen_and_can_be_ended() -> None:
+    db = filled(["a"])
+    job = Job.begin(db.context(), "a", "index")
+    (intent,) = standing_intents(db.context(), "a")
+    assert (intent.id, intent.kind) == (job.id, "index")
+    end_job(db.context(), "a", job.id)
+    assert standing_intents(db.context(), "a") == ()
+    with pytest.raises(NotFoundError):
+        end_job(db.context(), "a", job.id)
+
+
+def test_a_worker_does_what_is_worth_it_round_by_round() -> None:
+    db = filled(["a"], rounds=1)
+    options = WorkerOptions(interval=5.0, index=IndexOptions(min_slots=3), compact=EAGER)
+    told: list[Any] = []
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        with db.kv("a") as kv:
+            kv.put(b"%d" % len(waited), b"x")
+        return len(waited) == 12
+
+    work(db, runner=InProcess(db.context()), options=options, report=told.append, wait=wait)
+    assert waited == [5.0] * 12
+    kinds = [one.kind for one in told if isinstance(one, PassResult)]
+    assert kinds.count("index") >= 2
+    assert "compact" in kinds
+    assert not any(one.failed for one in told)
+    assert len(contents(db, "a")) == 13  # 0 to 9, and those that were put while it waited
+
+
+def test_a_worker_tries_again_after_a_round_that_failed() -> None:
+    db = filled(["a"])
+    told: list[Any] = []
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        return len(waited) == 3
+
+    work(
+        db,
+        runner=Broken(db.context()),
+        options=WorkerOptions(interval=1.0),
+        report=told.append,
+        wait=wait,
+    )
+    assert waited == [1.0] * 3  # too little to fold: nothing was run
+    work(
+        db,
+        "a",
+        runner=Broken(db.context()),
+        options=WorkerOptions(interval=1.0, index=IndexOptions()),
+        report=told.append,
+        wait=lambda seconds: wait(seconds) or len(waited) > 5,
+    )
+    assert [isinstance(one, ReefError) for one in told] == [True, True, True]
+    assert waited[3:] == [2.0, 4.0, 8.0]
+
+
+def test_options_are_checked_before_anything_runs() -> None:
+    db = filled(["a"])
+    with pytest.raises(InvalidInputError):
+        index(db, runner=InProcess(db.context()), options=IndexOptions(task_bytes=0))
+    with pytest.raises(InvalidInputError):
+        CompactionOptions(min_input_files=1)
+    with pytest.raises(InvalidInputError):
+        index(db, "../a", runner=InProcess(db.context()))
+    with pytest.raises(InvalidInputError):
+        index(db, spark=object(), runner=InProcess(db.context()))  # type: ignore[arg-type]
+    assert reef.__version__

@@ -1,0 +1,579 @@
+"""rebuild: derived state made anew, equal at every version that can be read, or refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reef.database import Database
+from reef.engine import repair, verify
+from reef.errors import (
+    CorruptError,
+    FencedError,
+    IncompleteError,
+    NotFoundError,
+    RetentionError,
+    UnavailableError,
+)
+from reef.format import Manifest, log_key, segment_key
+from reef.gc import collect
+from reef.kv import KeyValue
+from reef.manifest import end_intent
+from reef.pipeline._index import index
+from reef.pipeline._index_plan import IndexOptions
+from reef.pipeline._rebuild import rebuild
+from reef.pipeline._rebuild_result import RebuildOptions, RebuildResult
+from reef.pipeline._tasks import InProcess
+from reef.pipeline._verify import VerifyOptions
+from reef.store import MemoryStore, Store, open_store
+from reef.testing import ManualClock
+from tests.collecting import HookedStore
+from tests.compactor import Compactor
+from tests.damaged_buckets import NAMESPACE, Bucket, flip
+from tests.log_script import NS, LogScript, copied, folded_rows, versions
+
+CUT = RebuildOptions(
+    fold=IndexOptions(task_slots=2, memory_bytes=400), verify=VerifyOptions(task_bytes=500)
+)
+SETTINGS = {"flush_interval": 0, "gc_grace": 0, "retained_generations": 1, "row_block_bytes": 500}
+
+
+class World:
+    """A namespace that is written, folded, compacted and collected, and all that it must hold."""
+
+    def __init__(self, seed: int = 1, **settings: object) -> None:
+        self.clock = ManualClock()
+        self.store = HookedStore(MemoryStore(clock=self.clock))
+        self.rng = random.Random(seed)
+        self.settings = {**SETTINGS, **settings}
+        self.model: dict[int, dict[bytes, bytes]] = {0: {}}
+        self.requests: dict[str, tuple[dict[bytes, bytes], list[bytes], int]] = {}
+        self.kv: KeyValue = self.db().kv(NS)
+
+    def db(self) -> Database:
+        return Database(
+            self.store, clock=self.clock, rng=random.Random(self.rng.random()), **self.settings
+        )
+
+    def write(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.advance(1)
+            newest = self.model[max(self.model)]
+            puts = {b"k%02d" % self.rng.randrange(40): self.rng.randbytes(20) for _ in range(4)}
+            known = sorted(newest.keys() - puts.keys())
+            deletes = self.rng.sample(known, min(2, len(known)))
+            key = f"request-{len(self.requests)}"
+            lsn = self.kv.write(puts, deletes, idempotency_key=key).lsn
+            self.requests[key] = (puts, deletes, lsn)
+            rows = {**newest, **puts}
+            self.model[lsn] = {k: v for k, v in rows.items() if k not in deletes}
+
+    def flush(self, times: int = 1, writes: int = 3) -> None:
+        for _ in range(times):
+            self.write(writes)
+            self.kv.flush()
+
+    def fold(self) -> None:
+        context = self.db().context()
+        index(context, NS, InProcess(context), options=IndexOptions(task_slots=2))
+
+    def compact(self, *, floor: int | None = None, newest: int | None = None) -> None:
+        compactor = Compactor(self.db().context(), NS)
+        compactor.run(floor_lsn=floor, choose=lambda runs: runs[:newest], cuts=2)
+
+    def collect(self) -> None:
+        self.clock.advance(10)
+        for _ in range(3):
+            context = self.db().context()
+            collect(
+                context.chain(NS),
+                self.store,
+                settings=context.settings,
+                clock=self.clock,
+                apply=True,
+            )
+
+    @property
+    def manifest(self) -> Manifest:
+        head = self.db().context().chain(NS).load()
+        assert head is not None
+        return head.manifest
+
+    def keys(self, folder: str) -> list[str]:
+        return [meta.key for meta in self.store.list(f"namespaces/{NS}/{folder}/")]
+
+    def reads(self) -> dict[int | str, dict[bytes, bytes] | None]:
+        """Return what a fresh reader sees at every version and snapshot; None: not any more."""
+        found: dict[int | str, dict[bytes, bytes] | None] = {}
+        with self.db().kv(NS, mode="r") as kv:
+            for lsn in self.model:
+                try:
+                    found[lsn] = dict(kv.at(lsn=lsn).items())
+                except RetentionError:
+                    found[lsn] = None
+            for snapshot in self.manifest.snapshots:
+                found[snapshot.id] = dict(kv.at(snapshot=snapshot.id).items())
+        return found
+
+    def check_reads(self) -> dict[int | str, dict[bytes, bytes] | None]:
+        found, manifest = self.reads(), self.manifest
+        for lsn, rows in self.model.items():
+            expected = rows if lsn >= manifest.retention.floor_lsn else None
+            assert found[lsn] == expected, lsn
+        for snapshot in manifest.snapshots:
+            assert found[snapshot.id] == self.model[snapshot.lsn]
+        return found
+
+    def rebuild(self, options: RebuildOptions | None = None) -> RebuildResult:
+        context = self.db().context()
+        return rebuild(context, NS, InProcess(context), options=options)
+
+    def check_rebuild(self, options: RebuildOptions | None = CUT) -> RebuildResult:
+        """Rebuild, and check that nothing that anybody can see is another."""
+        before, reads = self.manifest, self.reads()
+        result = self.rebuild(options)
+        after = self.manifest
+        self.check_reads()
+        assert self.reads() == reads
+        report = verify(self.db().context(), NS, deep=True)
+        assert report.problems == ()
+        for name in Manifest.__struct_fields__:
+            if name not in _DERIVED:
+                assert getattr(after, name) == getattr(before, name), name
+        assert after.wal_last_seen >= before.wal_last_seen
+        assert not after.intents
+        if result.generation is not None:
+            assert result.generation == after.generation
+            assert {*after.segments} == {*result.segments, *result.kept}
+            gone = {segment_key(NS, ref.id) for ref in result.replaced}
+            assert gone <= {waiting.key for waiting in after.gc.pending}
+        self.check_requests()
+        return result
+
+    def check_requests(self) -> None:
+        """Check that a writer that opens now recognises requests, and does not repeat them."""
+        self.kv.close()
+        self.kv = self.db().kv(NS)
+        for key, (puts, deletes, lsn) in self.requests.items():
+            receipt = self.kv.write(puts, deletes, idempotency_key=key)
+            assert (receipt.lsn, receipt.replayed) == (lsn, True)
+
+    def lose(self, *keys: str) -> None:
+        for key in keys:
+            self.store.inner.delete(key)
+
+
+_DERIVED = {
+    "generation",
+    "nonce",
+    "author",
+    "created_at_us",
+    "predecessor_checksum",
+    "segments",
+    "dedup",
+    "gc",
+    "wal_last_seen",
+}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.kv.close()
+
+
+# From the whole log.
+
+
+@pytest.mark.parametrize("options", [None, CUT])
+def test_all_of_it_from_the_log(world: World, options: RebuildOptions | None) -> None:
+    world.flush(3)
+    world.write(2)
+    before = world.manifest
+    result = world.check_rebuild(options)
+    assert (result.slot_first, result.slot_last) == (1, before.wal_floor - 1)
+    assert result.kept == ()
+    assert result.replaced == before.segments
+    assert result.window == "anew"
+    assert all(ref.id.endswith(result.job_id or "?") for ref in result.segments)
+    assert result.rows == sum(ref.rows for ref in before.segments)
+    assert result.tasks
+    assert world.manifest.gc.boundary == before.gc.boundary
+    world.flush()
+    world.check_reads()
+    world.check_rebuild(options)
+
+
+def test_the_rows_are_those_of_the_segments_before() -> None:
+    with open_store("memory://") as store:
+        script = LogScript(store)
+        for i in range(6):
+            script.data({b"a": b"%d" % i, b"b%d" % i: b"x"}, key=b"r%d" % i, sequence=10 * i + 1)
+        script.void({b"a": b"never"})
+        script.schema()
+        script.data({b"c": b"1"}, extra=7)
+        script.damaged()
+        script.fence()
+        script.late({b"a": b"never"})
+        script.data({b"a": None})
+        context = _context(store)
+        index(context, NS, InProcess(context))
+        before, rows = versions(store, script.lsns), folded_rows(store)
+        for options in (None, CUT):
+            result = rebuild(_context(store), NS, InProcess(context), options=options)
+            assert result.generation is not None
+            assert versions(store, script.lsns) == before
+            assert folded_rows(store) == rows
+            assert verify(context, NS, deep=True).problems == ()
+
+
+def test_segments_and_the_window_that_are_lost_come_back(world: World) -> None:
+    world.flush(3)
+    world.compact(floor=sorted(world.model)[4])
+    world.flush()
+    reads = world.reads()
+    segments = [segment_key(NS, ref.id) for ref in world.manifest.segments]
+    world.lose(*world.keys("segments"), *world.keys("dedup"))
+    result = world.rebuild(CUT)
+    assert result.window == "anew"
+    assert world.reads() == reads
+    world.check_reads()
+    assert not {*segments} & {*world.keys("segments")}
+    old = {f.key for f in verify(world.db().context(), NS, deep=True).problems}
+    live = {segment_key(NS, ref.id) for ref in world.manifest.segments}
+    assert not old & live
+    world.check_requests()
+
+
+def test_what_compaction_dropped_is_not_seen_again(world: World) -> None:
+    world.flush(2)
+    with world.db().kv(NS, mode="r") as kv:
+        kv.snapshot(id="kept")
+    world.flush(2)
+    gone = list(world.model[max(world.model)])[:5]
+    lsn = world.kv.write({}, gone).lsn
+    newest = world.model[max(world.model)]
+    world.model[lsn] = {k: v for k, v in newest.items() if k not in gone}
+    world.flush()
+    world.compact(floor=max(lsn for lsn in world.model if lsn <= world.manifest.last_applied_lsn))
+    world.check_reads()
+    result = world.check_rebuild()
+    assert result.slot_first == 1
+    assert result.rows > sum(ref.rows for ref in result.replaced)
+
+
+# Where the log was collected.
+
+
+def test_segments_stay_for_what_the_log_has_not(world: World) -> None:
+    world.flush(3)
+    world.compact()
+    world.collect()
+    bottom = world.manifest.segments
+    assert world.manifest.gc.boundary.slot > 1
+    world.settings["retained_generations"] = 50
+    world.flush(3)
+    assert len(world.manifest.segments) == len(bottom) + 3
+    result = world.check_rebuild()
+    assert {*result.kept} == {*bottom}
+    assert len(result.replaced) == 3
+    assert result.slot_first == world.manifest.gc.boundary.slot
+    assert "collected" in result.passed_by[0]
+    # Once all is merged, there is nothing that the log alone has.
+    world.compact()
+    generation = world.manifest.generation
+    result = world.check_rebuild()
+    assert result.generation is None
+    assert result.kept == world.manifest.segments
+    assert any("before and of after" in why for why in result.passed_by)
+    assert world.manifest.generation == generation + 1  # the writer that check_rebuild opens
+
+
+def test_it_refuses_where_something_is_missing(world: World) -> None:
+    world.flush(3)
+    world.compact()
+    world.collect()
+    world.settings["retained_generations"] = 50
+    world.flush(2)
+    first, second = world.manifest.segments[-2:]
+    world.lose(segment_key(NS, first.id))
+    data = bytearray(world.store.get(segment_key(NS, second.id)))
+    data[40] ^= 255
+    world.lose(segment_key(NS, second.id))
+    world.store.inner.put_if_absent(segment_key(NS, second.id), bytes(data))
+    before = world.manifest
+    with pytest.raises(CorruptError, match="nothing was published") as raised:
+        world.rebuild(CUT)
+    assert first.id in str(raised.value)
+    assert second.id in str(raised.value)
+    after = world.manifest
+    assert (after.segments, after.dedup, after.intents) == (before.segments, before.dedup, ())
+
+
+def test_it_refuses_where_the_window_is_nowhere(world: World) -> None:
+    world.flush(2)
+    world.compact()
+    world.collect()
+    world.lose(*world.keys("dedup"))
+    with pytest.raises(IncompleteError, match="idempotency window"):
+        world.rebuild()
+
+
+# Damage of the log.
+
+
+def test_what_repair_gave_up_after_it_was_folded_is_not_lost(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path / "b", row_block_bytes=500)
+    bucket.write("flush", "flush", "flush", "leave")
+    flip(bucket.slot(bucket.commits[1].slot))
+    assert repair(bucket.context(), NAMESPACE, apply=True).is_mended
+    assert [skip.slot for skip in bucket.manifest.skipped_slots] == [bucket.commits[1].slot]
+    before = bucket.manifest
+    context = bucket.context()
+    result = rebuild(context, NAMESPACE, InProcess(context), options=CUT)
+    assert result.generation is not None
+    assert result.slot_first > bucket.commits[1].slot
+    assert len(result.kept) == 1
+    assert len(result.replaced) == len(before.segments) - 1
+    assert any("damaged" in why or "corrupt" in why for why in result.passed_by)
+    assert bucket.read() == bucket.rows()
+    assert bucket.read_as_writer() == bucket.rows()
+    assert verify(bucket.context(), NAMESPACE, deep=True).problems == ()
+
+
+def test_a_damaged_log_that_was_folded_is_no_reason_to_lose_rows(world: World) -> None:
+    world.flush(3)
+    key = log_key(NS, world.manifest.wal_floor - 1)
+    data = bytearray(world.store.get(key))
+    data[len(data) // 2] ^= 1
+    world.lose(key)
+    world.store.inner.put_if_absent(key, bytes(data))
+    reads = world.reads()
+    result = world.rebuild(CUT)
+    assert result.generation is None
+    assert result.passed_by
+    assert world.reads() == reads
+
+
+def test_the_head_is_needed_and_repair_brings_it_back(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path / "b", row_block_bytes=500)
+    bucket.write("flush", "flush", "leave")
+    flip(bucket.files("manifest")[-1])
+    context = bucket.context()
+    with pytest.raises(CorruptError, match="reef repair"):
+        rebuild(context, NAMESPACE, InProcess(context))
+    assert repair(bucket.context(), NAMESPACE, apply=True).is_mended
+    result = rebuild(context, NAMESPACE, InProcess(context), options=CUT)
+    assert result.generation is not None
+    assert result.slot_first == 1
+    assert bucket.read() == bucket.rows()
+    assert bucket.read_as_writer() == bucket.rows()
+    for path in bucket.files("manifest"):
+        flip(path)
+    with pytest.raises(CorruptError, match="nowhere else"):
+        rebuild(context, NAMESPACE, InProcess(context))
+
+
+# What others left, and what the log attaches.
+
+
+def test_what_unpublished_jobs_left_does_not_come_in(world: World) -> None:
+    world.flush(2)
+    compactor = Compactor(world.db().context(), NS)
+    plan = compactor.plan(floor_lsn=0)
+    outputs = compactor.write(plan, cuts=2)
+    compactor.give_up(plan)
+    world.flush()
+    result = world.check_rebuild()
+    assert result.generation is not None
+    named = {ref.id for ref in world.manifest.segments}
+    assert not named & {ref.id for ref in outputs}
+    assert {segment_key(NS, ref.id) for ref in outputs} <= {*world.keys("segments")}
+
+
+def test_attached_segments_stay_or_are_copied() -> None:
+    with open_store("memory://") as store:
+        script = LogScript(store)
+        script.data({b"a": b"1", b"b": b"1"})
+        first = script.attach({b"b": b"2", b"c": b"2"})
+        script.data({b"a": b"3"})
+        context = _context(store)
+        index(context, NS, InProcess(context))
+        before = versions(store, script.lsns)
+        result = rebuild(context, NS, InProcess(context), options=CUT)
+        assert result.kept == (first,)
+        assert versions(store, script.lsns) == before
+        Compactor(_context(store), NS).run(floor_lsn=0)
+        script.data({b"d": b"4"})
+        index(context, NS, InProcess(context))
+        before = versions(store, script.lsns)
+        other = copied(store)
+        result = rebuild(_context(store), NS, InProcess(context), options=CUT)
+        assert result.copied == (first.id,)
+        assert first.id not in {ref.id for ref in result.segments}
+        assert versions(store, script.lsns) == before
+        assert verify(context, NS, deep=True).problems == ()
+        # If it is gone for good, the log alone does not do: what was merged stays.
+        other.delete(segment_key(NS, first.id))
+        context = _context(other)
+        result = rebuild(context, NS, InProcess(context), options=CUT)
+        assert result.slot_first > 1
+        assert first.id in result.passed_by[0]
+        assert versions(other, script.lsns) == before
+
+
+# Others at the same time, and crashes.
+
+
+def test_a_flush_meanwhile_means_another_plan(world: World) -> None:
+    world.flush(2)
+    world.write(2)
+    flushed: list[int] = []
+
+    class Meanwhile(InProcess):
+        def run(self, task: Any, descriptors: Any, result: Any, **named: Any) -> Any:
+            found = super().run(task, descriptors, result, **named)
+            if not flushed:
+                flushed.append(1)
+                world.kv.flush()
+            return found
+
+    context = world.db().context()
+    result = rebuild(context, NS, Meanwhile(context), options=CUT)
+    assert result.plans == 2
+    assert result.slot_last == world.manifest.wal_floor - 1
+    assert not world.manifest.intents
+    world.check_reads()
+
+
+def test_a_compaction_meanwhile_means_another_plan(world: World) -> None:
+    world.flush(3)
+    compacted: list[int] = []
+
+    class Meanwhile(InProcess):
+        def run(self, task: Any, descriptors: Any, result: Any, **named: Any) -> Any:
+            if not compacted:
+                compacted.append(1)
+                world.compact()
+                world.collect()
+            return super().run(task, descriptors, result, **named)
+
+    context = world.db().context()
+    result = rebuild(context, NS, Meanwhile(context), options=CUT)
+    assert result.plans == 2
+    world.check_reads()
+    assert verify(world.db().context(), NS, deep=True).problems == ()
+
+
+def test_who_never_rests_is_told(world: World) -> None:
+    class Always(InProcess):
+        def run(self, task: Any, descriptors: Any, result: Any, **named: Any) -> Any:
+            world.flush()
+            return super().run(task, descriptors, result, **named)
+
+    context = world.db().context()
+    world.flush()
+    options = RebuildOptions(fold=IndexOptions(plans_max=2))
+    with pytest.raises(UnavailableError, match="2 times"):
+        rebuild(context, NS, Always(context), options=options)
+    assert not world.manifest.intents
+    world.check_reads()
+
+
+def test_a_job_that_was_ended_publishes_nothing(world: World) -> None:
+    world.flush(2)
+    before = world.manifest.segments
+
+    class Ending(InProcess):
+        def run(self, task: Any, descriptors: Any, result: Any, **named: Any) -> Any:
+            chain = world.db().context().chain(NS)
+            head = chain.load()
+            assert head is not None
+            for intent in head.manifest.intents:
+                chain.publish(lambda head: end_intent(head.manifest, intent.id))  # type: ignore[union-attr]  # noqa: B023
+            return super().run(task, descriptors, result, **named)
+
+    context = world.db().context()
+    with pytest.raises(FencedError):
+        rebuild(context, NS, Ending(context))
+    assert world.manifest.segments == before
+
+
+def test_a_killed_driver_leaves_an_intent_and_orphans_only(world: World) -> None:
+    class Killed(BaseException):
+        pass
+
+    world.flush(3)
+    reads = world.reads()
+    segments = world.manifest.segments
+
+    def kill() -> None:
+        def dead(operation: str, key: str) -> None:
+            raise Killed
+
+        world.store.before = dead
+        raise Killed
+
+    for part in ("segments/", "dedup/", "manifest/"):
+        world.store.once("upload" if part != "manifest/" else "put_if_absent", part, kill)
+        context = world.db().context()
+        with pytest.raises(Killed):
+            rebuild(context, NS, InProcess(context), options=CUT)
+        world.store.before = lambda operation, key: None
+        assert world.reads() == reads
+        assert world.manifest.segments == segments
+    assert world.manifest.intents
+    result = world.rebuild(CUT)
+    assert result.generation is not None
+    world.check_reads()
+
+
+def test_there_is_no_such_namespace(world: World) -> None:
+    context = world.db().context()
+    with pytest.raises(NotFoundError, match="'other'"):
+        rebuild(context, "other", InProcess(context))
+
+
+# Any history.
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_history_reads_the_same(seed: int) -> None:
+    world = World(seed)
+    rng = random.Random(seed)
+    published = 0
+    for step in range(14):
+        action = rng.choice(["flush", "flush", "write", "fold", "compact", "gc", "snap", "rebuild"])
+        if action == "flush":
+            world.flush(writes=rng.randrange(1, 4))
+        elif action == "write":
+            world.write(rng.randrange(1, 4))
+        elif action == "fold":
+            world.fold()
+        elif action == "compact":
+            floor = rng.choice([None, world.manifest.last_applied_lsn])
+            world.compact(floor=floor, newest=rng.choice([None, 2]))
+        elif action == "gc":
+            world.settings["retained_generations"] = rng.choice([1, 1, 50])
+            world.collect()
+        elif action == "snap":
+            with world.db().kv(NS, mode="r") as kv:
+                kv.snapshot(id=f"s{step}")
+        else:
+            published += world.check_rebuild(rng.choice([None, CUT])).generation is not None
+        world.check_reads()
+    published += world.check_rebuild().generation is not None
+    if published and not world.manifest.gc.boundary.slot > 1:
+        world.lose(*(segment_key(NS, ref.id) for ref in world.manifest.segments))
+        assert world.rebuild().generation is not None
+        world.check_reads()
+    world.kv.close()
+
+
+def _context(store: Store) -> Any:
+    return Database(store, rng=random.Random(3), **SETTINGS).context()
