@@ -111,6 +111,30 @@ def test_one_damaged_namespace_is_reported_and_the_others_are_done(run: Run, url
     }
 
 
+def test_files_go_in_and_out(run: Run, url: str, tmp_path: Path) -> None:
+    rows = "".join(f'{{"id": "{i:03}", "n": {i}}}\n' for i in range(100))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    code, said = run("ingest", "docs", str(tmp_path / "rows.jsonl"), "--job-key", "k")
+    assert (code, said["rows"], said["replayed"]) == (0, 100, False)
+    code, said = run("ingest", "docs", str(tmp_path / "rows.jsonl"), "--job-key", "k")
+    assert (code, said["replayed"]) == (0, True)
+    code, said = run(
+        "export", "docs", str(tmp_path / "out"), "--format", "jsonl", "--where", "n < 10"
+    )
+    assert (code, said["columns"]) == (0, ["id", "n"])
+    parts = (tmp_path / "out").glob("*.json")
+    lines = [line for part in parts for line in part.read_text().splitlines()]
+    assert sorted(json.loads(line)["n"] for line in lines) == list(range(10))
+
+
+def test_what_has_no_namespace_is_exit_code_2(run: Run, url: str) -> None:
+    for command in ("index", "compact"):
+        code, said = run(command, "nobody", "--dry-run")
+        assert (code, [*said["failed"]]) == (2, ["nobody"])
+        assert run(command, "nobody")[0] == 2
+    assert run("verify", "nobody", "--deep") == (2, None)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

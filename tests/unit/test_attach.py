@@ -167,6 +167,18 @@ def test_it_survives_flushes_jobs_compaction_and_collection() -> None:
     assert all(ref.version is None for ref in context.chain("ns").load().manifest.segments)  # type: ignore[union-attr]
 
 
+def test_a_segment_is_attached_once(store: Store) -> None:
+    kv, writer, refs = two_segments(database(store))
+    writer.attach(refs)
+    for step in (lambda: None, kv.flush, lambda: Compactor(kv._context, "ns").run()):
+        step()
+        with pytest.raises(InvalidInputError, match="attached once"):
+            writer.attach(refs)
+    kv.put(b"new", b"one")
+    kv.flush()
+    assert contents(store) == {b"a": b"1", b"b": b"2", b"c": b"3", b"z": b"old", b"new": b"one"}
+
+
 def test_a_flush_is_cut_where_segments_were_attached(store: Store) -> None:
     kv, writer, refs = two_segments(database(store))
     kv.put(b"b", b"before")

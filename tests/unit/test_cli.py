@@ -60,6 +60,7 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
     assert "reef.cli._app" in imported
     heavy = {"pyarrow", "numpy", "msgspec", "obstore", "sqlalchemy", "boto3", "rich"}
     heavy |= {"reef.engine", "reef.store", "reef.kv", "reef.database"}
+    heavy |= {"pyspark", "pandas", "duckdb", "reef.pipeline", "reef.spark"}
     assert imported & heavy == set()
 
 

@@ -31,6 +31,7 @@ from reef.manifest import end_intent, register_intent
 from reef.store import MemoryStore
 from reef.testing import CountingStore
 from reef.types import pack_lsn
+from tests.attaching import begin_load, upload
 from tests.collecting import DAY_S, NAMESPACE, World
 from tests.compactor import Compactor
 from tests.kernel import database
@@ -631,3 +632,44 @@ def test_documents_without_attributes() -> None:
         ("upsert", "b", None),
         ("delete", "a", {"id": "a"}),
     ]
+
+
+@pytest.mark.parametrize("slots_max", [1, 2, 3])
+def test_limited_steps_go_on_behind_damage_that_was_passed_over(slots_max: int) -> None:
+    told = history(1)
+    for _ in range(slots_max + 1):
+        told.write()
+    flip(told.world, told.world.slots()[-1])
+    told.reopen()
+    for _ in range(3):
+        told.write()
+    log = FeedLog(told.world.database().context(), NAMESPACE)
+    position, steps = log.earliest(), 0
+    while position.lsn < told.lsns[-1]:
+        after = log.advance(position, slots_max=slots_max)
+        assert after.lsn > position.lsn
+        position, steps = after, steps + 1
+    assert steps > 1
+
+
+def test_what_the_log_of_a_snapshot_attaches_stays_with_it() -> None:
+    world = World()
+    kv = world.kv()
+    kv.put(b"a", b"0")
+    kv.snapshot(None)
+    after = kv.lsn
+    context = world.database().context()
+    job = begin_load(context, NAMESPACE)
+    writer = kv._writer
+    assert writer is not None
+    writer.attach([upload(context, job, {b"a": b"1", b"b": b"2"})])
+    job.end()
+    kv.put(b"c", b"3")
+    kv.flush()
+    Compactor(context, NAMESPACE).run(floor_lsn=kv.lsn)
+    for _ in range(3):
+        world.age(8, 3 * 86_400)
+        world.collect()
+    reader = world.database().kv(NAMESPACE, mode="r")
+    rows = [key for batch in reader.changes(after=after) for key in batch["key"].to_pylist()]
+    assert rows == [b"a", b"b", b"c"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,6 +14,9 @@ from reef.engine import ReadState, _view
 from reef.format import KEY, LSN
 from reef.store import MemoryStore
 from reef.testing import CountingStore
+from reef.types import LSN_MAX
+from tests.segments import Bench, value_of, write
+from tests.unit.test_candidates import MANIFEST
 
 DIMENSION = 32
 COLUMNS = pa.schema(
@@ -125,3 +129,17 @@ def test_documents_and_values_are_found_by_few_ids_or_many(count: int) -> None:
     kv.flush()
     keys = [b"%05d" % i for i in range(count)]
     assert kv.get_many(keys) == [b"%d" % i if i % 2 == 0 and i != 2 else None for i in range(count)]
+
+
+def test_of_a_segment_with_one_version_the_first_row_of_a_key_counts() -> None:
+    """Its rows have versions of their own in the file, and a key may go on in the next block."""
+    bench = Bench()
+    keys = [b"k%04d" % i for i in range(400)]
+    ref = write(bench.store, [(key, lsn, False) for key in keys for lsn in (3, 2, 1)])
+    attached = msgspec.structs.replace(ref, version=9, lsn_min=9, lsn_max=9)
+    reader = bench.reader()
+    state = ReadState(MANIFEST, (reader.open(attached),), reader)
+    found = state.latest(pa.array(keys, pa.binary()), LSN_MAX)
+    assert found.lsns.tolist() == [9] * 400
+    values = found.rows(pa.schema([pa.field("value", pa.binary())])).column(0).to_pylist()
+    assert values == [value_of(key, 3) for key in keys]

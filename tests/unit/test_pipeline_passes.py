@@ -18,6 +18,7 @@ from reef.pipeline import (
     PassResult,
     Seen,
     WorkerOptions,
+    collect,
     compact,
     end_job,
     find_pass,
@@ -26,6 +27,7 @@ from reef.pipeline import (
     preview_compaction,
     preview_index,
     standing_intents,
+    verify,
     work,
 )
 from reef.pipeline._job import Job
@@ -215,7 +217,8 @@ def test_the_record_of_a_pass_stays_in_the_bucket() -> None:
     assert older.kind == "index"
     assert older.totals == first.totals
     assert older.options["task_bytes"] == IndexOptions().task_bytes
-    assert [one.namespace for one in newest.namespaces] == ["b", "a"]
+    assert [one.namespace for one in newest.namespaces] == ["b"]
+    assert newest.states == {"done": 1, "idle": 1}
     assert find_pass(db.store, first.id.lower()) == older
     with pytest.raises(NotFoundError):
         find_pass(db.store, "01ARZ3NDEKTSV4RRFFQ69G5FAV")
@@ -282,6 +285,50 @@ def test_a_worker_tries_again_after_a_round_that_failed() -> None:
     )
     assert [isinstance(one, ReefError) for one in told] == [True, True, True]
     assert waited[3:] == [2.0, 4.0, 8.0]
+
+
+def test_a_worker_whose_rounds_all_fail_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    db = filled(["a"])
+    told: list[Any] = []
+    options = WorkerOptions(interval=1.0, index=IndexOptions(), failures_max=3)
+    with pytest.raises(UnavailableError):
+        work(
+            db,
+            runner=Broken(db.context()),
+            options=options,
+            report=told.append,
+            wait=lambda _: False,
+        )
+    assert len(told) == 3
+
+
+def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reef.pipeline._pass.PORTION", 1)
+    db = filled(["a", "b"])
+
+    class Failing(InProcess):
+        def run(self, *arguments: Any, name: str, **how: Any) -> Any:
+            if "b" in name.split():
+                raise UnavailableError("the cluster is gone")
+            return super().run(*arguments, name=name, **how)
+
+    with pytest.raises(UnavailableError):
+        index(db, runner=Failing(db.context()))
+    (record,) = passes(db.store)
+    assert [one.namespace for one in record.namespaces] == ["a"]
+
+
+def test_collection_keeps_the_newest_records_and_verify_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reef.pipeline._history.KEPT", 2)
+    db = filled(["a", "b", "c"])
+    made = [index(db, name, runner=InProcess(db.context())).id for name in ("a", "b", "c")]
+    assert not verify(db, runner=InProcess(db.context())).failed
+    assert not collect(db, runner=InProcess(db.context())).failed
+    assert {one.id for one in passes(db.store)} == {*made}
+    collect(db, runner=InProcess(db.context()), apply=True)
+    assert len(list(passes(db.store))) == 2
 
 
 def test_options_are_checked_before_anything_runs() -> None:

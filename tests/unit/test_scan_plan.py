@@ -470,6 +470,10 @@ def test_versions_that_are_not_there(db: Database, url: str) -> None:
         ({"url": ""}, "url"),
         ({"namespace": ""}, "namespace"),
         ({"url": "memory://x"}, "other processes"),
+        (
+            {"url": "s3://my-bucket/p?access_key_id=me&secret_access_key=x"},
+            "credentials do not travel",
+        ),
         ({"branch": "b"}, "no branches"),
         ({"snapshto": "x"}, "snapshto"),
         ({"lsn": "1", "snapshot": "x"}, "one version"),

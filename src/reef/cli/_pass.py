@@ -17,7 +17,7 @@ from reef.settings import BYTES_MAX, parse_bytes
 if TYPE_CHECKING:
     from reef.clock import Clock
     from reef.engine import Context
-    from reef.pipeline import PassResult, Runner, Seen
+    from reef.pipeline import Outcome, PassResult, Runner, Seen
 
 _LINE_SECONDS = 10.0
 
@@ -25,7 +25,7 @@ Master: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="MASTER",
-        help="Where Spark runs: local[4], spark://..., yarn, k8s://... [default: local[*]]",
+        help="Where Spark runs: local[4], spark://..., yarn, k8s://... [default: local[*,4]]",
     ),
 ]
 Remote: TypeAlias = Annotated[
@@ -73,7 +73,7 @@ class Where(NamedTuple):
             if not (name and sign):
                 raise InvalidInputError.of("--conf", f"{name}{sign}{value}", "NAME=VALUE")
         if master and remote:
-            raise InvalidInputError.of("--remote", remote, "given without --master")
+            raise InvalidInputError.of("--remote", remote.split(";")[0], "given without --master")
         return cls(master, remote, {name: value for name, _, value in pairs}, in_process)
 
     @property
@@ -85,19 +85,41 @@ class Where(NamedTuple):
         """Return who runs the tasks. Raises UnavailableError, InvalidInputError."""
         from reef.pipeline import InProcess, spark_runner
 
-        return InProcess(context) if self.in_process else spark_runner(context, self.session())
+        if self.in_process:
+            return InProcess(context)
+        return _Later(lambda: spark_runner(context, self.session()))
 
     def session(self) -> Any:
         """Return the Spark session. Raises UnavailableError, InvalidInputError."""
-        try:
-            from reef.spark import session
-        except ModuleNotFoundError as error:
-            if error.name != "pyspark":
-                raise
-            raise InvalidInputError(
-                "this command runs on Spark, which is not installed: pip install 'reefdb[spark]'"
-            ) from error
+        from reef.pipeline import check_spark
+
+        check_spark()
+        from reef.spark import session
+
         return session(master=self.master, remote=self.remote, conf=self.conf)
+
+
+class _Later:
+    """A runner that is made when there is something to run: what has nothing to do starts no JVM."""
+
+    def __init__(self, make: Callable[[], Runner]) -> None:
+        self._make = make
+        self._made: Runner | None = None
+
+    @property
+    def parallelism(self) -> int:
+        return self._runner.parallelism
+
+    def run(
+        self, task: Any, descriptors: Any, result: Any, *, name: str, **how: Any
+    ) -> list[Outcome[Any]]:
+        return self._runner.run(task, descriptors, result, name=name, **how)
+
+    @property
+    def _runner(self) -> Runner:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
 
 def size_of(option: str, text: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import All, AsJson, NamespaceOrAll, Url, connect, names_of
+from reef.cli._bucket import PROBLEM, All, AsJson, NamespaceOrAll, Url, connect, names_of
 from reef.cli._output import key_text, print_json, print_table, size_text
 from reef.cli._pass import (
     Conf,
@@ -143,7 +143,7 @@ def compact(
     kept = None if plan is None else _read_plan(plan, namespace)
     if save_plan is not None and not (dry_run and namespace is not None):
         raise InvalidInputError.of(
-            "--save-plan", save_plan, "given with --dry-run, of one namespace"
+            "--save-plan", str(save_plan), "given with --dry-run, of one namespace"
         )
     with connect(url) as db:
         names = names_of(db, namespace, every)
@@ -212,13 +212,14 @@ def _show_backlogs(
     failed = {one.namespace: str(one.error) for one in found if one.error is not None}
     if as_json:
         print_json({"pass": "index", "dry_run": True, "namespaces": rows, "failed": failed})
+        _show_failed(failed, is_told=True)
         return
     print_table(
         ("namespace", "first slot", "last slot", "log", "tasks"),
         ((*list(row.values())[:3], size_text(row["bytes"]), row["tasks"]) for row in rows),
     )
-    _show_failed(failed)
     print(f"{len(rows)} of {len(found)} namespaces would be folded; nothing was written")
+    _show_failed(failed)
 
 
 def _show_plans(
@@ -236,6 +237,7 @@ def _show_plans(
     if as_json:
         listed: list[Any] = [msgspec.to_builtins(plan) for plan in plans]
         print_json({"pass": "compact", "dry_run": True, "plans": listed, "failed": failed})
+        _show_failed(failed, is_told=True)
         return
     print_table(
         ("namespace", "group", "segments", "moved", "reads", "tasks", "first key", "because"),
@@ -257,13 +259,16 @@ def _show_plans(
     for plan in plans:
         for said in plan.skipped:
             print(f"{plan.namespace}: left: {said}")
-    _show_failed(failed)
     print(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
+    _show_failed(failed)
 
 
-def _show_failed(failed: dict[str, str]) -> None:
-    for name, said in failed.items():
+def _show_failed(failed: dict[str, str], *, is_told: bool = False) -> None:
+    """Tell of namespaces that could not be planned. Exits with 2 if there are any."""
+    for name, said in {} if is_told else failed.items():
         print(f"{name}: {said}")
+    if failed:
+        raise typer.Exit(PROBLEM)
 
 
 def _read_plan(path: Path, namespace: str | None) -> CompactionPlan:
@@ -275,8 +280,10 @@ def _read_plan(path: Path, namespace: str | None) -> CompactionPlan:
         plan = msgspec.json.decode(path.read_bytes(), type=CompactionPlan)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidInputError.of(
-            "--plan", path, f"a file that --save-plan made: {error}"
+            "--plan", str(path), f"a file that --save-plan made: {error}"
         ) from error
     if plan.namespace != namespace:
-        raise InvalidInputError.of("--plan", path, f"given for its own namespace, {plan.namespace}")
+        raise InvalidInputError.of(
+            "--plan", str(path), f"given for its own namespace, {plan.namespace}"
+        )
     return plan

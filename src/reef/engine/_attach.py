@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from reef.engine._context import Context
 from reef.engine._group import WriteRequest
+from reef.engine._tail import Tail
 from reef.errors import (
     FencedError,
     InvalidInputError,
@@ -107,6 +108,25 @@ def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int)
             f"{manifest.namespace!r}: it was ended, and its segments may have been collected; "
             "nothing was attached: start another job"
         )
+
+
+def check_new(segments: Sequence[SegmentRef], tail: Tail, manifest: Manifest) -> None:
+    """Raise InvalidInputError if any of `segments` is, or was, part of the namespace.
+
+    Under the writer's lock: two of the same must not be on their way either. One that was replaced
+    by a compaction waits for collection, which does not ask again whether anything names it.
+    """
+    there = {ref.id for ref in (*tail.attached, *tail.attaching)}
+    there.update(ref.id for ref in manifest.segments if not ref.namespace)
+    waiting = {pending.key for pending in manifest.gc.pending}
+    for ref in segments:
+        if ref.id in there or segment_key(manifest.namespace, ref.id) in waiting:
+            raise InvalidInputError.of(
+                "segments",
+                ref.id,
+                "attached once: it is part of the namespace, or was. Retry with the idempotency key "
+                "of the first attempt to learn what became of it",
+            )
 
 
 def check_uploaded(context: Context, namespace: str, segments: Sequence[SegmentRef]) -> None:

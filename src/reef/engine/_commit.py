@@ -14,7 +14,7 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
-from reef.engine._attach import at_version
+from reef.engine._attach import at_version, check_new
 from reef.engine._conditions import Resolved, plain_codes
 from reef.engine._context import Context
 from reef.engine._dedup import STREAM_CODES, Dedup, check_same
@@ -194,6 +194,8 @@ class Committer:
             if deadline is None:
                 deadline = self._context.clock.monotonic() + self._settings.write_stall_timeout
             self._stall(deadline)
+        if request.segments:
+            check_new(request.segments, self._tail, state().manifest)
         try:
             resolved = self._resolve(request, state)
         except ConditionFailedError as refusal:

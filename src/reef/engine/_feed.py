@@ -111,7 +111,8 @@ class Feed:
     ) -> Iterator[pa.RecordBatch]:
         """Yield what was committed behind `position`, up to version `upto`, which must be visible.
 
-        A batch has about 65,536 rows or 8 MiB, and never ends within an operation. Raises
+        A batch has about 65,536 rows or 8 MiB, and ends within a version only where that is a large
+        bulk load. Raises
         RetentionError if a log object, an attached segment or a before image is not kept any more.
         """
         entries = self.log.entries(position, upto, leads_to=leads_to)

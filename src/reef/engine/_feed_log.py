@@ -127,11 +127,10 @@ class FeedLog:
         than any limit: nothing comes after it. Where nothing was committed, this is one GET.
         """
         position = self.resume(position)
-        limit = _Limit(bytes_max, slots_max, upto)
         try:
-            return self._advance(position, limit)
-        except _Odd:
-            return self._advance_reading(position, limit)
+            return self._advance(position, _Limit(bytes_max, slots_max, upto))
+        except _Odd:  # with a limit of its own: what was spent on the way here was for nothing
+            return self._advance_reading(position, _Limit(bytes_max, slots_max, upto))
 
     def course(self, position: Position, last_slot: int) -> list[Link] | None:
         """Return the valid objects from `position` through `last_slot`, fences too.

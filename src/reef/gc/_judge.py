@@ -118,7 +118,7 @@ def judge_segments(ground: Ground, survey: Survey, judgement: Judgement) -> None
     Where the log is kept for those who read it from a point in the past, what it attaches has to
     stay even if compaction has replaced it since.
     """
-    keeps_log = ground.pitr_since_us is not None
+    keeps_log = ground.pitr_since_us is not None or ground.slot_limit < survey.wal_floor
     named = _union(holding.segments for holding in ground.holdings)
     pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
     for id, meta in survey.segments.items():

@@ -165,10 +165,11 @@ class KeyValue(Namespace):
 
         The columns are `_op` ("upsert" or "delete"), `_lsn`, `_committed_at`, `key`, `value` and,
         with `before_image`, `_before`: what the key held before. Without `after`, from the oldest
-        that the log still has; without `upto`, up to the newest version as of this call. The last
-        `_lsn` that was seen, or `upto`, is what to go on after. Raises RetentionError if the log, or
-        the version below an operation, is not kept any more, UnavailableError if `after` or `upto`
-        lies ahead.
+        that the log still has; without `upto`, up to the newest version as of this call. What to go
+        on after is the last `_lsn` when all has been seen, or one that a greater one has followed: a
+        bulk load may come in several batches of one `_lsn`. Raises RetentionError if the log, or the
+        version below an operation, is not kept any more, UnavailableError if `after` or `upto` lies
+        ahead.
         """
         rows = self._changes(COLUMNS, after, upto, before_image)
         return shown_changes(rows, before_image=before_image)

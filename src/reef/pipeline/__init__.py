@@ -27,7 +27,14 @@ from reef.pipeline._history import (
 from reef.pipeline._index import IndexResult
 from reef.pipeline._index_plan import Backlog, IndexOptions
 from reef.pipeline._load import LoadResult, bulk_load
-from reef.pipeline._pass import NamespaceResult, PassResult, Seen, TaskTimes, spark_runner
+from reef.pipeline._pass import (
+    NamespaceResult,
+    PassResult,
+    Seen,
+    TaskTimes,
+    check_spark,
+    spark_runner,
+)
 from reef.pipeline._passes import compact, index, preview_compaction, preview_index
 from reef.pipeline._rebuild_result import RebuildOptions, RebuildResult
 from reef.pipeline._tasks import Bucket, InProcess, Outcome, Progress, Runner, Task
@@ -60,6 +67,7 @@ __all__ = [
     "VerifyOptions",
     "WorkerOptions",
     "bulk_load",
+    "check_spark",
     "collect",
     "compact",
     "end_job",

@@ -15,6 +15,7 @@ from reef.engine import VerifyReport
 from reef.errors import ReefError
 from reef.gc import CollectionReport
 from reef.pipeline._gc import CollectOptions, collect_all
+from reef.pipeline._history import old_passes
 from reef.pipeline._pass import (
     Figures,
     NamespaceResult,
@@ -42,10 +43,10 @@ def verify(
     options: VerifyOptions | None = None,
     watch: Watch | None = None,
 ) -> PassResult[VerifyReport]:
-    """Check every block of every object of namespaces (None: all). Writes nothing but its record."""
+    """Check every block of every object of namespaces (None: all). Writes nothing."""
     options = options or VerifyOptions()
     options.check()
-    run = Pass(db, "verify", namespaces, spark, runner, watch)
+    run = Pass(db, "verify", namespaces, spark, runner, watch, leaves_record=False)
 
     def portion(names: Sequence[str]) -> list[NamespaceResult[VerifyReport]]:
         reports = verify_deep(run.context, names, run.runner, run.progress(0), options=options)
@@ -67,12 +68,21 @@ def collect(
     """Delete what nothing needs any more; without `apply`, only tell what would go."""
     options = options or CollectOptions()
     options.check()
-    run = Pass(db, "gc", namespaces, spark, runner, watch)
+    run = Pass(db, "gc", namespaces, spark, runner, watch, leaves_record=apply)
+    is_swept = False
 
     def portion(names: Sequence[str]) -> list[NamespaceResult[CollectionReport]]:
+        nonlocal is_swept
         found = collect_all(
-            run.context, names, run.runner, apply=apply, progress=run.progress(0), options=options
+            run.context,
+            names,
+            run.runner,
+            apply=apply,
+            sweep=not is_swept,  # it is of the whole bucket: once is enough
+            progress=run.progress(0),
+            options=options,
         )
+        is_swept = True
         return [
             NamespaceResult(name, None, report)
             if isinstance(report, ReefError)
@@ -80,7 +90,11 @@ def collect(
             for name, report in found
         ]
 
-    return run.result(portion, _gc_figures, {**msgspec.to_builtins(options), "apply": apply})
+    result = run.result(portion, _gc_figures, {**msgspec.to_builtins(options), "apply": apply})
+    if apply and namespaces is None:
+        for key in old_passes(db.store):
+            db.store.delete(key)
+    return result
 
 
 def rebuild(

@@ -341,11 +341,13 @@ def _ranges(
     if count == 1:
         return (KeyRange(low, high, size, not older.overlaps(low, high)),)
     step = max(1, options.target_file_size_bytes // _CUTS_PER_FILE)
+    large = [one.ref for one in segments if one.ref.size > step]
+    opened = dict(zip(large, open_sources(context, namespace, large), strict=True))
     weights: list[_Weight] = []
     for one in segments:
+        source = opened.get(one.ref)
         some = [(one.key_min, one.ref.size)]
-        if one.ref.size > step:
-            (source,) = open_sources(context, namespace, [one.ref])
+        if source is not None:
             some = key_weights(source, step_bytes=step)
         weights += ((key, size, _has_row_at(one, key)) for key, size in some)
     cuts, sizes = _cut(sorted(weights), low, high, count)

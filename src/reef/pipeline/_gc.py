@@ -7,7 +7,7 @@
 
 The rules, the publishes and their order are `reef.gc`'s own. A chunk may be deleted twice: deleting what
 is gone does no harm. Crash points are those of a collection: whatever raises or dies, the next run
-goes on. What unfinished writes have left in the bucket is swept once, at the end.
+goes on. What unfinished writes have left in the bucket is swept at the end, unless told otherwise.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def collect_all(
     runner: Runner,
     *,
     apply: bool,
+    sweep: bool = True,
     progress: Progress | None = None,
     options: CollectOptions | None = None,
 ) -> list[tuple[str, CollectionReport | ReefError]]:
@@ -68,7 +69,7 @@ def collect_all(
         report = found[name]
         if apply and isinstance(report, CollectionReport) and _is_left(report, options):
             found[name] = _collect_large(context, name, runner, options, progress)
-    if apply:
+    if apply and sweep:
         _sweep(context, names, found)
     return [(name, found[name]) for name in names]
 

@@ -57,7 +57,7 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[State, int]
     """How many namespaces ended how."""
     namespaces: tuple[NamespaceRecord, ...]
-    """Those that failed first, then those where something was done; at most 10,000."""
+    """Those that failed first, then those where something was done; at most 10,000, no idle ones."""
 
 
 def record_pass(store: Store, record: PassRecord) -> None:
@@ -78,12 +78,14 @@ def passes(store: Store, limit: int | None = None) -> Iterator[PassRecord]:
 def find_pass(store: Store, id: str) -> PassRecord:
     """Return the record of one pass. Raises NotFoundError, InvalidInputError."""
     if not id.isalnum():
-        raise InvalidInputError.of("id", id, "the id of a pass, as `reef jobs` lists them")
+        raise InvalidInputError.of("id", id, "the id of a pass, as `reef jobs list` shows it")
     key = f"{PREFIX}{id.upper()}.json"
     try:
         return _decoded(key, store.get(key))
     except NotFoundError:
-        raise NotFoundError(f"there is no pass {id!r} in {store.url}: see `reef jobs`") from None
+        raise NotFoundError(
+            f"there is no pass {id!r} in {store.url}: see `reef jobs list`"
+        ) from None
 
 
 def old_passes(store: Store) -> list[str]:

@@ -9,8 +9,8 @@ Invariants:
 - Only a manifest ends an intent: in the same generation as the job's last change, or alone.
 
 Crash points: before `begin` has returned there may be an intent that nobody works under; after it, an
-intent and objects that no manifest names. Nothing of that is visible, and `end` or a later job's
-keeper removes the intent; then collection removes the objects.
+intent and objects that no manifest names. Nothing of that is visible; `end`, or `reef jobs end`, removes
+the intent, and then collection removes the objects.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -124,7 +125,10 @@ class Pass:
         spark: SparkSession | None,
         runner: Runner | None,
         watch: Watch | None,
+        *,
+        leaves_record: bool = True,
     ) -> None:
+        self._leaves_record = leaves_record
         if spark is not None and runner is not None:
             raise InvalidInputError.of("runner", runner, "not together with a Spark session")
         self.context: Context = db.context()
@@ -191,17 +195,31 @@ class Pass:
         """Go over all namespaces, and leave a record."""
         done: list[NamespaceResult[T]] = []
         records: list[tuple[NamespaceRecord, TaskTimes]] = []
-        for names in _portions(self.names, PORTION):
-            some = portion(names)
-            done += some
-            records += [_record(one, figures) for one in some]
-            rows = sum(record.figures.get("rows", 0) for record, _ in records)
-            self._tell(replace(self._seen, rows=rows, namespaces=len(done)))
+        try:
+            for names in _portions(self.names, PORTION):
+                some = portion(names)
+                made = [_record(one, figures) for one in some]
+                done += some
+                records += made
+                rows = self._seen.rows + sum(one.figures.get("rows", 0) for one, _ in made)
+                self._tell(replace(self._seen, rows=rows, namespaces=len(done)))
+        except BaseException:
+            self._keep(self._summed(done, records), options)  # of what was done before
+            raise
+        result = self._summed(done, records)
+        self._keep(result, options)
+        return result
+
+    def _summed(
+        self,
+        done: Sequence[NamespaceResult[T]],
+        records: Sequence[tuple[NamespaceRecord, TaskTimes]],
+    ) -> PassResult[T]:
         totals: dict[str, int] = {}
         for record, _ in records:
             for name, value in record.figures.items():
                 totals[name] = totals.get(name, 0) + value
-        result = PassResult(
+        return PassResult(
             id=new_ulid(self.context.clock, self.context.rng),
             kind=self.kind,
             namespaces=tuple(done),
@@ -210,17 +228,24 @@ class Pass:
             tasks=sum((times for _, times in records), TaskTimes()),
             seconds=self.context.clock.monotonic() - self._begun,
         )
-        missing = [one.namespace for one in done if isinstance(one.error, NotFoundError)]
-        if any(r.state != "idle" and r.namespace not in missing for r in result.records):
-            try:
-                self._leave(result, options)
-            except ReefError as error:  # what was asked for is done
-                _log.warning("pass %s is done, but left no record: %s", result.id, error)
-        return result
+
+    def _keep(self, result: PassResult[T], options: dict[str, Any]) -> None:
+        """Leave a record of a pass that did something, where passes of its kind do."""
+        missing = {
+            one.namespace for one in result.namespaces if isinstance(one.error, NotFoundError)
+        }
+        is_idle = all(r.state == "idle" or r.namespace in missing for r in result.records)
+        if is_idle or not self._leaves_record:
+            return
+        try:
+            self._leave(result, options)
+        except ReefError as error:  # what was asked for is done
+            _log.warning("pass %s is done, but left no record: %s", result.id, error)
 
     def _leave(self, result: PassResult[T], options: dict[str, Any]) -> None:
         order: tuple[State, ...] = ("failed", "done", "idle")
-        records = sorted(result.records, key=lambda record: order.index(record.state))
+        busy = [record for record in result.records if record.state != "idle"]
+        busy.sort(key=lambda record: order.index(record.state))
         record_pass(
             self.context.store,
             PassRecord(
@@ -237,15 +262,24 @@ class Pass:
                 states={
                     state: count
                     for state in order
-                    if (count := sum(record.state == state for record in records))
+                    if (count := sum(record.state == state for record in result.records))
                 },
-                namespaces=tuple(records[:NAMESPACES_MAX]),
+                namespaces=tuple(busy[:NAMESPACES_MAX]),
             ),
+        )
+
+
+def check_spark() -> None:
+    """Raise InvalidInputError if PySpark is not installed."""
+    if find_spec("pyspark") is None:
+        raise InvalidInputError(
+            "this runs on Spark, which is not installed: pip install 'reefdb[spark]'"
         )
 
 
 def spark_runner(context: Context, spark: SparkSession | None = None) -> Runner:
     """Return what runs tasks on `spark`, or on the running session, or on a new one."""
+    check_spark()
     # Brought in here: what plans, runs and publishes needs no Spark.
     from reef.pipeline._session import open_session
     from reef.pipeline._spark import SparkRunner

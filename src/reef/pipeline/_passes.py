@@ -62,9 +62,16 @@ def index(
     run = Pass(db, "index", namespaces, spark, runner, watch)
 
     def portion(names: Sequence[str]) -> list[NamespaceResult[IndexResult]]:
-        planned = run.each(names, lambda name: plan_index(run.context, name, options))
-        plans = [one.result for one in planned if one.result is not None]
+        plans: list[IndexPlan] = []
+
+        def plan(name: str) -> IndexPlan | None:
+            made = plan_index(run.context, name, options)
+            if made is not None:
+                plans.append(made)
+            return made
+
         try:
+            planned = run.each(names, plan)
             size = sum(plan.log_bytes for plan in plans)
             outcomes = run_parts(plans, run.runner, run.progress(size)) if plans else []
         except OutcomeUnknownError:
@@ -114,15 +121,22 @@ def compact(
     run = Pass(db, "compact", namespaces, spark, runner, watch)
 
     def portion(names: Sequence[str]) -> list[NamespaceResult[CompactionResult]]:
+        working: list[_Compacting] = []
+
         def begin(name: str) -> _Compacting | None:
             chosen = plan or plan_compaction(run.context, name, options)
             if chosen is None or not chosen.groups:
                 return None
-            return _Compacting(begin_compaction(run.context, chosen))
+            working.append(_Compacting(begin_compaction(run.context, chosen)))
+            return working[-1]
 
-        begun = run.each(names, begin)
-        working = [one.result for one in begun if one.result is not None]
-        _merge_all(run, working)
+        try:
+            begun = run.each(names, begin)
+            while any(one.left for one in working):
+                _merge_some(run, working)
+        except BaseException:
+            run.each([one.namespace for one in working], _ending(working))
+            raise
         states = {one.namespace: one for one in working}
 
         def finish(name: str) -> CompactionResult:
@@ -220,17 +234,8 @@ class _Compacting:
         )
 
 
-def _merge_all(run: Pass, working: Sequence[_Compacting]) -> None:
-    """Merge and publish the groups of all namespaces, some of each at a time."""
-    try:
-        while any(one.left for one in working):
-            _merge_some(run, working)
-    except BaseException:
-        run.each([one.namespace for one in working], _ending(working))
-        raise
-
-
 def _merge_some(run: Pass, working: Sequence[_Compacting]) -> None:
+    """Merge and publish the next groups of each namespace, all in one run of tasks."""
     chosen = [(one, group) for one in working for group in one.next_groups()]
     tasks = [one.compaction.tasks(group) for one, group in chosen]
     flat = list(chain.from_iterable(tasks))

@@ -57,7 +57,7 @@ def open_session(
     needs is not installed; UnavailableError if none can be started.
     """
     if master and remote:
-        raise InvalidInputError.of("remote", remote, "not together with a master")
+        raise InvalidInputError.of("remote", shown_address(remote), "not together with a master")
     asked = dict(conf or {})
     with _starting:
         spark = _running()
@@ -157,7 +157,7 @@ def _check_running(
         )
     if remote and hasattr(spark, "_jsparkSession"):
         raise InvalidInputError.of(
-            "remote", remote, f"a session runs on {runs_on!r}: stop it first"
+            "remote", shown_address(remote), f"a session runs on {runs_on!r}: stop it first"
         )
     for name, value in conf.items():
         if spark.conf.get(name, None) == value:
@@ -166,7 +166,7 @@ def _check_running(
             spark.conf.set(name, value)
         except PySparkException as error:
             raise InvalidInputError.of(
-                name, value, "something that can be set before the session starts only: stop it"
+                "conf", name, "a setting that can be changed while a session runs: stop it first"
             ) from error
 
 
@@ -174,7 +174,9 @@ def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSessi
     """Return a session of a Spark Connect server."""
     if find_spec("grpc") is None:
         raise InvalidInputError.of(
-            "remote", address, "Spark Connect needs more packages: pip install 'pyspark[connect]'"
+            "remote",
+            shown_address(address),
+            "Spark Connect needs more packages: pip install 'pyspark[connect]'",
         )
     _check_listens(address)
     builder = SparkSession.builder.remote(address).appName(app_name)
@@ -184,8 +186,14 @@ def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSessi
         return builder.getOrCreate()
     except PySparkException as error:
         raise UnavailableError(
-            f"no Spark Connect server answers at {address!r}: {error}"
+            f"no Spark Connect server answers at {shown_address(address)!r}: "
+            f"{str(error).replace(address, shown_address(address))}"
         ) from error
+
+
+def shown_address(address: str) -> str:
+    """Return an address of Spark Connect without its parameters: a token may be among them."""
+    return address.split(";")[0]
 
 
 def _check_listens(address: str) -> None:
@@ -198,7 +206,7 @@ def _check_listens(address: str) -> None:
         socket.create_connection(host, timeout=CONNECT_SECONDS_MAX).close()
     except (OSError, ValueError) as error:
         raise UnavailableError(
-            f"no Spark Connect server answers at {address.split(';')[0]!r}: {error}"
+            f"no Spark Connect server answers at {shown_address(address)!r}: {error}"
         ) from error
 
 

@@ -14,7 +14,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -106,16 +106,19 @@ class SparkRunner:
         packed, kind = pack(descriptors)
         if not packed:
             return []
-        parts = spread(
-            weights or [1] * len(packed), max(PARTS_MIN, PARTS_PER_SLOT * self.parallelism)
-        )
-        groups = [
-            msgspec.msgpack.encode([(place, packed[place]) for place in part]) for part in parts
-        ]
-        frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
-            _mapped(self._bucket, task, kind, groups), _SCHEMA
-        )
-        rows = self._collect(frame, name, _by_part(progress, len(groups), len(packed)))
+        with _told_plainly(name):
+            parts = spread(
+                weights or [1] * len(packed), max(PARTS_MIN, PARTS_PER_SLOT * self.parallelism)
+            )
+            groups = [
+                msgspec.msgpack.encode([(place, packed[place]) for place in part]) for part in parts
+            ]
+            frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
+                _mapped(self._bucket, task, kind, groups), _SCHEMA
+            )
+            rows = _Job(self._spark, name, self._threads).collect(
+                frame, _by_part(progress, len(groups), len(packed))
+            )
         if progress is not None:
             progress(len(packed), len(packed))
         outcomes = {row.place: unpack(bytes(row.outcome), result) for row in rows}
@@ -123,19 +126,22 @@ class SparkRunner:
             raise InvariantError(f"{name}: {len(outcomes)} outcomes of {len(packed)} came back")
         return [outcomes[place] for place in range(len(packed))]
 
-    def _collect(self, frame: DataFrame, name: str, progress: Progress | None) -> list[Row]:
-        try:
-            return _Job(self._spark, name, self._threads).collect(frame, progress)
-        except PythonException as error:
-            raise InvariantError(
-                f"{name}: a task failed each time it was tried: {_reason(error)}; nothing of it was "
-                "published"
-            ) from error
-        except (PySparkException, Py4JError) as error:
-            raise UnavailableError(
-                f"{name}: Spark gave up on the job: {_reason(error)}; nothing of it was published, "
-                "run it again"
-            ) from error
+
+@contextmanager
+def _told_plainly(name: str) -> Iterator[None]:
+    """Raise what Spark raises as errors of ours."""
+    try:
+        yield
+    except PythonException as error:
+        raise InvariantError(
+            f"{name}: a task failed each time it was tried: {_reason(error)}; nothing of it was "
+            "published"
+        ) from error
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise UnavailableError(
+            f"{name}: Spark gave up on the job: {_reason(error)}; nothing of it was published, run "
+            "it again"
+        ) from error
 
 
 class _Job:

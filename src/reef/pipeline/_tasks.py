@@ -237,9 +237,16 @@ def _address(store: Store) -> str:
     """Return the URL that opens `store` elsewhere. Raises InvalidInputError if there is none."""
     while isinstance(store, MeteredStore):
         store = store.inner
-    url = parse_url(source := _source(store))
+    source = _source(store)
+    url = parse_url(source)
     if url.scheme == "memory" and not url.bucket:
         raise InvalidInputError.of("URL", store.url, "a bucket with a name")
+    return check_travels(source)
+
+
+def check_travels(source: str) -> str:
+    """Return a URL that may go to other processes. Raises InvalidInputError if secrets are in it."""
+    url = parse_url(source)
     secrets = sorted(_SECRETS & url.options.keys())
     if "@" in url.options.get("cas_store", ""):
         before = url.options["cas_store"].split("@", 1)[0]
@@ -248,9 +255,8 @@ def _address(store: Store) -> str:
         raise InvalidInputError.of(
             "URL options",
             secrets,
-            f"credentials of {store.url} do not travel to other processes: leave them out of the "
-            "URL, and set the service's own variables (such as AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, PGPASSWORD) where the tasks run",
+            "left out: credentials do not travel to other processes. Set the service's own variables "
+            "(such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, PGPASSWORD) where the tasks run",
         )
     return source
 

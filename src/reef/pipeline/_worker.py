@@ -33,6 +33,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     index: IndexOptions = IndexOptions(min_slots=64)
     """What to fold, and from how much on."""
     compact: CompactionOptions = CompactionOptions()
+    failures_max: int = 10
+    """So many rounds in a row may fail; then the worker ends, for whoever keeps it to start it anew."""
 
 
 Report = Callable[[PassResult[Any] | ReefError], None]
@@ -53,7 +55,8 @@ def work(
     """Fold and compact, round by round, until `wait` says to end.
 
     An error of a whole round, such as a store that does not answer, is reported, and the next round
-    tries again; new namespaces are found by themselves.
+    tries again; new namespaces are found by themselves. Raises the error of the last of
+    `failures_max` rounds in a row: its Spark session may be gone for good.
     """
     options = options or WorkerOptions()
     names = (
@@ -69,6 +72,8 @@ def work(
         except ReefError as error:
             failures += 1
             report(error)
+            if failures >= options.failures_max:
+                raise
         else:
             failures = 0
             for result in (folded, merged):

@@ -53,6 +53,18 @@ class _Found(NamedTuple):
     lsns: _Numbers
     is_dead: npt.NDArray[np.bool_]
 
+    def only(self, chosen: npt.NDArray[np.bool_]) -> _Found:
+        """Return some of them; no copy if that is all."""
+        if chosen.all():
+            return self
+        return _Found(
+            self.rows.filter(pa.array(chosen)),
+            self.numbers[chosen],
+            self.at[chosen],
+            self.lsns[chosen],
+            self.is_dead[chosen],
+        )
+
 
 def join(
     loader: Loader,
@@ -83,7 +95,10 @@ def join(
             some = _found(visible[one.segment], one, block.batch, keys, lsn)
             is_newer = some.lsns > newest[some.at]
             if is_newer.any():
-                newest[some.at[is_newer]] = some.lsns[is_newer]
+                # The others alone: a key may go on in the next block under the same version, where a
+                # whole segment has one.
+                some = some.only(is_newer)
+                newest[some.at] = some.lsns
                 found[one.segment].append(some)
     return [
         joined

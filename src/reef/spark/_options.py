@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from reef.errors import InvalidInputError
-from reef.pipeline._tasks import Bucket
+from reef.pipeline._tasks import Bucket, check_travels
 from reef.settings import load_settings, parse_bytes, parse_flag, parse_int, parse_seconds
 from reef.store._url import parse_url
 from reef.types import LSN_MAX, check_namespace, check_snapshot_id
@@ -56,7 +56,8 @@ class Place:
             key[len(SETTING) :]: value for key, value in options.items() if key.startswith(SETTING)
         }
         # All of them, so that workers go by what holds where the query was written.
-        return Place(Bucket(url, asdict(load_settings(settings))), check_namespace(name))
+        bucket = Bucket(check_travels(url), asdict(load_settings(settings)))
+        return Place(bucket, check_namespace(name))
 
 
 @dataclass(frozen=True)
