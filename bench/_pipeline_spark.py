@@ -79,11 +79,12 @@ def bench_reads(
     for name, (where, bar) in wheres.items():
 
         def ours(where: str = where) -> DataFrame:
-            options = {"url": url, "namespace": NAMESPACE}
-            return _where(spark.read.format("reef").options(**options).load(), where)
+            options = {"url": url, "namespace": NAMESPACE, "where": where}
+            return spark.read.format("reef").options(**options).load()
 
         def theirs(where: str = where) -> DataFrame:
-            return _where(spark.read.parquet(str(parquet)), where)
+            frame = spark.read.parquet(str(parquet))
+            return frame.where(where) if where else frame
 
         mine, other = _summary(ours()), _summary(theirs())
         check(mine == other, f"{name} finds the same on both sides: {mine}, {other}")
@@ -98,10 +99,6 @@ def bench_reads(
             note=f"{found:,} rows of all columns; the plan is in the time, on both sides",
             against="spark.read.parquet",
         )
-
-
-def _where(frame: DataFrame, where: str) -> DataFrame:
-    return frame.where(where) if where else frame
 
 
 def _summary(frame: DataFrame) -> tuple[int, int]:

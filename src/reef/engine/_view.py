@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from reef.engine._latest import Asked, Latest, Part, parts_of, versions_of
@@ -94,6 +95,12 @@ class ReadState:
                 if version is not None and (known is None or version.lsn > known.lsn):
                     best[i] = version
         return best
+
+    def newest(self, keys: pa.BinaryArray, lsn: int) -> npt.NDArray[np.int64]:
+        """Return the newest version of each key at or below `lsn`, a tombstone's too; 0 for none."""
+        if len(keys) <= POINTS_MAX:
+            return versions_of(self.get_many(keys.to_pylist(), lsn, wide=False))
+        return self.latest(keys, lsn, wide=False).lsns
 
     def latest(self, keys: pa.BinaryArray, lsn: int, *, wide: bool = True) -> Latest:
         """Return what `get_many` would, as columns: for many keys, with no step for each of them."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.documents._filter import Where, parse_filter
+from reef.documents._matching import prune_by
 from reef.documents._schema import Schema
 from reef.documents._stored_rows import StoredRows
 from reef.errors import NotFoundError, SnapshotExpiredError
@@ -137,21 +138,25 @@ def _weights(
 
 
 def _blocks(source: SegmentSource, scan: Scan, large_bytes: int) -> list[tuple[bytes, int]]:
-    """Return the same within one segment, by its block index."""
-    found: list[pa.RecordBatch] = []
+    """Return the same within one segment, by its block index; blocks that cannot match weigh nothing."""
+    found: list[tuple[pa.RecordBatch, npt.NDArray[np.bool_]]] = []
+    may_match = None
+    if scan.pushed.where is not None:
+        may_match = prune_by(parse_filter(scan.pushed.where, schema_of(scan.version)))
 
-    def look(index: pa.RecordBatch, _: Collection[str]) -> npt.NDArray[np.bool_]:
-        found.append(index)
-        return np.zeros(index.num_rows, np.bool_)
+    def look(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
+        nothing = np.zeros(index.num_rows, np.bool_)
+        found.append((index, ~nothing if may_match is None else may_match(index, names)))
+        return nothing
 
     low, high = scan.pushed.start, scan.pushed.end
     rows = source.batches(low, high, columns=(), reverse=False, lsn=scan.version.lsn, prune=look)
     assert next(rows, None) is None
     if not found:
         return []
-    index = found[0]
+    index, worth = found[0]
     wide = sum(c.type.dimension * 4 for c in scan.columns if c.type is not None)
-    sizes = index["length"].to_numpy() + wide * index["rows"].to_numpy()
+    sizes = np.where(worth, index["length"].to_numpy() + wide * index["rows"].to_numpy(), 0)
     step = max(1, large_bytes // _PIECES)
     piece = np.cumsum(sizes) // step
     first = np.flatnonzero(np.diff(piece, prepend=-1))
