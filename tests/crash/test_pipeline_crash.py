@@ -19,7 +19,7 @@ POINTS = {
     # The intent, the writer's epoch, the end of the intent; a fence, and what attaches it all.
     "load": {"manifest put": 3, "segment upload": 2, "wal put": 2},
     # The boundary, what has become of it, and what is told of it at the end.
-    "gc": {"manifest put": 3, "delete": 82},
+    "gc": {"manifest put": 3, "delete": 81},
 }
 """How often a pass comes to each point."""
 SOME = 4
