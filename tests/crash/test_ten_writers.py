@@ -17,6 +17,7 @@ from reef.format import LogKind, LogObject, log_key
 from reef.kv import FACE
 from reef.log import ChainPoint, LogFold, LogReader
 from reef.store import open_store
+from tests.crash.forked import STUCK_SECONDS
 from tests.crash.kernel_points import forking
 from tests.crash.kernel_rivals import LAST_WRITES, NAMESPACE, Id, contend, rows_of
 from tests.servers import SeaweedFS
@@ -63,7 +64,10 @@ class Rivals:
             assert parent.recv() == ("ready",)
 
     def run(self, waves: Sequence[int]) -> Told:
-        """Let them open, so many at a time: the next ones when those before have written some."""
+        """Let them open, so many at a time: the next ones when those before have written some.
+
+        All of those before have opened by then: one that came later would fence the next ones.
+        """
         told = Told()
         waiting, ready, acks = list(waves), list(self._ends), 0
         newest: set[int] = set()
@@ -75,13 +79,14 @@ class Rivals:
                 newest.add(self._ends[parent])
             del ready[:count]
 
-        let_go(waiting.pop(0))
+        let_go(opening := waiting.pop(0))
         try:
             for message in self._listen():
                 told.take(*message)
+                opening -= message[0] in ("opened", "fenced at open")
                 acks += message[0] == "ack" and message[1][0] in newest
-                if waiting and acks >= ACKS_BEFORE_NEXT:
-                    let_go(waiting.pop(0))
+                if waiting and not opening and acks >= ACKS_BEFORE_NEXT:
+                    let_go(opening := waiting.pop(0))
                     acks = 0
         finally:
             for process in self._processes:
@@ -94,7 +99,9 @@ class Rivals:
         left = list(self._ends)
         is_told = False
         while left:
-            for parent in wait(left):
+            heard = wait(left, STUCK_SECONDS)
+            assert heard, f"nothing was heard of {len(left)} processes for {STUCK_SECONDS} s"
+            for parent in heard:
                 assert isinstance(parent, Connection)
                 try:
                     message = parent.recv()

@@ -112,7 +112,7 @@ class Filter:
         `absent` are the columns that the segment has not: they are null in all rows. Other columns
         without bounds in `stats` may hold anything.
         """
-        return Blocks(stats, absent).may(self._root)[0]
+        return Blocks(stats, absent).may(self._root)
 
     def key_range(self) -> KeyRange:
         """Return the first key that may match, and one that all that may match are below, or None."""
