@@ -17,9 +17,11 @@ from bench._measure import Count, Ratio, Result, Share
 from bench.documents import bench_documents
 from bench.formats import bench_log, bench_manifest, bench_segment
 from bench.kernel import bench_file, bench_seaweedfs
+from bench.pages import bench_pages
 from bench.pipeline import bench_pipeline
 from bench.put import bench_put
 from bench.requests import bench_requests
+from bench.sqlite import bench_sqlite
 
 BENCHES: dict[str, Callable[[], Iterator[Result]]] = {
     "log": bench_log,
@@ -30,6 +32,8 @@ BENCHES: dict[str, Callable[[], Iterator[Result]]] = {
     "seaweedfs": bench_seaweedfs,
     "put": bench_put,
     "documents": bench_documents,
+    "pages": bench_pages,
+    "sqlite": bench_sqlite,
     "pipeline": bench_pipeline,
 }
 

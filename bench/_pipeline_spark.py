@@ -65,7 +65,7 @@ def _write_sorted(frame: DataFrame, parts: int, target: Path) -> None:
 
 
 def bench_reads(
-    spark: SparkSession, url: str, parquet: Path, count: int, rounds: int
+    spark: SparkSession, url: str, parquet: Path, count: int, rounds: int, how: str = ""
 ) -> Iterator[Ratio]:
     """Everything, and one row in a hundred: by ids, by a column that follows them, by one that does not."""
     low, many = count // 2, count // 100
@@ -91,7 +91,7 @@ def bench_reads(
         found = mine[0]
         check(found if where else found == count, f"{name} finds {found:,} rows")
         yield compare(
-            f"Spark read, {name}",
+            f"Spark read, {name}{how}",
             lambda ours=ours: drained(ours()),
             lambda theirs=theirs: drained(theirs()),
             bar=bar,

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
+from reef.store import Store
+from reef.testing import WrapperStore
+from reef.testing._wrapper import Operation
 from tests.process import LOOPBACK
 from tests.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, SeaweedFS
+
+T = TypeVar("T")
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache"
 
@@ -55,3 +61,20 @@ def seaweedfs_place() -> Iterator[Place]:
             "allow_http": "true",
         }
         yield Place("SeaweedFS", server.url(ours), "s3", options)
+
+
+class TimedStore(WrapperStore):
+    """Takes the time of requests."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.seconds = 0.0
+        self.requests: list[Operation] = []
+
+    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
+        started = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self.seconds += time.perf_counter() - started
+            self.requests.append(operation)

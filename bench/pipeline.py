@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
@@ -100,6 +100,12 @@ class _Bench:
         yield from self._with_workers("bulk load", loads)
         reads = bench_reads(self.spark, address(compacted), by_id, count, self.rounds)
         yield from self._with_workers("Spark reads", reads)
+        plainer = linked(folded, self.here / "lz4")
+        with reef.connect(address(plainer)) as db:
+            self._compact(db, self._runners(db)["ours"], bottom_codec="lz4")
+        yield from self._verifies(plainer, "a log and segments, all lz4")
+        reads = bench_reads(self.spark, address(plainer), by_id, count, self.rounds, ", lz4")
+        yield from self._with_workers("Spark reads of lz4", reads)
 
     def warm(self) -> None:
         """Run the tasks of passes on both sides: they load code and start their workers then."""
@@ -129,8 +135,12 @@ class _Bench:
         check(not done.failed and done.totals["segments"] > 1, f"it was folded: {done}")
         return done.tasks.count
 
-    def _compact(self, db: Database, runner: Runner) -> int:
-        options = CompactionOptions(full=True, target_file_size_bytes=self._part_bytes)
+    def _compact(
+        self, db: Database, runner: Runner, bottom_codec: Literal["lz4", "zstd"] = "zstd"
+    ) -> int:
+        options = CompactionOptions(
+            full=True, target_file_size_bytes=self._part_bytes, bottom_codec=bottom_codec
+        )
         done = compact(db, NAMESPACE, runner=runner, options=options)
         check(not done.failed and done.totals["dropped"], f"it was merged: {done}")
         return done.tasks.count

@@ -317,7 +317,8 @@ class Story:
             target_file_size_bytes=rng.choice((1, 700, 2500, 1 << 20)),
             min_input_files=rng.choice((2, 2, 3, 4)),
             max_concurrent_file_group_rewrites=rng.randint(1, 3),
-            max_bytes=rng.choice((None, None, 5000)),
+            max_file_group_size_bytes=rng.choice((1, 1500, 8 << 30)),
+            max_bytes=rng.choice((None, None, 1000, 5000)),
             start=start.encode() if is_ranged else b"",
             end=end.encode() if is_ranged and rng.random() < 0.7 else None,
             full=rng.random() < 0.2,
@@ -450,9 +451,9 @@ class Story:
         assert floor >= self.floors[subject.name]
         if floor > self.floors[subject.name] and self.window_s is not None:
             edge_us = self.clock.now_us() - round(self.window_s * 1e6)
-            recent = [lsn for lsn, at in subject.history.times.items() if at > edge_us]
-            # The state before the first of them can be read too: at the floor, by another LSN perhaps.
-            assert floor <= min(recent, default=floor)
+            older = [lsn for lsn, at in subject.history.times.items() if at <= edge_us]
+            # With the one that was the newest when it began.
+            assert floor <= max(older, default=0)
         self.floors[subject.name] = floor
 
     def check_end(self) -> None:

@@ -11,7 +11,6 @@ from reef.format import (
     DedupRef,
     DedupStream,
     DedupWindow,
-    InheritedLog,
     Intent,
     Lease,
     LogKind,
@@ -73,6 +72,7 @@ def sample_manifest() -> Manifest:
         namespace="what-if",
         generation=7,
         state="live",
+        born=2,
         author="writer-01J9ZQ3V5N8W2X4Y6Z7A8B9C0D",
         nonce="00112233445566778899aabbccddeeff",
         created_at_us=1_760_000_000_123_456,
@@ -83,6 +83,7 @@ def sample_manifest() -> Manifest:
             generation=41,
             lsn=pack_lsn(90, 3),
             head=WalAnchor(slot=90, checksum=0x0BADF00D, epoch=9),
+            nonce="8899aabbccddeeff0011223344556677",
         ),
         lsn_policy="packed",
         max_parallel_writes=4,
@@ -96,11 +97,6 @@ def sample_manifest() -> Manifest:
         wal_floor=101,
         wal_anchor=WalAnchor(slot=99, checksum=0x01020304, epoch=12),
         wal_last_seen=104,
-        inherited_log=(
-            InheritedLog(
-                namespace="products", slot_first=80, slot_last=90, clip_lsn=pack_lsn(90, 3)
-            ),
-        ),
         last_applied_lsn=pack_lsn(99, 1),
         dedup=DedupRef(id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0E", size=210, checksum=0x0A0B0C0D),
         retention=Retention(floor_lsn=pack_lsn(50, 0), pitr_window_ms=604_800_000),

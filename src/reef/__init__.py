@@ -4,6 +4,7 @@ connect(url) -> Database                a bucket, opened: file://, memory://, s3
 CreateOnly, MustExist, Equals           what must hold of a row for its write to count
 Incoming                                in a condition: the value of the document that comes in
 Receipt                                 what a commit tells
+sqlite, spark, pipeline                 packages, loaded when they are asked for
 every error, by what to do next         see `reef.errors`
 """
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 # Brought in when they are asked for: whoever wants an error only need not load the engine.
+_PACKAGES = ("pipeline", "spark", "sqlite")
 _HOMES = {
     "Database": "reef.database",
     "connect": "reef.database",
@@ -44,10 +46,12 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_PACKAGES])
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in _PACKAGES:
+        return import_module(f"reef.{name}")
     raise AttributeError(f"module 'reef' has no attribute {name!r}")

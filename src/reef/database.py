@@ -6,12 +6,13 @@ import os
 import random
 import socket
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from reef.clock import Clock, SystemClock
-from reef.engine import Context, Namespace
+from reef.engine import Context, Namespace, are_live, drop_namespace, list_namespaces
 from reef.errors import ClosedError
 from reef.kv import KeyValue
 from reef.metrics import Metrics
@@ -19,11 +20,11 @@ from reef.segment import BlockCache, DiskCache
 from reef.settings import load_settings
 from reef.store import MeteredStore, Store, open_store
 from reef.threads import SystemThreads, Threads
+from reef.types import namespace_of
 
 if TYPE_CHECKING:
     from reef.documents import Documents
-
-NAMESPACES = "namespaces/"
+    from reef.pages import Pages
 
 
 class Database:
@@ -81,13 +82,15 @@ class Database:
                 opened.tell_metrics()
         return self._metrics
 
-    def kv(self, name: str, *, mode: str = "w", **settings: object) -> KeyValue:
+    def kv(
+        self, name: str, *, branch: str | None = None, mode: str = "w", **settings: object
+    ) -> KeyValue:
         """Open the key-value namespace `name`, for writing (`mode="w"`) or reading (`mode="r"`).
 
-        `settings` override those of the database. Opening for writing fences whoever wrote before.
+        Or a branch of it, which must be there. `settings` override those of the database. Opening for writing fences whoever wrote before.
         """
         self._check_open()
-        opened = KeyValue(self.context(**settings), name, mode=mode)
+        opened = KeyValue(self.context(**settings), namespace_of(name, branch), mode=mode)
         self._opened.add(opened)
         return opened
 
@@ -95,6 +98,7 @@ class Database:
         self,
         name: str,
         *,
+        branch: str | None = None,
         mode: str = "w",
         schema: Mapping[str, str] | None = None,
         **settings: object,
@@ -102,14 +106,46 @@ class Database:
         """Open the documents `name`, for writing (`mode="w"`) or reading (`mode="r"`).
 
         `schema` declares attributes by name and type, such as {"price": "float64"}; what is not
-        declared is inferred. `settings` override those of the database. Opening for writing fences
-        whoever wrote before.
+        declared is inferred. A `branch` of it must be there. `settings` override those of the
+        database. Opening for writing fences whoever wrote before.
         """
         self._check_open()
         # Brought in here: whoever wants keys and values only need not load all of it.
         from reef.documents import Documents
 
-        opened = Documents(self.context(**settings), name, mode=mode, schema=schema)
+        opened = Documents(
+            self.context(**settings), namespace_of(name, branch), mode=mode, schema=schema
+        )
+        self._opened.add(opened)
+        return opened
+
+    def pages(
+        self,
+        name: str,
+        *,
+        branch: str | None = None,
+        page_size: int | None = None,
+        lsn_policy: str | None = None,
+        mode: str = "w",
+        **settings: object,
+    ) -> Pages:
+        """Open the page store `name`, for writing (`mode="w"`) or reading (`mode="r"`).
+
+        A new one gets pages of `page_size` bytes (4096 if nothing is said); versions come from the
+        kernel, or with `lsn_policy="caller"` from whoever writes. A store that is there keeps what it
+        was made with. A `branch` of it must be there. `settings` override those of the database.
+        Opening for writing fences whoever wrote before.
+        """
+        self._check_open()
+        from reef.pages import Pages
+
+        opened = Pages(
+            self.context(**settings),
+            namespace_of(name, branch),
+            page_size=page_size,
+            lsn_policy=lsn_policy,
+            mode=mode,
+        )
         self._opened.add(opened)
         return opened
 
@@ -123,13 +159,25 @@ class Database:
             return self._context
         return self._context.with_settings(load_settings({**self._arguments, **settings}))
 
-    def namespaces(self) -> Iterator[str]:
-        """Yield the names of the namespaces, in byte order; one request each."""
-        after = ""
-        while (meta := next(iter(self.store.list(NAMESPACES, after)), None)) is not None:
-            name = meta.key[len(NAMESPACES) :].split("/", 1)[0]
-            yield name
-            after = f"{NAMESPACES}{name}/~"
+    def namespaces(self, *, dropped: bool = False) -> Iterator[str]:
+        """Yield the namespaces, in byte order: a branch is NAME@BRANCH. A listing, and a GET for each.
+
+        With `dropped`, also those of which something is left to be collected, or to be looked at: no
+        GET then.
+        """
+        found = list_namespaces(self.store)
+        while some := [*islice(found, self.store.concurrency)]:
+            live = [True] * len(some) if dropped else are_live(self._context, some)
+            yield from (one.name for one, is_live in zip(some, live, strict=True) if is_live)
+
+    def drop(self, name: str, *, branch: str | None = None) -> None:
+        """Drop a namespace, or a branch of it; collection deletes what it had, after the grace period.
+
+        Whoever has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
+        their names if branches stand on it, OutcomeUnknownError.
+        """
+        self._check_open()
+        drop_namespace(self._context, namespace_of(name, branch))
 
     def close(self) -> None:
         """Close the namespaces that are open, and let go of connections and threads."""

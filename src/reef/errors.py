@@ -94,7 +94,19 @@ class OutcomeUnknownError(ReefError):
 
 
 class FencedError(ReefError):
-    """Another writer has taken over this namespace. Terminal for this handle: re-open to go on."""
+    """Another writer has taken over this namespace. Terminal for this handle: re-open to go on.
+
+    `durable_lsn` is the newest version that this handle's writes have reached for certain: whatever
+    raised this is not in the log, and everything at or below `durable_lsn` is. None where the handle
+    never wrote, as while it was being opened.
+    """
+
+    def __init__(self, message: str, durable_lsn: int | None = None) -> None:
+        super().__init__(message)
+        self.durable_lsn = durable_lsn
+
+    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
+        return type(self), (str(self), self.durable_lsn)
 
 
 class NotFoundError(ReefError):

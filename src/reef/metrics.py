@@ -18,6 +18,7 @@ _SECONDS = (
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_LAYERS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 _SIZES = tuple(1 << power for power in range(8, 31, 2))  # 256 B to 1 GiB
 
 
@@ -61,6 +62,9 @@ METRICS: Mapping[str, Metric] = {
     "reef_cache_hits_total": _counter("Reads that a cache answered.", "cache"),
     "reef_cache_misses_total": _counter("Reads that a cache could not answer.", "cache"),
     "reef_bloom_skips_total": _counter("Segments passed over because a filter ruled a key out."),
+    "reef_page_read_layers": _histogram(
+        "Layers that a read of one page looked into, of every 64th.", _LAYERS
+    ),
     "reef_requests_total": _counter("Requests to the store, failed ones too.", "kind"),
     "reef_request_bytes_total": _counter("Bytes sent to and received from the store.", "kind"),
     "reef_request_errors_total": _counter(

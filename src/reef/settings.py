@@ -100,6 +100,15 @@ def _parse_backoff(name: str, value: object) -> tuple[float, float]:
     return least, most
 
 
+def _parse_cadence(name: str, value: object) -> tuple[int, float]:
+    parts = value if isinstance(value, tuple | list) else str(value).split("/")
+    if len(parts) != 2:
+        raise InvalidInputError.of(
+            name, value, "so many delta layers, or so long after the last look, such as 4/10m"
+        )
+    return parse_int(name, parts[0], 2, 1_000_000), parse_seconds(name, parts[1], low=0.001)
+
+
 def _parse_folder(name: str, value: object) -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
@@ -144,6 +153,10 @@ class Settings:
     flush_interval: float = 60.0
     """0: never by time. Looked at when something commits: an idle writer sends nothing."""
     row_block_bytes: int = 256 << 10
+    delta_layer_target_bytes: int = 64 << 20
+    image_layer_target_bytes: int = 128 << 20
+    compaction_cadence: tuple[int, float] = (4, 60.0)
+    """From so many delta layers on they are folded; a worker looks every so many seconds."""
 
     dedup_max_keys: int = 10_000
     dedup_max_age: float = 86400.0
@@ -153,6 +166,8 @@ class Settings:
     """"" for none."""
     disk_cache_bytes: int = 1 << 30
     max_staleness: float = 1.0
+    read_ahead_bytes: int = 4 << 20
+    """0: never. How much is fetched at once when pages are read one after the other."""
 
     gc_grace: float = 900.0
     retained_generations: int = 10
@@ -175,12 +190,16 @@ _PARSERS: Mapping[str, _Parser] = {
     "flush_threshold_slots": _ints(1, SLOT_MAX),
     "flush_interval": _seconds(),
     "row_block_bytes": _bytes(1, 1 << 30),
+    "delta_layer_target_bytes": _bytes(1),
+    "image_layer_target_bytes": _bytes(1),
+    "compaction_cadence": _parse_cadence,
     "dedup_max_keys": _ints(0, 10_000_000),
     "dedup_max_age": _seconds(),
     "block_cache_bytes": _bytes(0),
     "disk_cache_dir": _parse_folder,
     "disk_cache_bytes": _bytes(0),
     "max_staleness": _seconds(),
+    "read_ahead_bytes": _bytes(0),
     "gc_grace": _seconds(),
     "retained_generations": _ints(1, 1_000_000),
     "pitr_window": _or_none(_seconds()),

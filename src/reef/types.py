@@ -27,7 +27,8 @@ OBJECT_KEY_BYTES_MAX = 1024
 KEY_PART_BYTES_MAX = 255  # what file systems take
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_KEY_PART = re.compile(r"[A-Za-z0-9._-]+")
+_KEY_PART = re.compile(r"[A-Za-z0-9._@-]+")
+_NAMES = f"1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - starting with a letter or a digit"
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
@@ -47,34 +48,50 @@ def unpack_lsn(lsn: int) -> tuple[int, int]:
 
 @lru_cache(256)
 def check_namespace(name: str) -> str:
-    """Return `name` if a namespace may be called that.
+    """Return `name` if a namespace may be called that: a name, or a name, @ and that of a branch.
 
     Raises InvalidInputError for anything that could leave the namespace's own prefix.
     """
-    if not _NAME.fullmatch(name) or len(name) > NAME_BYTES_MAX:
-        raise InvalidInputError.of(
-            "namespace",
-            name,
-            f"1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - starting with a letter or a digit",
-        )
+    root, at, branch = name.partition("@")
+    if not _is_name(root) or (at and not _is_name(branch)) or len(name) > KEY_PART_BYTES_MAX:
+        raise InvalidInputError.of("namespace", name, _NAMES)
     return name
+
+
+def namespace_of(name: str, branch: str | None = None) -> str:
+    """Return the namespace that holds `name`, or that branch of it. Raises InvalidInputError."""
+    if not isinstance(name, str) or not _is_name(name):
+        raise InvalidInputError.of(
+            "namespace", name, f"{_NAMES}; a branch of it is given as branch="
+        )
+    if branch is None:
+        return name
+    if not isinstance(branch, str) or not _is_name(branch):
+        raise InvalidInputError.of("branch", branch, _NAMES)
+    return check_namespace(f"{name}@{branch}")
+
+
+def split_namespace(namespace: str) -> tuple[str, str | None]:
+    """Return the name and the branch that `namespace_of` put together; None: it is no branch."""
+    name, at, branch = namespace.partition("@")
+    return name, branch if at else None
+
+
+def _is_name(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and len(name) <= NAME_BYTES_MAX
 
 
 def check_snapshot_id(id: str) -> str:
     """Return `id` if a snapshot may be called that. Raises InvalidInputError."""
-    if not isinstance(id, str) or not _NAME.fullmatch(id) or len(id) > NAME_BYTES_MAX:
-        raise InvalidInputError.of(
-            "snapshot id",
-            id,
-            f"1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - starting with a letter or a digit",
-        )
+    if not isinstance(id, str) or not _is_name(id):
+        raise InvalidInputError.of("snapshot id", id, _NAMES)
     return id
 
 
 def check_object_key(key: str) -> str:
     """Return `key` if it is a plain relative path of an object.
 
-    Raises InvalidInputError for empty parts, `.`, `..` and characters outside A-Z a-z 0-9 . _ -.
+    Raises InvalidInputError for empty parts, `.`, `..` and characters outside A-Z a-z 0-9 . _ @ -.
     """
     parts = key.split("/")
     if len(key) > OBJECT_KEY_BYTES_MAX or not all(
@@ -85,7 +102,7 @@ def check_object_key(key: str) -> str:
             "object key",
             key,
             f"at most {OBJECT_KEY_BYTES_MAX} bytes of parts joined by '/', "
-            f"each at most {KEY_PART_BYTES_MAX} of A-Z a-z 0-9 . _ - and none of them '.' or '..'",
+            f"each at most {KEY_PART_BYTES_MAX} of A-Z a-z 0-9 . _ @ - and none of them '.' or '..'",
         )
     return key
 

@@ -32,6 +32,7 @@ from tests.crash.kernel_points import NAMESPACE, POINTS, Scene, big_rows
 Rows = dict[bytes, bytes]
 COLLECTS_MAX = 20
 LOADED = {b"k%02d" % n: b"loaded" * 50 for n in range(0, 40, 3)} | {b"load/only": b"1"}
+LOADED_BIG = {**LOADED, **big_rows(), b"load/only": b"2"}
 JOB_KEY = "the load"
 
 
@@ -104,6 +105,18 @@ def _compact(scene: Scene) -> Any:
     return pipeline.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
 
 
+def _compact_in_groups(scene: Scene) -> Any:
+    """Publish what has keys in common in several groups."""
+    options = CompactionOptions(
+        target_file_size_bytes=6000,
+        max_file_group_size_bytes=1,
+        max_concurrent_file_group_rewrites=2,
+        min_input_files=2,
+        full=True,
+    )
+    return pipeline.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
+
+
 def _rebuild(scene: Scene) -> Any:
     options = RebuildOptions(fold=IndexOptions(task_slots=8, memory_bytes=1 << 26))
     return pipeline.rebuild(scene.db, NAMESPACE, runner=_runner(scene), options=options)
@@ -125,6 +138,10 @@ def _load(scene: Scene) -> Any:
     )
 
 
+def _load_big(scene: Scene) -> Any:
+    return bulk_load(scene.db, NAMESPACE, _table(LOADED_BIG), job_key=JOB_KEY, face="kv")
+
+
 def _runner(scene: Scene) -> InProcess:
     return InProcess(scene.db.context())
 
@@ -132,11 +149,14 @@ def _runner(scene: Scene) -> InProcess:
 PASSES: dict[str, Callable[[Scene], Any]] = {
     "index": _index,
     "compact": _compact,
+    "compact in groups": _compact_in_groups,
     "big compact": _compact_big,
     "rebuild": _rebuild,
     "gc": _gc,
     "load": _load,
+    "big load": _load_big,
 }
+LOADS = ("load", "big load")
 
 
 def drive_and_die(scene: Scene, kind: str, point: str, nth: int) -> None:
@@ -174,6 +194,8 @@ class Left(NamedTuple):
     """Segments that neither a manifest nor the log names."""
     ended: tuple[str, ...]
     """Intents that stood after another pass: those of the killed one."""
+    clipped: int
+    """How many references show a part of their segment."""
 
 
 def clear_up(scene: Scene, kind: str, past: Past) -> Left:
@@ -182,13 +204,16 @@ def clear_up(scene: Scene, kind: str, past: Past) -> Left:
     is_loaded, floor = check(scene, past)
     intents = tuple(intent.id for intent in standing_intents(context, NAMESPACE))
     orphans = tuple(_orphans(scene))
+    head = context.chain(NAMESPACE).load()
+    assert head is not None
+    clipped = sum(ref.clip_key_min is not None for ref in head.manifest.segments)
     again = PASSES[kind](scene)
-    if kind == "load":
+    if kind in LOADS:
         assert again.replayed == is_loaded
     else:
         assert again.failed == ()
         assert again.namespaces[0].error is None
-    assert check(scene, past)[0] == (is_loaded or kind == "load")
+    assert check(scene, past)[0] == (is_loaded or kind in LOADS)
     ended = tuple(intent.id for intent in standing_intents(context, NAMESPACE))
     for id in ended:
         end_job(context, NAMESPACE, id)
@@ -201,7 +226,7 @@ def clear_up(scene: Scene, kind: str, past: Past) -> Left:
     else:
         raise AssertionError(f"still there: {_orphans(scene)}")
     check(scene, past)
-    return Left(is_loaded, floor, intents, orphans, ended)
+    return Left(is_loaded, floor, intents, orphans, ended, clipped)
 
 
 def check(scene: Scene, past: Past) -> tuple[bool, int]:
@@ -211,10 +236,10 @@ def check(scene: Scene, past: Past) -> tuple[bool, int]:
     states = dict(past.states)
     with scene.db.kv(NAMESPACE, mode="r") as kv:
         newest = max(states)
-        is_loaded = kv.get(b"load/only") is not None
-        if is_loaded:
+        loaded = {None: {}, b"1": LOADED, b"2": LOADED_BIG}[kv.get(b"load/only")]
+        if loaded:
             newest = kv.lsn
-            states[newest] = states[max(states)] | LOADED
+            states[newest] = states[max(states)] | loaded
         assert kv.lsn == newest
         floor = kv._handle.manifest.retention.floor_lsn
         for lsn, rows in states.items():
@@ -227,7 +252,7 @@ def check(scene: Scene, past: Past) -> tuple[bool, int]:
         id, lsn = past.snapshot
         assert dict(kv.at(snapshot=id).items()) == states[lsn]
         _check_feed(kv, states)
-    return is_loaded, floor
+    return bool(loaded), floor
 
 
 def _is_refused(kv: KeyValue, lsn: int) -> bool:

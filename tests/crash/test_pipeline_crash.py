@@ -107,7 +107,31 @@ def test_a_killed_driver_leaves_every_version_as_it_was(
         assert (left.floor > 0) == (nth > 2)
 
 
-@pytest.mark.parametrize("kind", ["big compact", "rebuild"])
+@pytest.mark.parametrize(
+    ("point", "nth", "orphans"),
+    [
+        # The intent, the floor; then two groups at a time are written, and published one by one.
+        ("after manifest put", 3, 1),
+        ("before manifest put", 4, 1),
+        ("before segment upload", 3, 0),
+        ("after segment upload", 4, 2),
+    ],
+)
+def test_a_driver_that_is_killed_between_groups_of_the_same_runs(
+    built: dict[str, tuple[Path, scenes.Past]], tmp_path: Path, point: str, nth: int, orphans: int
+) -> None:
+    """What was published stays, and every version with it."""
+    kind = "compact in groups"
+    url, past = bucket_for(kind, built, tmp_path)
+    crash(url, scenes.drive_and_die, kind, point, nth, **SETTINGS)
+    left = fresh(url, scenes.clear_up, kind, past, **SETTINGS)
+    assert len(left.ended) == 1
+    assert left.clipped > 0
+    assert len(left.orphans) == orphans
+    assert all(id.endswith(left.intents[0]) for id in left.orphans)
+
+
+@pytest.mark.parametrize("kind", ["big compact", "rebuild", "big load"])
 def test_a_driver_that_is_killed_within_an_upload(
     built: dict[str, tuple[Path, scenes.Past]], tmp_path: Path, kind: str
 ) -> None:

@@ -21,7 +21,6 @@ from reef.format._manifest_model import (
     Boundary,
     Collection,
     DedupRef,
-    InheritedLog,
     Intent,
     Lease,
     Manifest,
@@ -111,12 +110,13 @@ def manifests(draw: st.DrawFn) -> Manifest:
     applied = draw(st.integers(0, packed_max if policy == "packed" else LSN_MAX))
     state = draw(st.sampled_from(["live", "dropped", "aborted"]))
     schema = draw(schemas)
-    origin = draw(st.none() | st.builds(Origin, names, lsns, u63, anchors))
+    origin = draw(st.none() | st.builds(Origin, names, lsns, u63, anchors, hexes))
     last_seen = draw(st.integers(max(floor - 1, 1), SLOT_MAX))
     manifest = Manifest(
         namespace=namespace,
         generation=generation,
         state=state,
+        born=draw(earlier),
         author=draw(text),
         nonce="",
         created_at_us=draw(u63),
@@ -135,22 +135,6 @@ def manifests(draw: st.DrawFn) -> Manifest:
             else WalAnchor(0, 0, 0)
         ),
         wal_last_seen=last_seen,
-        inherited_log=()
-        if origin is None
-        else draw(
-            several(
-                st.integers(1, last_seen).flatmap(
-                    lambda first: st.builds(
-                        InheritedLog,
-                        names,
-                        st.just(first),
-                        st.integers(first, last_seen),
-                        st.none() | lsns,
-                    )
-                ),
-                "slot_first",
-            )
-        ),
         last_applied_lsn=applied,
         dedup=draw(st.none() | st.builds(DedupRef, ulids, lsns, u32)),
         retention=draw(st.builds(Retention, u63, st.none() | u63)),
@@ -186,8 +170,15 @@ def manifests(draw: st.DrawFn) -> Manifest:
             boundary=Boundary(draw(st.integers(1, floor)), draw(earlier)),
             grace_ms=draw(u63),
         ),
-        segments=() if state == "aborted" else draw(several(segments(namespace, applied), "id")),
+        segments=draw(several(segments(namespace, applied), "id")),
     )
+    if state != "live":
+        manifest = replace(
+            manifest, segments=(), snapshots=(), pins=(), intents=(), dedup=None, lease=None
+        )
+    elif origin is None:
+        own = tuple(replace(s, namespace="") for s in manifest.segments)
+        manifest = replace(manifest, segments=own)
     rest = msgspec.json.encode(manifest).decode()
     return replace(manifest, nonce=draw(hexes.filter(lambda nonce: nonce not in rest)))
 

@@ -217,6 +217,8 @@ def options(draw: st.DrawFn) -> CompactionOptions:
         target_file_size_bytes=draw(st.sampled_from([1, 700, 2500, 1 << 20])),
         min_input_files=draw(st.integers(2, 4)),
         max_concurrent_file_group_rewrites=draw(st.integers(1, 3)),
+        max_file_group_size_bytes=draw(st.sampled_from([1, 1500, 8 << 30])),
+        max_bytes=draw(st.sampled_from([None, None, 1000, 3000])),
         full=draw(st.booleans()),
         start=b"" if low is None else low,
         end=None if low is None or draw(st.booleans()) else low + b"\xff",
@@ -254,6 +256,7 @@ def test_no_layout_reads_otherwise_after_it(
         event(f"tasks: {min(3, sum(len(group.tasks) for group in result.published))}")
         event(f"dropped: {result.rows_out < result.rows_in}")
         event(f"moved: {any(group.moved for group in result.groups)}")
+        event(f"clipped: {any(group.clipped for group in result.groups)}")
         assert len(result.published) == len(result.groups)
         bucket.check()
         assert bucket.manifest.intents == ()

@@ -97,18 +97,6 @@ def last_waits(context: Context, ask: Ask) -> Told:
     return double(context, ask)
 
 
-def straggle(context: Context, ask: Ask) -> Told:
-    """Number 0 ends only when a second attempt at it has begun, and in that attempt at once."""
-    told = double(context, ask)
-    if ask.number == 0:
-        place = Path(ask.folder)
-        (place / f"attempt-{told.pid}").touch()
-        if len(list(place.glob("attempt-*"))) == 1:
-            wait_until(lambda: len(list(place.glob("attempt-*"))) > 1)
-            wait_until((place / "never").exists)  # until Spark kills it: the other one has won
-    return told
-
-
 def executor_of(pid: int) -> int:
     """Return the JVM that a Python worker works for: the nearest ancestor that is one."""
     while True:

@@ -1,4 +1,4 @@
-"""The same runner where executors are other processes, on other hosts, or behind Spark Connect.
+"""One life of a namespace where executors are other processes, on other hosts, or behind Spark Connect.
 
 Every cluster is a real one from the PySpark wheel, on loopback addresses only. What a test starts
 carries a mark in its environment, by which it is seen to be gone afterwards.
@@ -18,12 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pyspark
 import pytest
 
 from reef.pipeline._archive import use_archive
 from tests.process import LOOPBACK, Server
+from tests.servers import REGION, SeaweedFS
 from tests.spark.tasks import DEADLINE_SECONDS, wait_until
 
 HERE = Path(__file__).resolve().parents[2]
@@ -31,6 +33,12 @@ SPARK_HOME = Path(pyspark.__file__).parent
 WORK = SPARK_HOME / "work"
 """Where executors of a local cluster run: nothing can be set to change that."""
 MARK = "CLUSTER_TEST_MARK"
+JAVA = f"{use_archive()} -XX:TieredStopAtLevel=1".strip()
+"""What makes a JVM start sooner and take less of a machine, if it does not live for long."""
+CONF = (
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
+    f"spark.executor.extraJavaOptions={JAVA}",
+)
 PYTHONPATH = os.pathsep.join((str(HERE / "src"), str(HERE)))
 
 
@@ -60,21 +68,44 @@ def mark() -> Iterator[str]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def driver(mark: str, where: str, task: str, count: int, folder: Path, *conf: str) -> Any:
-    """Start a driver; `finished` gives what it printed."""
-    command = [sys.executable, "-m", "tests.spark.drive", where, task, str(count), str(folder)]
-    environment = {**os.environ, MARK: mark, "PYTHONPATH": PYTHONPATH}
-    environment.pop("SPARK_REMOTE", None)
-    return subprocess.Popen(
-        [*command, *conf], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True
+def lived(
+    mark: str,
+    master: str,
+    url: str,
+    folder: Path,
+    *conf: str,
+    acts: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run one life of a namespace to its end, in a process of its own; return what it told."""
+    command = [sys.executable, "-m", "tests.spark.drive", master, url, str(folder), acts]
+    mine = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+    mine |= {MARK: mark, "PYTHONPATH": PYTHONPATH, **(environment or {})}
+    process = subprocess.Popen(
+        [*command, *conf], cwd=HERE, env=mine, stdout=subprocess.PIPE, text=True
     )
-
-
-def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, _ = process.communicate(timeout=2 * DEADLINE_SECONDS)
+    try:
+        output, _ = process.communicate(timeout=2 * DEADLINE_SECONDS)
+    finally:
+        process.kill()
     assert process.returncode == 0
     told: dict[str, Any] = json.loads(output)
+    print(told["seconds"])  # for whoever looks where the time goes
+    assert told["rows"] > 3000
+    assert min(told["runs"][kind] for kind in ("index", "compact", "verify")) > 3, told["runs"]
+    assert told["numbers"] == [2 * n if n % 3 == 0 else None for n in range(100)]
+    assert told["errors"][:3] == ["NoneType", "CorruptError", "ConflictError"]
+    assert told["seen"] == sorted(told["seen"])
+    assert told["seen"][-1] == 100
+    assert told["parallelism"] == 2
     return told
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """An empty bucket in a folder."""
+    (tmp_path / "bucket").mkdir()
+    return f"file://{tmp_path}/bucket?fsync=off"
 
 
 class SparkServer(Server):
@@ -96,6 +127,7 @@ class SparkServer(Server):
             "SPARK_LOCAL_DIRS": str(self.folder),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": PYTHONPATH,
+            "SPARK_DAEMON_JAVA_OPTS": JAVA,
             **java,
         }
 
@@ -153,7 +185,7 @@ class ConnectServer(SparkServer):
             *("--conf", f"spark.driver.host={self.host}"),
             *("--conf", f"spark.driver.bindAddress={self.host}"),
             *("--conf", "spark.ui.enabled=false"),
-            *("--conf", f"spark.driver.extraJavaOptions={use_archive()}"),
+            *("--conf", f"spark.driver.extraJavaOptions={JAVA}"),
             "spark-internal",
         )
 
@@ -162,28 +194,20 @@ class ConnectServer(SparkServer):
         return f"sc://{self.host}:{self.port}"
 
 
-def test_an_executor_killed_in_mid_job_costs_no_outcome(mark: str, tmp_path: Path) -> None:
-    process = driver(mark, "local-cluster[2,1,1024]", "wait_for_word", 4, tmp_path)
-
-    def executors() -> set[int]:
-        return {int(begun.read_text()) for begun in tmp_path.glob("begun-?-*[0-9]")}
-
-    def both_are_at_work() -> bool:
-        assert process.poll() is None, "the driver ended before its tasks began"
-        return len(executors()) == 2
-
-    try:
-        wait_until(both_are_at_work)
-        os.kill(min(executors()), signal.SIGKILL)
-        (tmp_path / "go").touch()
-        told = finished(process)
-    finally:
-        process.kill()
-    assert told["numbers"] == [0, 2, 4, 6]
-    assert max(told["attempts"]) >= 1
+def test_an_executor_killed_in_every_step_costs_nothing(
+    mark: str, url: str, tmp_path: Path
+) -> None:
+    steps = ("index", "compact", "read", "load")
+    acts = ",".join(f"{step}=die" for step in steps)
+    told = lived(mark, "local-cluster[2,1,1024]", url, tmp_path, *CONF, acts=acts)
+    dead = {told[step][0] for step in steps}
+    assert len(dead) == len(steps)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in dead)
 
 
-def test_a_straggler_is_run_twice_and_counts_once(mark: str, tmp_path: Path) -> None:
+def test_of_a_straggler_and_its_duplicate_one_is_published(
+    mark: str, url: str, tmp_path: Path
+) -> None:
     conf = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
@@ -199,18 +223,34 @@ def test_a_straggler_is_run_twice_and_counts_once(mark: str, tmp_path: Path) -> 
         Worker(mark, "127.0.0.2", master.url),
         Worker(mark, "127.0.0.3", master.url),
     ):
-        told = finished(driver(mark, master.url, "straggle", 6, tmp_path, *settings))
-    assert told["numbers"] == [0, 2, 4, 6, 8, 10]
-    assert len(list(tmp_path.glob("attempt-*"))) == 2
-    assert told["attempts"][0] == 1  # the second attempt is the one that came back
+        told = lived(
+            mark, master.url, url, tmp_path, *settings, *CONF, acts="index=lead,compact=lag"
+        )
+    assert len({*told["index"], *told["compact"]}) == 2  # one executor on each host
 
 
-def test_the_same_runner_goes_through_spark_connect(mark: str, tmp_path: Path) -> None:
+def test_the_same_life_through_spark_connect(mark: str, url: str, tmp_path: Path) -> None:
     with ConnectServer(mark) as server:
-        told = finished(driver(mark, server.url, "fail_by_number", 100, tmp_path))
+        told = lived(mark, "", url, tmp_path, environment={"SPARK_REMOTE": server.url})
+        command = [
+            sys.executable,
+            "-m",
+            "reef",
+            "verify",
+            url,
+            "--all",
+            "--deep",
+            "--remote",
+            server.url,
+        ]
+        environment = {**os.environ, MARK: mark, "PYTHONPATH": PYTHONPATH}
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     assert told["session"].startswith("pyspark.sql.connect")
-    assert told["numbers"] == [2 * n if n % 3 == 0 else None for n in range(100)]
-    assert told["errors"][:3] == ["NoneType", "CorruptError", "ConflictError"]
-    assert told["parallelism"] == 2
-    assert told["seen"] == sorted(told["seen"])
-    assert told["seen"][-1] == 100
+
+
+@pytest.mark.servers
+def test_the_same_life_on_an_object_server(mark: str, seaweedfs: SeaweedFS, tmp_path: Path) -> None:
+    options = urlencode({"endpoint": seaweedfs.endpoint, "region": REGION})
+    url = f"s3://{seaweedfs.shared_bucket}/{uuid.uuid4().hex}?{options}"
+    told = lived(mark, "local[2]", url, tmp_path, *CONF, environment=seaweedfs.environment())
+    assert told["session"] == "pyspark.sql.session"

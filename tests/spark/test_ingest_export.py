@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 import reef
 from reef.cli._export import export as export_command
 from reef.cli._ingest import ingest as ingest_command
-from reef.errors import InvalidInputError, UnavailableError
-from reef.pipeline import Bucket
+from reef.errors import InvalidInputError, NotFoundError, UnavailableError
+from reef.pipeline import Bucket, Seen
 from reef.pipeline._export import output_format
 from reef.pipeline._ingest import input_format
 from reef.spark import register
 from reef.spark._export import export
-from reef.spark._ingest import ingest
+from reef.spark._ingest import _read_csv, ingest
 
 Run = Callable[..., Any]
 
@@ -142,6 +142,123 @@ def test_csv_in_and_out(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> 
     ]
     assert {"id": "007", "vector": "[1.0,2.0]", "note": 'say "x", y'} in found
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'id,note\n1,"x\ny,z"\n2,w\n',  # two rows of two columns, if it were not refused
+        'id,note\n1,"x\ny"\n',
+        'id,note\n1,"say ""x"" \ny,"\n',
+        'id,note\n1,5" pipe\n2,"x\ny,z"\n',
+    ],
+)
+def test_a_line_break_within_quotes_has_to_be_said(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match="--multiline"):
+        ingest(spark, bucket.url, "ns", [str(path)])
+    with pytest.raises(NotFoundError):
+        content(bucket)
+    ingest(spark, bucket.url, "ns", [str(path)], multiline=True)
+    rows = list(csv.reader(text.splitlines(keepends=True)))
+    assert [[id, *row.values()] for id, row in content(bucket).items()] == rows[1:]
+
+
+def test_quotes_that_are_no_line_break_are_fine(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id,a,b\r\n1,5" pipe,"say ""x"", y"\r\n2,"",""""\r\n3,x"y,z\r\n')
+    ingest(spark, bucket.url, "ns", [str(path)])
+    assert content(bucket) == {
+        "1": {"a": '5" pipe', "b": 'say "x", y'},
+        "2": {"a": None, "b": '"'},
+        "3": {"a": 'x"y', "b": "z"},
+    }
+
+
+def test_lines_of_one_large_file_are_read_by_many_tasks(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,note\n" + "".join(f"{i:06},{'x' * 40}\n" for i in range(20_000)))
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "100000")
+    try:
+        parts = {
+            multiline: _read_csv(spark, [str(path)], "id", {}, multiline).rdd.getNumPartitions()
+            for multiline in (False, True)
+        }
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(before))
+    assert parts[True] == 1
+    assert parts[False] > 4
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_how_far_it_is(spark: SparkSession, bucket: Bucket, tmp_path: Path, format: str) -> None:
+    path = tmp_path / f"a.{format}"
+    table = pa.table({"id": [f"{i:05}" for i in range(5000)], "n": range(5000)})
+    pq.write_table(table, path) if format == "parquet" else pa_csv.write_csv(table, path)
+    seen: list[Seen] = []
+    ingest(spark, bucket.url, "ns", [str(path)], watch=seen.append)
+    last = seen[-1]
+    assert last.tasks_done == last.tasks > 0
+    assert last.rows >= 5000  # the header of a CSV is one too
+    assert 0 < last.bytes_done <= last.bytes
+    assert last.bytes >= path.stat().st_size
+    seen.clear()
+    with reef.connect(bucket.url) as db, db.namespace("ns") as ns:
+        ns.flush()
+        size = sum(ref.size for ref in db.context().chain("ns").load().manifest.segments)  # type: ignore[union-attr]
+    export(spark, bucket.url, "ns", str(tmp_path / "out"), watch=seen.append)
+    last = seen[-1]
+    assert last.tasks_done == last.tasks > 0
+    assert (last.rows, last.bytes_done, last.bytes) == (5000, size, size)
+
+
+def test_columns_come_after_the_key(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, run: Run
+) -> None:
+    with reef.connect(bucket.url) as db:
+        with db.kv("pairs") as kv:
+            kv.write(puts={b"a": b"1", b"b": b"2"})
+        with db.namespace("ns") as ns:
+            ns.upsert([{"id": "x", "n": 1, "m": 2}])
+    told = run("export", bucket.url, "pairs", tmp_path / "a", "--columns", "value", "--json")
+    assert told["columns"] == ["key", "value"]
+    assert sorted(pq.read_table(tmp_path / "a").to_pylist(), key=str) == [
+        {"key": b"a", "value": b"1"},
+        {"key": b"b", "value": b"2"},
+    ]
+    told = run("export", bucket.url, "pairs", tmp_path / "b", "--columns", "key", "--json")
+    assert told["columns"] == ["key"]
+    told = run("export", bucket.url, "ns", tmp_path / "c", "--columns", "m", "--json")
+    assert told["columns"] == ["id", "m"]
+
+
+def test_a_branch_is_loaded_and_exported(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": "x", "n": 1}\n')
+    load = ("ingest", bucket.url, "ns", tmp_path / "a.jsonl", "--job-key", "k", "--method", "bulk")
+    assert not run(*load, "--json")["replayed"]
+    with reef.connect(bucket.url) as db, db.namespace("ns") as ns:
+        ns.branch("dev")
+        ns.upsert([{"id": "x", "n": 2}])
+    # A job key is known to the namespace that took it, and to no branch of it.
+    (tmp_path / "a.jsonl").write_text('{"id": "y", "n": 3}\n')
+    for replayed in (False, True):
+        told = run(*load[:2], "ns@dev", *load[3:], "--json")
+        assert (told["namespace"], told["replayed"]) == ("ns@dev", replayed)
+    told = run("export", bucket.url, "ns@dev", tmp_path / "out", "--json")
+    assert told["namespace"] == "ns@dev"
+    rows = sorted(pq.read_table(tmp_path / "out").to_pylist(), key=str)
+    assert rows == [{"id": "x", "n": 1}, {"id": "y", "n": 3}]
+    assert content(bucket) == {"x": {"n": 2}}
 
 
 def test_a_value_that_does_not_fit_loads_nothing(

@@ -120,6 +120,23 @@ def test_rows_and_types(spark: SparkSession, shop: str) -> None:
     }
 
 
+def test_a_branch_is_read_by_option(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket?fsync=off"
+    with reef.connect(url) as db:
+        ns = db.namespace("ns")
+        ns.upsert([{"id": "a", "number": 1}, {"id": "b", "number": 2}])
+        ns.branch("dev")
+        ns.upsert([{"id": "a", "number": 10}])
+        db.namespace("ns", branch="dev").upsert([{"id": "c", "number": 3}])
+    found = {row["id"]: row["number"] for row in load(spark, url, branch="dev").collect()}
+    assert found == {"a": 1, "b": 2, "c": 3}
+    frame = spark.createDataFrame([("b", 20)], "id string, number long")
+    frame.write.format("reef").options(url=url, namespace="ns", branch="dev").mode("append").save()
+    with reef.connect(url) as db:
+        assert db.namespace("ns", branch="dev", mode="r").get("b") == {"id": "b", "number": 20}
+        assert db.namespace("ns", mode="r").get("b") == {"id": "b", "number": 2}
+
+
 def test_columns_by_option_and_by_schema(spark: SparkSession, shop: str) -> None:
     frame = load(spark, shop, columns="number,id")
     assert frame.columns == ["number", "id"]
@@ -152,7 +169,7 @@ def test_nothing_to_read(spark: SparkSession, db: Database, url: str) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"branch": "b"}, "no branches"),
+        ({"branch": "a/b"}, "branch"),
         ({"namespace": "nowhere"}, "there is no namespace 'nowhere'"),
         ({"columns": "id,nonsense"}, "nonsense"),
         ({"where": "nonsense > 1"}, "nonsense"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import reef.spark
 from reef.errors import InvalidInputError
-from reef.pipeline import _archive
+from reef.pipeline import _archive, _session
 from reef.pipeline._session import JAVA_OPTIONS, LOCAL, LOOPBACK, _is_here, _settings
 from reef.threads import SystemThreads
 
@@ -135,6 +136,54 @@ def run_script(
         text=True,
         check=False,
     )
+
+
+def test_after_a_session_that_stopped_or_died_another_starts_in_a_jvm_of_its_own() -> None:
+    script = """
+import os, signal
+import reef.spark
+first = reef.spark.session(master="local[1,4]")
+jvm = first.sparkContext._gateway.proc
+first.stop()
+second = reef.spark.session(master="local[1,4]", conf={"spark.driver.memory": "1g"})
+assert jvm.poll() is not None, "the first JVM still runs"
+runtime = second.sparkContext._jvm.java.lang.Runtime.getRuntime()
+assert runtime.maxMemory() == 1 << 30, runtime.maxMemory()
+jvm = second.sparkContext._gateway.proc
+os.kill(jvm.pid, signal.SIGKILL)
+jvm.wait()
+third = reef.spark.session(master="local[2,4]")
+assert third.range(3).count() == 3
+third.stop()
+"""
+    done = run_script({}, script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_long_folder_for_temporary_files_keeps_no_session_from_starting(tmp_path: Path) -> None:
+    """The name of a socket has no more than some hundred bytes."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    script = """
+import reef.spark
+spark = reef.spark.session(master="local[1,4]")
+assert spark.range(3).rdd.map(lambda row: row.id).collect() == [0, 1, 2]
+spark.stop()
+"""
+    options = f"-Djava.io.tmpdir={folder}"
+    done = run_script({"JAVA_TOOL_OPTIONS": options, "TMPDIR": str(folder)}, script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_workers_are_spoken_to_by_sockets_where_there_is_a_folder_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = "spark.python.unix.domain.socket"
+    assert _settings("local[1]", {}, "")[f"{name}.enabled"] == "true"
+    monkeypatch.setattr(_session, "_TMP", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    assert _settings("local[1]", {}, "")[f"{name}.enabled"] == "false"
+    assert not any(key.startswith(name) for key in _settings("yarn", {}, ""))
 
 
 def test_an_archive_that_does_not_fit_is_done_without_and_not_a_word_is_said(

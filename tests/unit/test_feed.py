@@ -294,6 +294,41 @@ def test_a_consumer_that_had_everything_goes_on_after_a_collection() -> None:
     assert told(h.world.kv("r").changes(after=place.lsn)) == bare(above(h.changes, place.lsn))
 
 
+@pytest.mark.parametrize("openings", [1, 3])
+def test_a_consumer_goes_on_where_only_fences_lie_between_it_and_what_is_kept(
+    openings: int,
+) -> None:
+    """Fences are never collected, but the boundary passes them."""
+    h = history(5, pitr_window=DAY_S)
+    for _ in range(10):
+        h.write()
+    behind = FeedLog(h.world.database().context(), NAMESPACE)
+    lagging = behind.advance(behind.earliest(), slots_max=3)
+    place = behind.newest()
+    reader = h.world.kv("r")
+    seen = told(reader.changes())
+    for _ in range(openings):
+        h.reopen()
+    h.world.clock.advance(2 * DAY_S)
+    h.write()
+    h.write()
+    h.kv.flush()
+    h.world.age()
+    h.world.collect()
+    assert place.next_slot < h.world.manifest.gc.boundary.slot
+    for log in (behind, FeedLog(h.world.database().context(), NAMESPACE)):
+        assert log.advance(place).lsn == h.lsns[-1]
+        assert [entry.log.lsn_last for entry in log.entries(place, h.lsns[-1])] == h.lsns[-2:]
+        with pytest.raises(RetentionError, match="collected"):
+            log.advance(lagging)
+    # A reader that has come there itself, and any version behind the last that was collected.
+    assert seen[-1][0] == place.lsn
+    for one, lsn in ((reader, place.lsn), (h.world.kv("r"), pack_lsn(place.next_slot, 0))):
+        assert told(one.changes(after=lsn)) == bare(above(h.changes, place.lsn))
+    with pytest.raises(RetentionError, match="collected"):
+        h.world.kv("r").changes(after=place.lsn)  # nothing says that its object had no more
+
+
 def test_a_consumer_that_lags_is_told_and_not_left_with_a_gap() -> None:
     h = history(5)
     for _ in range(10):

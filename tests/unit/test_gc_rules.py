@@ -18,7 +18,6 @@ from reef.format import (
     LogRecord,
     Manifest,
     PendingDelete,
-    Pin,
     Prev,
     SkippedSlot,
     dedup_key,
@@ -152,9 +151,8 @@ def test_the_log_stays_that_a_retained_generation_goes_on_from() -> None:
 def test_a_generation_that_a_branch_stands_on_stays() -> None:
     world = World()
     kv = filled(world)
+    kv.branch("child")
     pinned = world.manifest.generation
-    pin = Pin(pinned, world.manifest.last_applied_lsn, "child", "0" * 32)
-    world.publish(lambda m: replace(m, pins=(pin,)))
     floor, needed = world.manifest.wal_floor, {ref.id for ref in world.manifest.segments}
     kv.flush()
     world.compact()
@@ -162,10 +160,11 @@ def test_a_generation_that_a_branch_stands_on_stays() -> None:
     world.collect()
     assert pinned in world.generations()
     assert needed <= world.segments()
-    assert floor in world.slots()
-    assert "branch child" in {r.why for r in world.plan().retained}
+    assert floor not in world.slots()  # a branch has its own copy of what was in the log
+    assert "branch ns@child" in {r.why for r in world.plan().retained}
 
-    world.publish(lambda m: replace(m, pins=()))
+    kv.drop_branch("child")
+    world.age()
     world.collect()
     assert pinned not in world.generations()
     assert not needed & world.segments()
@@ -381,7 +380,8 @@ def test_replaced_segments_of_the_open_writer_go_too() -> None:
     [
         ("e2", Reason.EPOCH),
         ("e3", Reason.EPOCH),
-        ("e1", Reason.ORPHAN),
+        ("e1", Reason.EPOCH),  # no fence of epoch 2 stands yet
+        ("e0", Reason.ORPHAN),
         ("standing", Reason.INTENT),
         ("ended", Reason.ORPHAN),
         ("", Reason.OWNERLESS),
@@ -481,7 +481,7 @@ def test_a_log_object_that_cannot_be_read_may_attach_anything() -> None:
     world = World()
     filled(world).close()
     world.publish(open_writer)
-    segment = world.put_segment("e1")
+    segment = world.put_segment("e0")
     slot = world.slots()[-1] + 1
     data = bytearray(attach(world, slot, segment, prev=Prev(slot - 1, 1)))
     data[-30] ^= 1

@@ -26,6 +26,7 @@ LAYERS = (
     ("engine",),
     ("documents", "pages", "kv", "tiered"),
     ("database",),
+    ("sqlite",),
     ("pipeline",),
     ("spark",),
     ("cli", "server"),
@@ -44,6 +45,7 @@ RESERVED = {
     "rich": TOP,
     "obstore": {"store"},
     "sqlalchemy": {"store"},
+    "apsw": {"sqlite", *TOP},
     "boto3": {"store"},
     "botocore": {"store"},
 }

@@ -23,11 +23,9 @@ from reef.errors import (
 from reef.format import (
     Boundary,
     DedupRef,
-    InheritedLog,
     Intent,
     Lease,
     Manifest,
-    Origin,
     PendingDelete,
     Pin,
     Retention,
@@ -325,18 +323,6 @@ class TestFold:
         assert again.schema is m.schema
         wider = SCHEMA.append(with_field_id(pa.field("price", pa.float64()), 2))
         assert folding(base(), schema=wider).schema != m.schema
-
-    def test_inherited_slots_are_used_up(self) -> None:
-        branch = replace(
-            base(),
-            origin=Origin("parent", 3, pack_lsn(20, 0), WalAnchor(slot=20, checksum=1, epoch=2)),
-            inherited_log=(
-                InheritedLog("older", 11, 14, None),
-                InheritedLog("parent", 12, 20, pack_lsn(20, 0)),
-            ),
-            wal_last_seen=20,
-        )
-        assert folding(branch).inherited_log == (InheritedLog("parent", 15, 20, pack_lsn(20, 0)),)
 
 
 class TestReplaceSegments:

@@ -266,6 +266,14 @@ def test_an_impossible_key_is_refused(namespace: str, generation: int) -> None:
 # Rules between fields: each broken once, on the way out and on the way in
 
 EMPTY_SCHEMA = {"schema": b"", "schema_fingerprint": schema_fingerprint(b"")}
+EMPTY: dict[str, Any] = {
+    "segments": (),
+    "snapshots": (),
+    "pins": (),
+    "intents": (),
+    "dedup": None,
+    "lease": None,
+}
 
 BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "namespace": (lambda m: replace(m, namespace="a/b"), "valid name"),
@@ -281,6 +289,15 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "fingerprint": (lambda m: replace(m, schema_fingerprint="0" * 32), "schema_fingerprint"),
     "schema": (lambda m: replace(m, schema=b""), "schema_fingerprint"),
     "aborted with segments": (lambda m: replace(m, state="aborted"), "no segments"),
+    "dropped with segments": (lambda m: replace(m, state="dropped"), "no segments"),
+    "dropped with pins": (
+        lambda m: replace(m, state="dropped", **EMPTY | {"pins": m.pins}),
+        "no pins",
+    ),
+    "dropped with a window": (
+        lambda m: replace(m, state="dropped", **EMPTY | {"dedup": m.dedup}),
+        "no dedup window",
+    ),
     "anchor at the floor": (
         lambda m: replace(m, wal_anchor=replace(m.wal_anchor, slot=101)),
         "wal_anchor.slot below wal_floor",
@@ -342,7 +359,8 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
         lambda m: replace(m, origin=replace(m.origin, namespace="..")),
         "origin.namespace",
     ),
-    "a log inherited without an origin": (lambda m: replace(m, origin=None), "inherited slots"),
+    "a segment of others in no branch": (lambda m: replace(m, origin=None), "in a branch only"),
+    "born later": (lambda m: replace(m, born=8), "born at generation 7 or before"),
     "a slot skipped before it was seen": (
         lambda m: replace(m, skipped_slots=(SkippedSlot(105, 1),)),
         "skipped slots up to",
@@ -352,18 +370,6 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
             m, gc=replace(m.gc, pending=(replace(m.gc.pending[0], since_generation=8),))
         ),
         "gc.pending since",
-    ),
-    "a log inherited from no name": (
-        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], namespace=".."),)),
-        "namespace of inherited_log",
-    ),
-    "inherited slots that nobody saw": (
-        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], slot_last=105),)),
-        "up to wal_last_seen 104",
-    ),
-    "inherited slots backwards": (
-        lambda m: replace(m, inherited_log=(replace(m.inherited_log[0], slot_first=91),)),
-        "inherited slots",
     ),
     "repaired from itself": (lambda m: replace(m, repaired_from=7), "repaired_from below"),
     "a version that is not the rows'": (
@@ -451,8 +457,8 @@ def test_a_broken_rule_is_corrupt_to_the_reader(name: str) -> None:
 
 
 ALLOWED: dict[str, Callable[[Manifest], Manifest]] = {
-    "dropped": lambda m: replace(m, state="dropped"),
-    "aborted": lambda m: replace(m, state="aborted", segments=()),
+    "dropped": lambda m: replace(m, state="dropped", **EMPTY),
+    "aborted": lambda m: replace(m, state="aborted", **EMPTY),
     "one object under two clips": lambda m: replace(
         m,
         segments=(*m.segments, replace(m.segments[1], clip_key_min=b"u", clip_key_max=None)),
@@ -474,7 +480,9 @@ ALLOWED: dict[str, Callable[[Manifest], Manifest]] = {
     "no schema yet": lambda m: replace(m, **EMPTY_SCHEMA),
     "a schema of no columns": lambda m: with_schema(m, pa.schema([])),
     "no repair": lambda m: replace(m, repaired_from=None),
-    "nothing inherited": lambda m: replace(m, inherited_log=()),
+    "a branch that was detached": lambda m: replace(
+        m, origin=None, segments=tuple(s for s in m.segments if not s.namespace)
+    ),
     "the last slot": lambda m: replace(
         m,
         wal_floor=SLOT_MAX,

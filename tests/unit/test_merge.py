@@ -66,6 +66,7 @@ def scan(
     reverse: bool = False,
     batch_bytes: int = 1 << 20,
     schema: pa.Schema | None = None,
+    ordered: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     return merge(
         sources,
@@ -76,6 +77,7 @@ def scan(
         reverse=reverse,
         batch_bytes=batch_bytes,
         schema=schema,
+        ordered=ordered,
     )
 
 
@@ -223,6 +225,47 @@ def test_batches_are_about_as_long_as_asked() -> None:
         assert sum(batch.num_rows for batch in found) == 2000
         assert max(batch.nbytes for batch in found) < 160_000
         assert len(found) < 40
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 3, 40])
+@pytest.mark.parametrize("lsn", [0, 4, 5, 7, 100])
+def test_without_order_small_batches_are_joined_and_the_newest_still_wins(
+    lsn: int, rows_per_batch: int
+) -> None:
+    many: History = {key: {4: b"old", **versions} for key, versions in put(5, *range(100)).items()}
+    other = together(put(7, *range(50, 150, 2)), {b"k0099": {7: None}})
+    found = rows_of(
+        scan(
+            ArraySource(other, rows_per_batch),
+            ArraySource(many, rows_per_batch),
+            lsn=lsn,
+            ordered=False,
+        )
+    )
+    assert sorted(found) == sorted(visible(together(many, other), lsn))
+
+
+def test_without_order_batches_are_joined_up_to_a_size() -> None:
+    history = put(3, *range(64))
+
+    def counts(ordered: bool, batch_bytes: int) -> list[int]:
+        source = ArraySource(history, 2)
+        given = list(scan(source, ordered=ordered, batch_bytes=batch_bytes))
+        assert rows_of(given) == visible(history, 100)
+        return [batch.num_rows for batch in given]
+
+    assert counts(True, 1 << 20) == [2] * 32
+    assert counts(False, 1 << 20) == [32, 32]  # no more than 16 of them
+    assert counts(False, 1) == [2] * 32
+
+
+def test_columns_that_change_within_a_source_are_not_joined() -> None:
+    added = rows(3, [b"c"], value=pa.array([b"3"], VALUE.type), more=pa.array([3]))
+    plain = rows(3, [b"a"], value=pa.array([b"1"], VALUE.type))
+    given = pa.Table.from_batches(
+        [batch.select(["_key"]) for batch in scan(BatchSource(plain, added), ordered=False)]
+    )
+    assert given.column("_key").to_pylist() == [b"a", b"c"]
 
 
 def rows(lsn: int, keys: list[bytes], **columns: pa.Array) -> pa.RecordBatch:

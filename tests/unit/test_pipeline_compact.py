@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
+from reef.database import Database
 from reef.engine import Context, verify
 from reef.engine._verify_segments import read_tail
-from reef.errors import FencedError, InvalidInputError, NotFoundError, UnavailableError
+from reef.errors import (
+    FencedError,
+    InvalidInputError,
+    InvariantError,
+    NotFoundError,
+    UnavailableError,
+)
 from reef.format import Manifest, SegmentRef, segment_key
 from reef.format._segment_model import Footer
-from reef.manifest import add_snapshot, renew_snapshot
+from reef.manifest import StalePlanError, add_snapshot, renew_snapshot, replace_segments
+from reef.pages import WalRecord
 from reef.pipeline import InProcess
 from reef.pipeline._compact import begin_compaction, compact
 from reef.pipeline._compact_options import CompactionOptions
-from reef.pipeline._compact_plan import CompactionPlan, _cut, plan_compaction, tiers_of
+from reef.pipeline._compact_plan import CompactionPlan, plan_compaction, tiers_of
+from reef.pipeline._compact_ranges import _cut
 from reef.pipeline._compact_result import CompactionResult
 from reef.pipeline._compact_task import MergedRange, merge_range
 from reef.segment import BlockCache
+from reef.store import MemoryStore
+from reef.testing import ManualClock
 from tests.collecting import NAMESPACE, World
 
 MIB = 1 << 20
@@ -119,6 +131,7 @@ def test_a_namespace_that_is_not_there_is_said(shop: Shop) -> None:
         ("min_input_files", 1),
         ("max_concurrent_file_group_rewrites", 0),
         ("memory_bytes", 1 << 20),
+        ("max_file_group_size_bytes", 0),
         ("max_bytes", 0),
         ("end", b""),
     ],
@@ -182,6 +195,8 @@ def test_every_range_of_a_group_has_a_row() -> None:
     """A clipped reference may show nothing where its segment begins: nothing is cut off there."""
     weights = [(b"a", 10, False), (b"b", 10, True), (b"c", 10, True), (b"d", 10, False)]
     assert _cut(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [20, 20])
+    weights = [(b"a", 10, False), (b"b", 10, True), (b"b", 10, True), (b"c", 10, True)]
+    assert _cut(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [30, 10])
     assert _cut([(key, 10, True) for key in (b"a", b"b", b"b", b"c")], b"a", b"z", 4) == (
         [b"a", b"b", b"c", b"z"],
         [10, 20, 10],
@@ -242,7 +257,7 @@ def test_no_output_lies_across_what_was_moved(shop: Shop) -> None:
     shop.check()
 
 
-def test_only_what_holds_the_asked_keys_is_rewritten(shop: Shop) -> None:
+def test_small_components_are_rewritten_whole_if_they_hold_asked_keys(shop: Shop) -> None:
     for low in (0, 1000):
         for _ in range(4):
             shop.run(low, low + 40)
@@ -254,21 +269,276 @@ def test_only_what_holds_the_asked_keys_is_rewritten(shop: Shop) -> None:
     shop.check()
 
 
+def test_only_the_asked_keys_of_large_runs_are_rewritten(shop: Shop) -> None:
+    lsns = [shop.run(0, 300, mark=mark) for mark in (b"1", b"2", b"3", b"4")]
+    inputs = shop.segments
+    before = shop.contents()
+    options = CompactionOptions(
+        target_file_size_bytes=3000, start=b"key-00100", end=b"key-00200", raise_floor=False
+    )
+    plan = shop.planned(options)
+    assert (plan.groups[0].keys[0], plan.groups[-1].keys[1]) == (b"key-00100", b"key-00200")
+    result = shop.compact(options)
+    assert (result.rows_in, result.rows_out) == (400, 400)
+    # Every input is seen on both sides of what was compacted, and waits for nothing.
+    left = [(ref.id, ref.clip_key_min, ref.clip_key_max) for ref in shop.segments if not ref.level]
+    ids = {ref.id for ref in inputs}
+    sides = ((None, b"key-00100"), (b"key-00200", None))
+    assert len(left) == 8
+    assert {*left} == {(id, *clip) for id in ids for clip in sides}
+    assert shop.manifest.gc.pending == ()
+    assert [group.inputs for group in result.published] == [()] * len(result.published)
+    outputs = [ref for ref in shop.segments if ref.level == 1]
+    assert all(b"key-00100" <= ref.key_min <= ref.key_max < b"key-00200" for ref in outputs)
+    assert sum(ref.rows for ref in outputs) == 400
+    assert shop.contents() == before
+    for lsn, mark in zip(lsns, (b"1", b"2", b"3", b"4"), strict=True):
+        for key in (b"00099", b"00100", b"00199", b"00200"):
+            value = mark + b"value-" + key
+            assert shop.kv("r").at(lsn=lsn).get(b"key-" + key)[: len(value)] == value
+    shop.check()
+    assert shop.plan(options) is None
+    shop.age()
+    shop.collect()
+    assert shop.contents() == before
+    # What is left on both sides is not worth it by its depth, but it keeps whole objects.
+    rest = CompactionOptions(target_file_size_bytes=3000, min_input_files=5, raise_floor=False)
+    assert all("what is left" in group.reason for group in shop.planned(rest).groups)
+    shop.compact(rest)
+    assert {ref.level for ref in shop.segments} == {1}
+    assert sum(ref.rows for ref in shop.segments) == 1200
+    assert {p.key for p in shop.manifest.gc.pending} == {segment_key(NAMESPACE, id) for id in ids}
+    assert shop.contents() == before
+    shop.check()
+
+
+# Groups of one component: partial progress.
+
+
+def sliced(shop: Shop, **more: Any) -> CompactionOptions:
+    """Return options by which runs of 300 rows are merged in four groups or more."""
+    for mark in (b"1", b"2", b"3", b"4"):
+        shop.run(0, 300, mark=mark)
+    return CompactionOptions(
+        target_file_size_bytes=3000,
+        max_file_group_size_bytes=6000,
+        max_concurrent_file_group_rewrites=1,
+        **more,
+    )
+
+
+def test_a_large_component_is_published_group_by_group(shop: Shop) -> None:
+    options = sliced(shop)
+    inputs = shop.segments
+    before = shop.contents()
+    plan = shop.planned(options)
+    assert len(plan.groups) >= 4
+    assert all(a.keys[1] == b.keys[0] for a, b in pairwise(plan.groups))
+    assert all(len(group.inputs) == 4 for group in plan.groups)
+    seen = []
+
+    class Watched(InProcess):
+        def run(self, *arguments: Any, **how: Any) -> Any:
+            assert shop.contents() == before
+            assert verify(shop.context, NAMESPACE).problems == ()
+            seen.append({(ref.id, ref.clip_key_min) for ref in shop.segments if ref.level == 0})
+            return super().run(*arguments, **how)
+
+    context = shop.context
+    result = compact(context, NAMESPACE, Watched(context), options=options)
+    assert seen == [
+        {(ref.id, None if not at else group.keys[0]) for ref in inputs}
+        for at, group in enumerate(plan.groups)
+    ]
+    *some, last = result.published
+    assert {group.inputs for group in some} == {()}
+    assert all({*group.clipped} == {ref.id for ref in inputs} for group in some)
+    assert (set(last.inputs), last.clipped) == ({ref.id for ref in inputs}, ())
+    assert (result.rows_in, result.rows_out) == (1200, 300)
+    assert {ref.level for ref in shop.segments} == {1}
+    assert shop.contents() == before
+    shop.check()
+
+
+def test_groups_of_one_component_are_published_in_any_order(shop: Shop) -> None:
+    options = sliced(shop)
+    before = shop.contents()
+    plan = shop.planned(options)
+    compaction = begin_compaction(shop.context, plan)
+    runner = InProcess(shop.context)
+    groups = [*plan.groups[1::2], *plan.groups[::2]]
+    for group in groups:
+        made = runner.run(merge_range, compaction.tasks(group), MergedRange, name="t")
+        is_last = group is groups[-1]
+        assert compaction.finish_group(group, made, is_last=is_last).state == "published"
+        assert shop.contents() == before
+        assert verify(shop.context, NAMESPACE, deep=True).problems == ()
+        if not is_last:  # nothing is published twice
+            again = runner.run(merge_range, compaction.tasks(group), MergedRange, name="t")
+            assert compaction.finish_group(group, again).state == "stale"
+    assert {ref.level for ref in shop.segments} == {1}
+    shop.check()
+
+
+def test_what_was_published_stays_and_the_next_pass_goes_on_from_there(shop: Shop) -> None:
+    options = sliced(shop)
+    before = shop.contents()
+    plan = shop.planned(options)
+
+    class Killed(Exception):
+        pass
+
+    class Dying(InProcess):
+        runs = 0
+
+        def run(self, *arguments: Any, **how: Any) -> Any:
+            self.runs += 1
+            if self.runs == 3:
+                raise Killed
+            return super().run(*arguments, **how)
+
+    context = shop.context
+    with pytest.raises(Killed):
+        compact(context, NAMESPACE, Dying(context), options=options)
+    done = {ref.id for ref in shop.segments if ref.level == 1}
+    at = plan.groups[2].keys[0]
+    assert {ref.clip_key_min for ref in shop.segments if ref.level == 0} == {at}
+    assert shop.contents() == before
+    shop.run(1000, 1010)  # a fresh run is no reason to begin anew
+    before = shop.contents()
+    rest = shop.planned(options)
+    assert rest.groups[0].keys[0] == at
+    assert not done & {ref.id for group in rest.groups for ref in group.inputs}
+    assert rest.bytes_in < plan.bytes_in * 0.8
+    shop.compact(options)
+    assert done < {ref.id for ref in shop.segments}
+    assert shop.contents() == before
+
+
+def test_outputs_beyond_what_was_compacted_are_refused(shop: Shop) -> None:
+    """They would hide what is left of the inputs."""
+    options = sliced(shop)
+    plan = shop.planned(options)
+    one, two = plan.groups[:2]
+    compaction = begin_compaction(shop.context, plan)
+    (made,) = InProcess(shop.context).run(
+        merge_range, compaction.tasks(two)[:1], MergedRange, name="t"
+    )
+    output = made.returned().segment
+    assert output is not None
+    how: dict[str, Any] = {
+        "compactor_epoch": compaction.job.compactor_epoch,
+        "intent": compaction.job.id,
+        "outputs": [output],
+        "known_points": compaction.points,
+    }
+    with pytest.raises(InvariantError, match="beyond those that were compacted"):
+        replace_segments(shop.manifest, inputs=one.inputs, within=one.keys, **how)
+    with pytest.raises(StalePlanError, match="not live"):
+        hidden = [msgspec.structs.replace(ref, clip_key_min=b"x") for ref in shop.segments]
+        m = msgspec.structs.replace(shop.manifest, segments=tuple(hidden))
+        replace_segments(m, inputs=two.inputs, within=two.keys, **how)
+
+
+def test_a_tombstone_goes_with_its_group_and_nothing_comes_back(shop: Shop) -> None:
+    for _ in range(3):
+        shop.run(0, 300)
+    odd = {b"key-%05d" % i: b"odd-%05d" % i * 9 for i in range(1, 300, 2)}
+    shop.flush(odd, [b"key-%05d" % i for i in range(0, 300, 2)])
+    options = CompactionOptions(
+        target_file_size_bytes=3000,
+        max_file_group_size_bytes=1,
+        max_concurrent_file_group_rewrites=1,
+        max_bytes=9000,
+    )
+    before = shop.contents()
+    assert len(before) == 150
+    passes = 0
+    while shop.plan(options) is not None:
+        shop.compact(options)
+        passes += 1
+        shop.age()
+        shop.collect()
+        assert shop.contents() == before
+    shop.check()
+    assert passes > 2
+    assert (shop.tombstones(), sum(ref.rows for ref in shop.segments)) == (0, 150)
+
+
+def test_a_task_names_only_what_has_keys_in_its_range(shop: Shop) -> None:
+    for low in range(0, 400, 40):
+        shop.run(low, low + 80)  # each overlaps its neighbours only
+    options = CompactionOptions(
+        target_file_size_bytes=2000, max_file_group_size_bytes=6000, min_input_files=2
+    )
+    plan = shop.planned(options)
+    assert len(plan.groups) > 2
+    assert all(len(group.inputs) < 8 for group in plan.groups)
+    compaction = begin_compaction(shop.context, plan)
+    tasks = [task for group in plan.groups for task in compaction.tasks(group)]
+    assert len(tasks) > 6
+    for task in tasks:
+        assert task.replaced == tuple(ref.id for ref in task.inputs)
+        assert {ref.id for ref in task.inputs} == {
+            ref.id for ref in shop.segments if ref.key_min < task.end and ref.key_max >= task.start
+        }
+    compaction.end()
+    before = shop.contents()
+    shop.compact(options)
+    assert shop.contents() == before
+    shop.check()
+
+
 def test_a_pass_reads_no_more_than_asked(shop: Shop) -> None:
     for low in (0, 1000):
         for _ in range(4):
-            shop.run(low, low + 40)
-    one = sum(ref.size for ref in shop.segments if ref.key_min == b"key-00000")
-    options = CompactionOptions(max_bytes=one, target_file_size_bytes=100)
-    plan = shop.planned(options)
-    assert len(plan.groups) == 1
-    (skipped,) = plan.skipped
-    assert "max_bytes" in skipped
-    shop.compact(options)
-    assert len(tiers_of(shop.manifest)) < 8
-    result = shop.compact(CompactionOptions(max_bytes=1))
-    assert result.groups == ()
+            shop.run(low, low + 200)
+    options = CompactionOptions(target_file_size_bytes=2000)
+    whole = shop.planned(options).bytes_in
+    options = msgspec.structs.replace(options, max_bytes=whole // 3)
+    before = shop.contents()
+    plans = []
+    while (plan := shop.plan(options)) is not None:
+        assert plan.groups
+        assert plan.bytes_in <= whole // 3
+        result = shop.compact(options)
+        assert result.skipped == plan.skipped
+        assert result.bytes_in <= whole // 2  # a block at each end of each range is read twice
+        assert shop.contents() == before
+        shop.check()
+        plans.append(plan)
+    assert 3 <= len(plans) <= 5
+    assert all("max_bytes" in skipped for plan in plans[:-1] for skipped in plan.skipped)
+    assert all(plan.skipped for plan in plans[:-1])
+    assert plans[-1].skipped == ()
+    assert sum(ref.rows for ref in shop.segments) == 400
+    assert shop.compact(CompactionOptions(max_bytes=1, full=True)).groups == ()
+
+
+def test_a_full_compaction_in_portions_comes_to_its_end(shop: Shop) -> None:
+    options = sliced(shop, full=True, max_bytes=12_000)
+    before = shop.contents()
+    for _ in range(6):
+        shop.compact(options)
+        assert shop.contents() == before
+        shop.check()
+        if sum(ref.rows for ref in shop.segments) == 300:
+            break
+    else:
+        raise AssertionError("it goes round in circles")
+
+
+def test_what_is_smaller_than_a_target_file_is_cut_to_fit_a_pass(shop: Shop) -> None:
+    for _ in range(4):
+        shop.run(0, 300)
+    size = shop.planned().bytes_in
+    before = shop.contents()
+    result = shop.compact(CompactionOptions(max_bytes=size // 4))
+    assert result.published
     assert result.skipped
+    assert any(ref.clip_key_min for ref in shop.segments)
+    assert shop.contents() == before
+    shop.check()
 
 
 def test_more_runs_than_a_task_may_merge_take_several_passes(shop: Shop) -> None:
@@ -351,6 +621,41 @@ def test_within_the_window_for_time_travel_every_version_stays() -> None:
     shop.compact(CompactionOptions(full=True))
     assert shop.manifest.retention.floor_lsn == lsns[3]
     assert shop.kv("r").at(lsn=lsns[3]).get(b"key-00001") == b"4" + b"value-00001" * 3
+
+
+def test_the_floor_stops_at_a_version_and_not_at_a_fence() -> None:
+    """Else the newest version of before the window could not be read by its own LSN."""
+    shop = Shop(pitr_window=3600.0)
+    lsn = shop.run(0, 10, mark=b"1")
+    for _ in range(2):
+        shop.writer = shop.kv()  # fences
+    shop.clock.advance(4000)
+    for mark in (b"2", b"3", b"4"):
+        shop.run(0, 10, mark=mark)
+    shop.compact()
+    assert shop.manifest.retention.floor_lsn == lsn
+    assert shop.kv("r").at(lsn=lsn).get(b"key-00001") == b"1" + b"value-00001" * 3
+
+
+def test_versions_of_a_dropped_namespace_are_no_measure_for_the_floor() -> None:
+    clock = ManualClock()
+    db = Database(MemoryStore(clock=clock), clock=clock, pitr_window=3600.0, flush_interval=0)
+
+    def write(*lsns: int) -> None:
+        with db.pages("p", lsn_policy="caller") as pages:
+            for lsn in lsns:
+                pages.append_wal([WalRecord(0, lsn, b"%04d" % lsn * 1024)])
+                pages.flush()
+
+    write(1000)
+    db.drop("p")
+    clock.advance(4000)
+    write(10, 20, 30, 40)
+    context = db.context()
+    compact(context, "p", InProcess(context), options=CompactionOptions(min_input_files=2))
+    with db.pages("p", mode="r") as pages:
+        found = [pages.get_page(0, lsn=lsn) for lsn in (10, 20, 30, 40)]
+    assert found == [b"%04d" % lsn * 1024 for lsn in (10, 20, 30, 40)]
 
 
 def test_what_a_snapshot_shows_stays_until_it_has_expired(shop: Shop) -> None:
@@ -580,3 +885,16 @@ def test_a_task_that_runs_twice_uses_another_name(shop: Shop) -> None:
     assert (one.rows_in, one.rows_out) == (200, 50)
     assert 0 < one.bytes_in <= sum(ref.size for ref in task.inputs)
     assert one.bytes_out == one.segment.size
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_the_bottom_run_has_the_codec_asked_for(shop: Shop, codec: Literal["lz4", "zstd"]) -> None:
+    for _ in range(2):
+        shop.run(0, 200)
+    shop.compact(CompactionOptions(full=True, bottom_codec=codec))
+    assert [footer.codec for footer in shop.footers()] == [codec]
+
+
+def test_a_codec_that_is_none() -> None:
+    with pytest.raises(InvalidInputError, match="lz4 or zstd"):
+        CompactionOptions(bottom_codec="gzip")  # type: ignore[arg-type]

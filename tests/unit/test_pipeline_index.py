@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -17,14 +16,12 @@ from reef.engine._open import _load_dedup
 from reef.errors import (
     CorruptError,
     FencedError,
-    FormatVersionError,
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
     UnavailableError,
 )
 from reef.format import (
-    InheritedLog,
     Manifest,
     SkippedSlot,
     damaged_checksum,
@@ -37,7 +34,7 @@ from reef.gc import collect
 from reef.manifest import end_intent
 from reef.pipeline._fold import FoldedPart
 from reef.pipeline._index import IndexPlan, IndexResult, finish_index, index, plan_index, run_parts
-from reef.pipeline._index_plan import Backlog, IndexOptions, check_own
+from reef.pipeline._index_plan import Backlog, IndexOptions
 from reef.pipeline._job import Job, new_segment_id
 from reef.pipeline._tasks import InProcess, Outcome
 from reef.store import Store, open_store
@@ -409,13 +406,6 @@ def test_an_object_that_vanishes_after_the_plan_is_lost(store: Store) -> None:
         finish_index(context, plan, outcomes, InProcess(context))
     assert not head(store).intents
     assert not head(store).segments
-
-
-def test_a_branch_that_reads_another_log_is_refused(store: Store) -> None:
-    script = LogScript(store)
-    inherited = (InheritedLog("parent", 1, 1, None),)
-    with pytest.raises(FormatVersionError, match="parent"):
-        check_own(msgspec.structs.replace(script.head(), inherited_log=inherited))
 
 
 # Beside others.

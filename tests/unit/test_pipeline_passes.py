@@ -12,11 +12,13 @@ from reef.database import Database
 from reef.errors import InvalidInputError, NotFoundError, ReefError, UnavailableError
 from reef.format import log_key
 from reef.pipeline import (
+    CollectOptions,
     CompactionOptions,
     IndexOptions,
     InProcess,
     PassResult,
     Seen,
+    VerifyOptions,
     WorkerOptions,
     collect,
     compact,
@@ -26,19 +28,25 @@ from reef.pipeline import (
     passes,
     preview_compaction,
     preview_index,
+    preview_rebuild,
+    rebuild,
     standing_intents,
     verify,
     work,
 )
 from reef.pipeline._job import Job
 from reef.store import MemoryStore
+from reef.testing import ManualClock
 
 EAGER = CompactionOptions(min_input_files=2)
 
 
-def filled(names: Sequence[str], rounds: int = 3) -> Database:
+def filled(names: Sequence[str], rounds: int = 3, clock: ManualClock | None = None) -> Database:
     """Return a bucket of key-value namespaces whose logs are not folded."""
     db = Database(MemoryStore())
+    if clock is not None:
+        store = MemoryStore(clock=clock)
+        db = Database(store, clock=clock, gc_grace=0, retained_generations=1, flush_interval=0)
     for number, name in enumerate(names):
         with db.kv(name) as kv:
             for i in range(rounds):
@@ -144,6 +152,152 @@ def test_compactions_of_many_namespaces_share_runs_too() -> None:
     assert all(standing_intents(db.context(), name) == () for name in names)
 
 
+def damage(db: Database, key: str) -> None:
+    data = bytearray(db.store.get(key))
+    data[len(data) // 2] ^= 1
+    db.store.delete(key)
+    db.store.put_if_absent(key, bytes(data))
+
+
+def merge_all(db: Database, clock: ManualClock) -> None:
+    """Leave no more than segments, for whose rows there is no log any more."""
+    index(db, runner=InProcess(db.context()))
+    compact(db, runner=InProcess(db.context()), options=CompactionOptions(full=True))
+    for _ in range(3):
+        clock.advance(10)
+        collect(db, runner=InProcess(db.context()), apply=True)
+
+
+def test_rebuilds_of_many_namespaces_share_runs() -> None:
+    names = [f"ns{i:02}" for i in range(12)]
+    db = filled(names)
+    index(db, runner=InProcess(db.context()))
+    before = {name: contents(db, name) for name in names}
+    old = {name: segments(db, name) for name in names}
+    runner, seen = Counted(db), list[Seen]()
+    result = rebuild(db, runner=runner, watch=seen.append)
+    assert runner.runs == [
+        ("rebuild 12 namespaces", 12)
+    ]  # nothing stays: there is no more to check
+    assert {one.state for one in result.records} == {"done"}
+    assert [one.namespace for one in result.namespaces] == names
+    assert result.totals["rows"] == sum(3 * (10 + i) for i in range(12))
+    assert {name: contents(db, name) for name in names} == before
+    assert all(not segments(db, name) & old[name] for name in names)
+    assert all(standing_intents(db.context(), name) == () for name in names)
+    assert (seen[-1].tasks, seen[-1].namespaces) == (12, 12)
+    assert seen[-1].bytes_done == seen[-1].bytes == result.totals["bytes_in"]
+
+
+def test_what_stays_of_many_namespaces_is_checked_in_one_run() -> None:
+    clock = ManualClock()
+    db = filled(["a", "b", "c"], clock=clock)
+    merge_all(db, clock)
+    runner, seen = Counted(db), list[Seen]()
+    result = rebuild(db, runner=runner, watch=seen.append)
+    assert runner.runs == [("rebuild 3 namespaces", 3)]
+    assert {one.state for one in result.records} == {"idle"}
+    assert seen[-1].bytes == sum(
+        ref.size for one in result.namespaces if one.result for ref in one.result.kept
+    )
+
+
+def test_a_namespace_that_cannot_be_rebuilt_stops_no_other() -> None:
+    names = ["a", "b", "c", "d"]
+    db = filled(names)
+    index(db, runner=InProcess(db.context()))
+    before = {name: contents(db, name) for name in ("a", "d")}
+    damage(db, next(iter(db.store.list("namespaces/b/manifest/", ""))).key)
+    (segment,) = db.store.list("namespaces/c/segments/")
+    damage(db, log_key("c", 2))
+    damage(db, segment.key)
+    newest = [meta.key for meta in db.store.list("namespaces/b/manifest/")][-1]
+    damage(db, newest)
+    result = rebuild(db, runner=InProcess(db.context()))
+    assert [one.state for one in result.records] == ["done", "failed", "failed", "done"]
+    assert "repair" in result.records[1].error
+    assert segment.key in result.records[2].error
+    assert all(standing_intents(db.context(), name) == () for name in ("a", "c", "d"))
+    assert {name: contents(db, name) for name in ("a", "d")} == before
+
+
+def test_a_flush_under_one_of_many_rebuilds_is_planned_anew() -> None:
+    names = ["a", "b"]
+    db = filled(names)
+    index(db, runner=InProcess(db.context()))
+    runs: list[int] = []
+
+    class Meanwhile(InProcess):
+        def run(self, task: Any, descriptors: Any, result: Any, **how: Any) -> Any:
+            found = super().run(task, descriptors, result, **how)
+            runs.append(len(descriptors))
+            if len(runs) == 1:
+                with db.kv("b") as kv:
+                    kv.put(b"new", b"one")
+                    kv.flush()
+            return found
+
+    result = rebuild(db, runner=Meanwhile(db.context()))
+    assert runs == [2, 1]
+    assert [one.result.plans for one in result.namespaces if one.result] == [1, 2]
+    assert contents(db, "b")[b"new"] == b"one"
+
+
+def test_a_preview_of_a_rebuild_says_what_is_folded_and_what_stays() -> None:
+    db = filled(["a", "b"])
+    index(db, "a", runner=InProcess(db.context()))
+    keys = [meta.key for meta in db.store.list("")]
+    first, second, nobody = preview_rebuild(db, ["a", "b", "nobody"])
+    assert [meta.key for meta in db.store.list("")] == keys
+    assert first.result is not None
+    assert (first.result.slot_first, first.result.tasks) == (1, 1)
+    assert first.result.log_bytes > 0
+    assert len(first.result.replaced) == 1
+    assert first.result.kept == ()
+    assert second.result is not None
+    assert (second.result.slot_first, second.result.replaced) == (0, ())
+    assert isinstance(nobody.error, NotFoundError)
+
+
+def segments(db: Database, name: str) -> set[str]:
+    head = db.context().chain(name).load()
+    assert head is not None
+    return {ref.id for ref in head.manifest.segments}
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
+def test_progress_of_verify_and_gc_says_how_much_there_is(small_bytes: int) -> None:
+    names, clock = ["a", "b", "c"], ManualClock()
+    db = filled(names, clock=clock)
+    seen: list[Seen] = []
+    options = VerifyOptions(small_bytes=small_bytes)
+    verify(db, runner=InProcess(db.context()), watch=seen.append, options=options)
+    if small_bytes:  # they are read by whoever finds out how small they are
+        assert seen[0].namespaces_known == 3
+        assert 0 < seen[0].namespaces < 3
+    else:
+        assert seen[-1].bytes_done == seen[-1].bytes > 0
+    assert seen[-1].tasks_done == seen[-1].tasks
+    assert seen[-1].namespaces == 3
+    seen.clear()
+    for name in names:
+        with db.kv(name) as kv:
+            kv.put(b"x", b"y")
+            kv.flush()
+    clock.advance(10)
+    collect(
+        db,
+        runner=InProcess(db.context()),
+        watch=seen.append,
+        apply=True,
+        options=CollectOptions(small_objects=0, task_objects=2),
+    )
+    assert seen[0].namespaces_known == 3
+    assert seen[-1].namespaces == 3
+    assert seen[-1].objects_done == seen[-1].objects > 0
+    assert [one.tasks_done for one in seen] == sorted(one.tasks_done for one in seen)
+
+
 def test_a_compaction_that_is_overtaken_is_planned_anew() -> None:
     db = folded(["a", "b"])
     before = contents(db, "a")
@@ -185,7 +339,7 @@ class Broken(InProcess):
         raise UnavailableError("the cluster is gone")
 
 
-@pytest.mark.parametrize("what", [index, compact])
+@pytest.mark.parametrize("what", [index, compact, rebuild])
 def test_a_run_that_fails_leaves_no_intent(what: Callable[..., Any]) -> None:
     db = folded(["a", "b"])
     for name in ("a", "b"):

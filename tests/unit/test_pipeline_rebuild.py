@@ -23,6 +23,8 @@ from reef.format import Manifest, log_key, segment_key
 from reef.gc import collect
 from reef.kv import KeyValue
 from reef.manifest import end_intent
+from reef.pipeline._compact import compact
+from reef.pipeline._compact_options import CompactionOptions
 from reef.pipeline._index import index
 from reef.pipeline._index_plan import IndexOptions
 from reef.pipeline._rebuild import rebuild
@@ -267,6 +269,45 @@ def test_what_compaction_dropped_is_not_seen_again(world: World) -> None:
     assert result.rows > sum(ref.rows for ref in result.replaced)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_segments_of_which_only_a_part_is_left(seed: int) -> None:
+    world = World(seed)
+    world.flush(4)
+    options = CompactionOptions(min_input_files=2, target_file_size_bytes=2000, max_bytes=3000)
+    context = world.db().context()
+    compact(context, NS, InProcess(context), options=options)
+    before = world.manifest
+    assert any(ref.clip_key_min is not None for ref in before.segments)
+    result = world.check_rebuild()
+    assert result.generation is not None
+    assert result.slot_first == 1
+    waiting = [pending.key for pending in world.manifest.gc.pending]
+    assert len({*waiting}) == len(waiting)
+    assert {segment_key(NS, ref.id) for ref in before.segments} <= {*waiting}
+    # Where the log below is gone, they stay, and are looked at once each.
+    compact(context, NS, InProcess(context), options=options)
+    world.collect()
+    world.lose(*world.keys("wal")[: world.manifest.gc.boundary.slot - 1])
+    world.check_rebuild()
+    world.kv.close()
+
+
+def test_what_a_dropped_namespace_of_the_same_name_had_is_not_looked_at(world: World) -> None:
+    world.flush(2)
+    world.write()
+    world.kv.close()
+    world.db().drop(NS)
+    world.model = {0: {}}
+    world.requests = {}
+    world.kv = world.db().kv(NS)
+    first = world.manifest.wal_floor
+    world.flush(2)
+    result = world.check_rebuild()
+    assert result.slot_first == first
+    assert len(result.passed_by) == 1  # no place of the old log was tried
+    world.kv.close()
+
+
 # Where the log was collected.
 
 
@@ -377,6 +418,48 @@ def test_the_head_is_needed_and_repair_brings_it_back(tmp_path: Path) -> None:
         flip(path)
     with pytest.raises(CorruptError, match="nowhere else"):
         rebuild(context, NAMESPACE, InProcess(context))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("lost", [1, 3])
+def test_behind_lost_generations_it_goes_on_from_the_last_that_can_be_read(
+    seed: int, lost: int
+) -> None:
+    """With folds, compactions and collections among what the lost ones said: nothing comes back."""
+    world, rng = World(seed), random.Random(seed)
+    world.flush(2)
+    for action in rng.choices(["flush", "write", "fold", "compact", "gc"], k=10):
+        if action == "flush":
+            world.flush(writes=rng.randrange(1, 4))
+        elif action == "write":
+            world.write(rng.randrange(1, 4))
+        elif action == "fold":
+            world.fold()
+        elif action == "compact":
+            world.compact(floor=rng.choice([None, world.manifest.last_applied_lsn]))
+        else:
+            world.settings["retained_generations"] = rng.choice([3, 50])
+            world.collect()
+    world.flush(lost)
+    for key in world.keys("manifest")[-lost:]:
+        data = bytearray(world.store.get(key))
+        data[len(data) // 2] ^= 255
+        world.lose(key)
+        world.store.inner.put_if_absent(key, bytes(data))
+    with pytest.raises(CorruptError, match="reef repair"):
+        world.rebuild(CUT)
+    assert repair(world.db().context(), NS, apply=True).is_mended
+    reads = world.reads()
+    newest = max(world.model)
+    assert reads[newest] == world.model[newest]
+    for lsn, rows in reads.items():
+        assert rows in (None, world.model[int(lsn)])
+    world.kv = world.db().kv(NS)
+    world.rebuild(CUT)
+    assert world.reads() == reads
+    assert verify(world.db().context(), NS, deep=True).problems == ()
+    world.check_requests()
+    world.kv.close()
 
 
 # What others left, and what the log attaches.

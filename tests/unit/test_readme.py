@@ -36,7 +36,7 @@ def examples_of(document: str) -> list[str]:
 
 
 def test_the_example_of_documents_runs_and_runs_again(tmp_path: Path) -> None:
-    example, _ = examples_of("README.md")
+    example, _, _ = examples_of("README.md")
     first = run(example, tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout == (
@@ -51,7 +51,7 @@ def test_the_example_of_documents_runs_and_runs_again(tmp_path: Path) -> None:
 
 
 def test_the_example_of_keys_and_values_runs_and_runs_again(tmp_path: Path) -> None:
-    _, example = examples_of("README.md")
+    _, example, _ = examples_of("README.md")
     first = run(example, tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout == "{b'user/1': b'logged out', b'user/2': b'new'} b'logged in'\n"
@@ -61,6 +61,14 @@ def test_the_example_of_keys_and_values_runs_and_runs_again(tmp_path: Path) -> N
     assert second.stdout == first.stdout
 
 
+def test_the_example_of_sqlite_runs_and_runs_again(tmp_path: Path) -> None:
+    _, _, example = examples_of("README.md")
+    for _ in range(2):
+        done = run(example, tmp_path)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", "[(1,)]\n")
+    assert (tmp_path / "bucket/namespaces/app.db@dev").is_dir()
+
+
 @pytest.mark.parametrize("number", range(6))
 def test_the_examples_of_documents_print_what_they_say(tmp_path: Path, number: int) -> None:
     examples = examples_of("docs/documents.md")
@@ -68,6 +76,15 @@ def test_the_examples_of_documents_print_what_they_say(tmp_path: Path, number: i
     done = run(examples[number], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     said = _COMMENTS_AT_THE_END.search(examples[number])
+    assert said is not None
+    assert said[0] == "".join(f"# {line}\n" for line in done.stdout.splitlines())
+
+
+def test_the_example_of_branches_prints_what_it_says(tmp_path: Path) -> None:
+    (example,) = examples_of("docs/branches.md")
+    done = run(example, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = _COMMENTS_AT_THE_END.search(example)
     assert said is not None
     assert said[0] == "".join(f"# {line}\n" for line in done.stdout.splitlines())
 

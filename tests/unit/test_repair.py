@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,8 +23,11 @@ from reef.engine import (
     verify,
 )
 from reef.engine._quarantine import quarantine_key
+from reef.engine._verify_segments import read_tail
 from reef.format import SegmentRef
 from reef.kv._rows import FACE, rows_of
+from reef.pipeline import CompactionOptions, InProcess
+from reef.pipeline._compact import compact
 from reef.store import open_store
 from reef.testing import Operation, WrapperStore
 from reef.types import ORDINAL_MAX, pack_lsn
@@ -194,6 +197,77 @@ def test_what_it_replaced_may_have_to_be_restored_itself(bucket: Bucket) -> None
     expect(bucket, bucket.rows())
 
 
+def compact_some(bucket: Bucket, **options: Any) -> None:
+    """Compact by the pipeline, some keys of all runs."""
+    context = bucket.context()
+    options = {"target_file_size_bytes": 2500, "min_input_files": 2, **options}
+    compact(context, NAMESPACE, InProcess(context), options=CompactionOptions(**options))
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_segment_is_restored_from_runs_of_which_it_took_some_keys(
+    bucket: Bucket, harm: Callable[[Path], object], is_done: bool
+) -> None:
+    inputs = {ref.id for ref in bucket.manifest.segments}
+    compact_some(bucket, start=b"k100", end=b"k400")
+    if is_done:
+        compact_some(bucket, full=True, end=b"k100")
+        compact_some(bucket, full=True, start=b"k400")
+    assert inputs.isdisjoint(ref.id for ref in bucket.manifest.segments) == is_done
+    ref = next(ref for ref in bucket.manifest.segments if ref.key_min > b"k100" and ref.level)
+    rows = bucket.read()
+    harm(bucket.segment(ref))
+    step = only(plan(bucket))
+    assert (step.kind, step.lost) == ("restore-segment", "")
+    mend(bucket)
+    expect(bucket, rows)
+
+
+def test_what_took_some_keys_is_itself_restored_as_those_runs_were_then(bucket: Bucket) -> None:
+    """What is left of them by now does not show the keys that it took."""
+    compact_some(bucket, start=b"k100", end=b"k400")
+    outputs = [ref for ref in bucket.manifest.segments if ref.level]
+    compact_some(bucket, full=True, start=b"k100", end=b"k400", target_file_size_bytes=1 << 20)
+    assert any(ref.clip_key_min is not None for ref in bucket.manifest.segments)
+    rows = bucket.read()
+    (ref,) = (ref for ref in bucket.manifest.segments if ref.clip_key_min == ref.clip_key_max)
+    for one in (ref, *outputs):
+        flip(bucket.segment(one), 60)
+    step = next(step for step in plan(bucket).steps if ref.id in step.key)
+    assert (step.kind, step.lost) == ("restore-segment", "")
+    mend(bucket)
+    expect(bucket, rows)
+
+
+def test_a_clipped_segment_without_its_tail_is_restored_from_what_it_replaced(
+    bucket: Bucket,
+) -> None:
+    compact_some(bucket, full=True, target_file_size_bytes=1 << 20)
+    (whole,) = bucket.manifest.segments
+    compact_some(bucket, full=True, start=b"k200", end=b"k300", target_file_size_bytes=2000)
+    assert any(ref.id == whole.id for ref in bucket.manifest.segments)
+    rows = bucket.read()
+    flip(bucket.segment(whole), 60)
+    flip(bucket.segment(whole), -60)
+    step = only(plan(bucket))
+    assert (step.kind, step.lost) == ("restore-segment", "")
+    assert "the segments that it replaced" in step.text
+    mend(bucket)
+    expect(bucket, rows)
+
+
+def test_a_segment_that_is_seen_in_two_parts_is_restored_for_both(bucket: Bucket) -> None:
+    compact_some(bucket, start=b"k200", end=b"k300")
+    ref = next(ref for ref in bucket.manifest.segments if ref.clip_key_min is not None)
+    assert [other.id for other in bucket.manifest.segments].count(ref.id) == 2
+    rows = bucket.read()
+    flip(bucket.segment(ref), 60)
+    mend(bucket)
+    assert all(other.id != ref.id for other in bucket.manifest.segments)
+    expect(bucket, rows)
+
+
 def test_deleted_keys_stay_deleted_when_inputs_come_back(tmp_path: Path) -> None:
     """A compaction that drops a tombstone must not be undone to the version that it hid."""
     bucket = Bucket(tmp_path / "b")
@@ -246,6 +320,23 @@ def test_what_nothing_can_restore_is_lost_only_if_that_is_accepted(
     assert 0 < len(changed) <= rows < ref.rows
     assert sum(s.rows for s in bucket.manifest.segments if s.id != ref.id) >= ref.rows - rows
     expect(bucket, kept)
+
+
+def test_nothing_is_lost_by_damage_where_another_segment_is_seen(collected: Bucket) -> None:
+    bucket = collected
+    compact_some(bucket, full=True, target_file_size_bytes=1 << 20)
+    (whole,) = bucket.manifest.segments
+    compact_some(bucket, full=True, start=b"k200", end=b"k300", target_file_size_bytes=2000)
+    bucket.collect()
+    rows, path = bucket.read(), bucket.segment(whole)
+    tail = read_tail(bucket.context().store, f"namespaces/{NAMESPACE}/segments/{path.name}", whole)
+    firsts = tail.row_index["key_first"].to_pylist()
+    hidden = [n for n, key in enumerate(firsts[:-1]) if key >= b"k200" and firsts[n + 1] < b"k300"]
+    flip(path, tail.row_places[hidden[0]].offset + 30)
+    step = only(plan(bucket))
+    assert (step.kind, step.state, step.lost) == ("restore-segment", "planned", "")
+    mend(bucket)
+    expect(bucket, rows)
 
 
 def test_without_its_tail_a_segment_still_has_its_rows(collected: Bucket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
 import random
@@ -27,9 +28,10 @@ from reef.errors import (
 )
 from reef.gc import collect
 from reef.pipeline import Bucket
+from reef.pipeline._freeze import freeze_imports
 from reef.spark._columns import chosen, columns_of
 from reef.spark._options import ReadOptions
-from reef.spark._scan_plan import KeyRange, Pushed, Scan, plan, read, schema_of
+from reef.spark._scan_plan import KeyRange, Pushed, Scan, _cuts, plan, read, schema_of
 from reef.spark._version import Version, find_version, open_version
 from reef.store import open_store
 from reef.testing import WrapperStore
@@ -130,6 +132,27 @@ def test_small_data_is_one_range_and_large_data_as_many_as_asked(db: Database, u
     scan = scan_of(version_of(url))
     assert plan(scan, partition_bytes=1 << 30, min_partitions=8) == [KeyRange(b"", None)]
     assert len(plan(scan, partition_bytes=1 << 10, min_partitions=1)) >= 30
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
+def test_no_range_is_left_with_next_to_nothing(count: int) -> None:
+    rng = random.Random(count)
+    sizes = [rng.randint(1, 100) for _ in range(1000)]
+    weights = [(b"%04d" % i, size) for i, size in enumerate(sizes)]
+    share = -(-sum(sizes) // count)
+    edges = [0, *(int(key) for key in _cuts(weights, b"", share)), len(sizes)]
+    held = [sum(sizes[a:b]) for a, b in itertools.pairwise(edges)]
+    assert len(held) == count
+    assert all(abs(one - share) <= 100 + count for one in held)
+
+
+def test_a_piece_that_is_too_large_leaves_others_as_they_are() -> None:
+    sizes = [10] * 50 + [1000] + [10] * 50
+    weights = [(b"%04d" % i, size) for i, size in enumerate(sizes)]
+    edges = [0, *(int(key) for key in _cuts(weights, b"", 100)), len(sizes)]
+    held = [sum(sizes[a:b]) for a, b in itertools.pairwise(edges)]
+    assert 1000 in held
+    assert all(50 <= one <= 150 for one in held if one != 1000)
 
 
 def test_a_single_large_segment_is_cut_at_its_blocks(db: Database, url: str) -> None:
@@ -256,7 +279,7 @@ def test_batches_are_put_together_up_to_a_size(db: Database, url: str) -> None:
         scan = scan_of(version, batch_bytes=batch_bytes)
         return sum(1 for _ in read(scan, KeyRange(b"", None), layout_of(scan)))
 
-    assert count(1) > 20
+    assert count(1) > 3
     assert count(1 << 20) == 1
 
 
@@ -474,7 +497,8 @@ def test_versions_that_are_not_there(db: Database, url: str) -> None:
             {"url": "s3://my-bucket/p?access_key_id=me&secret_access_key=x"},
             "credentials do not travel",
         ),
-        ({"branch": "b"}, "no branches"),
+        ({"branch": "a/b"}, "branch"),
+        ({"namespace": "ns@b"}, "given as branch="),
         ({"snapshto": "x"}, "snapshto"),
         ({"lsn": "1", "snapshot": "x"}, "one version"),
         ({"lsn": "-1"}, "lsn"),
@@ -513,3 +537,22 @@ def test_columns_that_are_not_there(db: Database, url: str) -> None:
         scan_of(version_of(url), names=("id", "nonsense"))
     with pytest.raises(InvalidInputError, match="nonsense"):
         scan_of(version_of(url), where="nonsense > 1")
+
+
+# Workers.
+
+
+def test_only_a_worker_that_is_used_again_freezes_its_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freeze = freeze_imports.__wrapped__
+    before = gc.get_freeze_count()
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    freeze()
+    assert gc.get_freeze_count() == before
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    try:
+        freeze()
+        assert gc.get_freeze_count() > before + 10_000
+    finally:
+        gc.unfreeze()

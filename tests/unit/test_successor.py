@@ -18,6 +18,7 @@ from reef.format import (
     Origin,
     PendingDelete,
     Pin,
+    Retention,
     SkippedSlot,
     Snapshot,
     WalAnchor,
@@ -65,6 +66,28 @@ def folded(**changed: Any) -> Manifest:
     )
 
 
+DROPPED = folded(
+    state="dropped",
+    segments=(),
+    snapshots=(),
+    pins=(),
+    intents=(),
+    dedup=None,
+    lease=None,
+    wal_floor=105,
+    gc=pending(DEDUP_KEY, key(OWN.id), key(ATTACHED.id)),
+)
+REBORN = replace(
+    DROPPED,
+    state="live",
+    generation=9,
+    born=9,
+    wal_floor=106,
+    wal_anchor=WalAnchor(slot=0, checksum=0, epoch=0),
+    wal_last_seen=105,
+)
+
+
 def test_no_change_at_all_is_a_correct_history() -> None:
     check_successor(OLD, successor())
 
@@ -106,8 +129,8 @@ ALLOWED = {
     "an intent comes": successor(intents=(*OLD.intents, Intent("load-1", "load", "a", 0, NUMBER))),
     "intents end": successor(intents=()),
     "a slot is skipped": successor(skipped_slots=(*OLD.skipped_slots, SkippedSlot(98, 1))),
-    "detached": successor(origin=None, inherited_log=()),
-    "dropped": successor(state="dropped"),
+    "detached": successor(origin=None, segments=(OWN, ATTACHED)),
+    "dropped": DROPPED,
 }
 
 
@@ -129,10 +152,11 @@ REFUSED = {
         True,
     ),
     "a repair without damage": (successor(repaired_from=7), "behind damaged ones", True),
-    "aborted late": (successor(state="aborted"), "no other state", True),
+    "aborted late": (successor(state="aborted"), "to have been no namespace", True),
+    "another birth": (successor(born=8), "born at generation 2", True),
     "lsn_policy": (successor(lsn_policy="caller"), "lsn_policy packed", True),
     "origin": (
-        successor(origin=Origin("else", 1, 1, WalAnchor(slot=1, checksum=1, epoch=1))),
+        successor(origin=Origin("else", 1, 1, WalAnchor(slot=1, checksum=1, epoch=1), "3" * 32)),
         "expected origin",
         True,
     ),
@@ -215,7 +239,7 @@ REFUSED = {
     "a pin below the floor": (
         successor(pins=(*OLD.pins, Pin(3, pack_lsn(49, 0), "c", "2" * 32))),
         "a new pin at or above floor_lsn",
-        True,
+        False,
     ),
     "a pin that moves": (
         successor(pins=(replace(OLD.pins[0], generation=6),)),
@@ -292,16 +316,56 @@ def test_a_repair_goes_on_behind_damaged_generations() -> None:
 
 
 def test_a_dropped_namespace_may_be_made_anew() -> None:
-    dropped = replace(OLD, state="dropped")
-    next = successor(state="live", lsn_policy="caller", origin=None, inherited_log=())
-    check_successor(dropped, next)
+    next = replace(REBORN, lsn_policy="caller", retention=Retention(0, None), last_applied_lsn=0)
+    check_successor(DROPPED, next)
+    check_invariants(next)
+
+
+@pytest.mark.parametrize(
+    ("next", "match"),
+    [
+        (replace(REBORN, born=2), "born at generation 9"),
+        (replace(REBORN, writer_epoch=11), "writer_epoch at least 12"),
+        (replace(REBORN, writer_epoch=14), "writer_epoch at most 13"),
+        (replace(REBORN, wal_floor=104), "wal_floor at least 105"),
+        (replace(REBORN, wal_last_seen=103), "wal_last_seen at least 104"),
+    ],
+)
+def test_a_new_life_goes_on_from_numbers_that_only_rise(next: Manifest, match: str) -> None:
+    with pytest.raises(InvariantError, match=match):
+        check_successor(DROPPED, next)
+
+
+def test_a_new_life_begins_above_every_slot_that_was_seen_with_an_empty_one_between() -> None:
+    seen = replace(DROPPED, wal_floor=104)
+    for floor in (104, 105):
+        with pytest.raises(InvariantError, match="wal_floor above slot 105"):
+            check_successor(seen, replace(REBORN, wal_floor=floor))
+    check_successor(seen, REBORN)
+
+
+def test_what_never_came_to_be_is_aborted_and_may_be_made_later() -> None:
+    aborted = replace(DROPPED, state="aborted", generation=9, writer_epoch=13)
+    check_successor(DROPPED, aborted)
+    check_successor(aborted, replace(REBORN, generation=10, born=10, writer_epoch=13))
+    with pytest.raises(InvariantError, match="to have been a namespace"):
+        check_successor(aborted, replace(aborted, state="dropped", generation=10))
+
+
+def test_a_branch_of_a_branch_stands_where_that_does_even_below_the_floor() -> None:
+    low = Pin(3, pack_lsn(40, 0), "what-if@b", "2" * 32)
+    old = replace(OLD, pins=(*OLD.pins, low))
+    check_successor(
+        old, successor(pins=(*old.pins, replace(low, child="what-if@c", nonce="3" * 32)))
+    )
+    with pytest.raises(InvariantError, match="a new pin at or above floor_lsn"):
+        check_successor(old, successor(pins=(*old.pins, replace(low, lsn=1, nonce="3" * 32))))
 
 
 def test_the_first_schema_needs_no_log_slot() -> None:
     before = replace(OLD, schema=b"", schema_fingerprint=schema_fingerprint(b""))
     next = successor(schema=NARROW, schema_fingerprint=schema_fingerprint(NARROW))
     check_successor(before, next)
-    check_successor(replace(before, state="dropped"), next)
 
 
 def test_the_message_says_which_generations() -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import reef
+from reef.database import Database
 from reef.engine import VerifyReport, verify
 from reef.engine._restore_rows import own_rows
 from reef.engine._verify_segments import check_segment, overlaps
@@ -25,14 +26,22 @@ from reef.format import (
     SegmentRef,
     decode_manifest,
     encode_manifest,
+    segment_key,
     segment_schema,
 )
 from reef.format import _segment_writer as segment_writer
 from reef.kv._rows import FACE
+from reef.manifest import Head
+from reef.pipeline import InProcess
+from reef.pipeline._index import index
 from reef.segment import write_segment
 from reef.store import Store, open_store
 from reef.types import new_ulid
+from tests.compactor import Compactor
 from tests.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.log_script import NS, LogScript
+
+_replace = msgspec.structs.replace
 
 
 @pytest.fixture
@@ -159,6 +168,30 @@ def test_unreferenced_objects_are_notes(bucket: Bucket) -> None:
     (note,) = report.notes
     assert note.kind == "orphan"
     assert "reef gc" in note.text
+
+
+def test_what_only_the_folded_log_attaches_is_not_said_to_be_left_by_a_crash() -> None:
+    with open_store("memory://") as store:
+        script = LogScript(store)
+        script.data({b"a": b"1"})
+        attached = script.attach({b"b": b"2"})
+        context = Database(store).context()
+        index(context, NS, InProcess(context))
+        Compactor(context, NS).run(floor_lsn=0)
+
+        def forgotten(head: Head | None) -> Manifest:
+            """Collection has passed the generations, and the log is kept for time travel."""
+            assert head is not None
+            m = head.manifest
+            boundary = _replace(m.gc.boundary, generation=m.generation)
+            return _replace(m, gc=_replace(m.gc, boundary=boundary, pending=()))
+
+        context.chain(NS).publish(forgotten)
+        report = verify(context, NS)
+        assert segment_key(NS, attached.id) in report.orphans
+        (note,) = (note for note in report.notes if note.kind == "orphan")
+        assert "nothing names" not in note.text
+        assert "log objects that are folded, and kept for time travel" in note.text
 
 
 def test_a_namespace_that_changes_is_looked_at_again(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -17,6 +17,7 @@ from reef.errors import (
     ReefError,
     UnreadableError,
 )
+from reef.types import split_namespace
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -29,10 +30,11 @@ Url: TypeAlias = Annotated[
     str, typer.Argument(metavar="URL", help="The bucket: file://, s3://, gs://, az://, memory://.")
 ]
 Namespace: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAMESPACE", help="The name of the namespace.")
+    str, typer.Argument(metavar="NAMESPACE", help="The namespace; NAME@BRANCH is a branch of it.")
 ]
 NamespaceOrAll: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[NAMESPACE]", help="The name of the namespace, or --all.")
+    str | None,
+    typer.Argument(metavar="[NAMESPACE]", help="The namespace, or NAME@BRANCH, or --all."),
 ]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Every namespace of the bucket.")]
 AsJson: TypeAlias = Annotated[
@@ -51,6 +53,12 @@ def connect(url: str) -> Database:
     return connect(url)
 
 
+def named(namespace: str) -> dict[str, Any]:
+    """Return what to open for the name that a command was given: a branch is NAME@BRANCH."""
+    name, branch = split_namespace(namespace)
+    return {"name": name, "branch": branch}
+
+
 def for_each(
     db: Database, namespace: str | None, every: bool, do: Callable[[str], _T]
 ) -> Iterator[tuple[str, _T | ReefError]]:
@@ -63,7 +71,7 @@ def for_each(
     if names := names_of(db, namespace, every):
         yield names[0], do(names[0])
         return
-    for name in db.namespaces():
+    for name in db.namespaces(dropped=True):
         try:
             yield name, do(name)
         except (NotFoundError, UnreadableError) as error:

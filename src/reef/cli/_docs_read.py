@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect
+from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
 from reef.cli._docs_options import (
     AtSnapshot,
     Columns,
@@ -52,7 +52,7 @@ def get(
     from reef.cli._docs_cells import row_of
 
     format = chosen_format(format, as_json=as_json, output=output, otherwise="jsonl")
-    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
         view = _view(ns, lsn, snapshot, generation)
         types = view.schema.as_dict()
         names = column_names(columns, types)
@@ -118,7 +118,7 @@ def query(
         raise InvalidInputError.of("--vector-column", vector_column, "given along with --vector")
     elif format == "table":
         limit = limit or TABLE_ROWS
-    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
         view = _view(ns, lsn, snapshot, generation, after)
         types = view.schema.as_dict()
         asked["columns"] = chosen(columns)
@@ -150,7 +150,7 @@ def count(
     as_json: AsJson = False,
 ) -> None:
     """Print how many documents there are, or how many match."""
-    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
         view = _view(ns, lsn, snapshot, generation)
         found = view.count(where)
     if as_json:
@@ -178,7 +178,7 @@ def sql(
     format = chosen_format(format, as_json=as_json, output=output, otherwise="table")
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    with connect(url) as db, db.namespace(namespace, mode="r") as ns:
+    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
         view = _view(ns, lsn, snapshot, generation)
         found = view.sql(text)
     rest = max(0, found.num_rows - TABLE_ROWS) if format == "table" else 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import AsJson, Namespace, Url, connect
+from reef.cli._bucket import AsJson, Namespace, Url, connect, named
 from reef.cli._docs_options import (
     BatchSize,
     Condition,
@@ -117,7 +117,7 @@ def patch(
     tally = Tally()
     with connect(url) as db:
         _check_filter(db, namespace, where)
-        with db.namespace(namespace) as ns:
+        with db.namespace(**named(namespace)) as ns:
             tally.add(ns.patch_where(where, values, idempotency_key=key_of(prefix, 1)))
     tally.print(as_json)
 
@@ -150,7 +150,7 @@ def delete(
             _check_there(db, namespace)
         else:
             _check_filter(db, namespace, where)
-        with db.namespace(namespace) as ns, told_with(tally):
+        with db.namespace(**named(namespace)) as ns, told_with(tally):
             if where is not None:
                 tally.add(ns.delete_where(where, idempotency_key=key_of(prefix, 1)))
             else:
@@ -177,10 +177,10 @@ def schema(
     with connect(url) as db:
         if added or renamed or drop:
             _check_change(db, namespace, added, renamed, drop or [])
-            with db.namespace(namespace) as ns:
+            with db.namespace(**named(namespace)) as ns:
                 found = ns.alter(add=added, rename=renamed, drop=drop or ())
         else:
-            with db.namespace(namespace, mode="r") as ns:
+            with db.namespace(**named(namespace), mode="r") as ns:
                 found = ns.schema
     if as_json:
         print_json({"namespace": namespace, "attributes": found})
@@ -223,7 +223,10 @@ def _load(
                 return
             if is_patch:
                 _check_there(db, namespace)
-            with db.namespace(namespace, schema=schema) as ns, load_progress(source) as advance:
+            with (
+                db.namespace(**named(namespace), schema=schema) as ns,
+                load_progress(source) as advance,
+            ):
                 write = ns.patch if is_patch else ns.upsert
                 tally = load(
                     ns,
@@ -248,7 +251,7 @@ def _check_filter(db: Database, namespace: str, where: str) -> None:
     """Raise InvalidInputError for a filter that the schema does not allow, before anybody is fenced."""
     from reef.documents._filter import parse_filter
 
-    with db.namespace(namespace, mode="r") as ns:
+    with db.namespace(**named(namespace), mode="r") as ns:
         parse_filter(where, ns.view().schema)
 
 
@@ -272,7 +275,7 @@ def _check_change(
 
     types = {name: Type.parse(text) for name, text in added.items()}
     try:
-        with db.namespace(namespace, mode="r") as ns:
+        with db.namespace(**named(namespace), mode="r") as ns:
             now = ns.view().schema
     except NotFoundError:
         now = Schema.EMPTY

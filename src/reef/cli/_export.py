@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from reef.cli import _docs_options as docs
 from reef.cli._bucket import AsJson, Namespace, Url, connect
-from reef.cli._output import print_json
-from reef.cli._pass import Conf, Master, Remote, Where
+from reef.cli._output import print_facts, print_json, size_text
+from reef.cli._pass import Conf, DryRun, Master, Remote, Where, watched
+from reef.types import split_namespace
 
 
 def export(
@@ -27,34 +28,63 @@ def export(
     generation: docs.Generation = None,
     columns: docs.Columns = None,
     where: docs.Where = None,
+    dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy one version of a namespace to Parquet, CSV, JSON lines, Delta or Iceberg."""
+    """Copy one version of a namespace to Parquet, CSV, JSON lines, Delta or Iceberg.
+
+    With --columns, that of the ids, or of the keys, comes first in any case.
+    """
     from reef.pipeline._export import output_format
 
     place = Where.of(master, remote, conf)
     kind = output_format(format)  # before a session is started
-    names = docs.chosen(columns)
+    name, branch = split_namespace(namespace)
+    asked: dict[str, Any] = {
+        "format": kind,
+        "branch": branch,
+        "lsn": lsn,
+        "snapshot": snapshot,
+        "generation": generation,
+        "columns": docs.chosen(columns),
+        "where": where,
+    }
     with connect(url) as db:
+        if dry_run:
+            _show_plan(url, name, out, asked, as_json)
+            return
         spark = place.session()
         from reef.spark._export import export as copy
 
-        result = copy(
-            spark,
-            url,
-            namespace,
-            out,
-            format=kind,
-            lsn=lsn,
-            snapshot=snapshot,
-            generation=generation,
-            columns=None if names is None else ["id", *names],
-            where=where,
-        )
+        with watched("export", db.context().clock) as watch:
+            result = copy(spark, url, name, out, watch=watch, **asked)
     if as_json:
         print_json({"url": db.store.url, **dataclasses.asdict(result)})
         return
     print(f"{namespace} at LSN {result.lsn}: written to {out} as {kind}")
+
+
+def _show_plan(url: str, namespace: str, out: str, asked: dict[str, Any], as_json: bool) -> None:
+    from reef.pipeline import check_spark
+
+    check_spark()
+    from reef.spark._export_plan import plan_export
+
+    plan = plan_export(url, namespace, out, **asked)
+    if as_json:
+        print_json({"dry_run": True, **dataclasses.asdict(plan)})
+        return
+    print_facts(
+        [
+            ("namespace", plan.namespace),
+            ("LSN", plan.lsn),
+            ("to", f"{out}, as {plan.format}"),
+            ("columns", ", ".join(plan.columns)),
+            ("reads", f"{size_text(plan.bytes)} in segments, {plan.rows:,} rows at most"),
+            ("tasks", plan.partitions),
+        ]
+    )
+    print("nothing was written")

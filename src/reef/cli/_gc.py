@@ -22,7 +22,7 @@ from reef.cli._pass import Conf, Master, Remote, Where, watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
-    from reef.gc import CollectionReport, Tally
+    from reef.gc import CollectionReport, PinFate, Tally
 
 
 def gc(
@@ -77,6 +77,8 @@ def _print(name: str, report: CollectionReport | ReefError) -> None:
             for t in sorted(plan.tallies, key=lambda t: (t.goes, t.kind))
         ),
     )
+    for fate in plan.pins:
+        print(f"pin of {fate.pin.child} {'goes' if fate.goes else 'stays'}: {fate.reason}")
     for problem in report.problems:
         print(f"held back: {problem}")
     going = [t for t in (report.deleted if report.applied else plan.tallies) if t.goes]
@@ -95,12 +97,23 @@ def _as_json(name: str, report: CollectionReport | ReefError) -> dict[str, Any]:
         "applied": report.applied,
         "boundary": {"slot": plan.boundary.slot, "generation": plan.boundary.generation},
         "expired_snapshots": list(plan.expired),
+        "pins": [_pin(fate) for fate in plan.pins],
         "retained": [{"generation": r.generation, "why": r.why} for r in plan.retained],
         "tallies": [_tally(t) for t in plan.tallies],
         "deleted": [_tally(t) for t in report.deleted],
         "published": list(report.published),
         "swept": list(report.swept),
         "problems": list(report.problems),
+    }
+
+
+def _pin(fate: PinFate) -> dict[str, Any]:
+    return {
+        "child": fate.pin.child,
+        "generation": fate.pin.generation,
+        "lsn": fate.pin.lsn,
+        "goes": fate.goes,
+        "reason": str(fate.reason),
     }
 
 

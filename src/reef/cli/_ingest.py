@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._docs_options import Declared, pairs_of
-from reef.cli._output import print_json
-from reef.cli._pass import Conf, Master, Remote, Where, size_of
+from reef.cli._output import print_facts, print_json, size_text
+from reef.cli._pass import Conf, DryRun, Master, Remote, Where, size_of, watched
+from reef.types import split_namespace
+
+if TYPE_CHECKING:
+    from reef.pipeline._ingest import IngestPlan
+
+_METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
 
 
 def ingest(
@@ -49,6 +55,14 @@ def ingest(
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Rows that one task holds in memory, about.")
     ] = "256MiB",
+    multiline: Annotated[
+        bool,
+        typer.Option(
+            "--multiline",
+            help="CSV: quoted values may have line breaks. Each file is read by one task then.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -58,12 +72,14 @@ def ingest(
 
     Whoever writes the namespace meanwhile has to open it again afterwards.
     """
-    from reef.pipeline._ingest import input_format
+    from reef.pipeline._ingest import input_format, plan_ingest
 
     where = Where.of(master, remote, conf)
     declared = pairs_of("--schema", schema)
     kind = input_format(files, format)  # before a session is started
+    name, branch = split_namespace(namespace)
     options = {
+        "branch": branch,
         "job_key": job_key,
         "operation": operation,
         "duplicates": duplicates,
@@ -73,11 +89,35 @@ def ingest(
         "memory": size_of("--memory", memory),
     }
     with connect(url) as db:
-        _check(url, namespace, options)
+        _check(url, name, options)
+        if dry_run:
+            plan = plan_ingest(
+                db.context(),
+                namespace,
+                files,
+                format=kind,
+                id=id,
+                operation=operation,
+                method=method,
+            )
+            _show_plan(plan, as_json)
+            return
         spark = where.session()
         from reef.spark._ingest import ingest as load
 
-        result = load(spark, url, namespace, files, format=kind, id=id, schema=declared, **options)
+        with watched("ingest", db.context().clock) as watch:
+            result = load(
+                spark,
+                url,
+                name,
+                files,
+                format=kind,
+                id=id,
+                schema=declared,
+                multiline=multiline,
+                watch=watch,
+                **options,
+            )
     if as_json:
         print_json({"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)})
         return
@@ -94,6 +134,26 @@ def ingest(
     ]
     at = "nothing to load" if result.lsn is None else f"LSN {result.lsn}, by {result.method}"
     print("; ".join([f"{operation}: {result.rows:,} documents", *left, at]))
+
+
+def _show_plan(plan: IngestPlan, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, **dataclasses.asdict(plan)})
+        return
+    listed = f"{len(plan.files):,}, {size_text(plan.bytes)}"
+    if plan.unlisted:
+        listed += f", and what Spark finds at {', '.join(plan.unlisted)}"
+    attributes = plan.attributes
+    print_facts(
+        [
+            ("files", f"{listed}, as {plan.format}"),
+            ("columns", None if plan.columns is None else ", ".join(plan.columns)),
+            ("namespace", plan.namespace),
+            ("attributes", "it is new" if attributes is None else ", ".join(attributes) or "none"),
+            ("loads by", f"{plan.operation}, through {_METHODS.get(plan.method, plan.method)}"),
+        ]
+    )
+    print("nothing was loaded")
 
 
 def _check(url: str, namespace: str, options: Mapping[str, object]) -> None:

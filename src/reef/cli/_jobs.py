@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from reef.cli._bucket import All, AsJson, Namespace, NamespaceOrAll, Url, connect, for_each
+from reef.cli._bucket import PROBLEM, All, AsJson, NamespaceOrAll, Url, connect, for_each
 from reef.cli._output import print_facts, print_json, print_table, size_text, time_text
 from reef.cli._pass import figure_text
-from reef.errors import ReefError
+from reef.errors import InvalidInputError, NotFoundError, ReefError
+from reef.settings import parse_seconds
+
+if TYPE_CHECKING:
+    from reef.database import Database
 
 app = typer.Typer(
     name="jobs",
@@ -105,7 +109,7 @@ def standing(
 ) -> None:
     """List jobs that may still publish, or whose driver was killed.
 
-    While one stands, garbage collection spares its objects. `reef jobs end` ends one.
+    While one stands, garbage collection spares its objects. `reef jobs end` ends them.
     """
     from reef.pipeline import standing_intents
 
@@ -152,16 +156,83 @@ def standing(
 @app.command("end")
 def end(
     url: Url,
-    namespace: Namespace,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="As `reef jobs standing` shows it.")],
+    namespace: NamespaceOrAll = None,
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", help="As `reef jobs standing` shows.")
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--all-older-than", metavar="AGE", help="All that stand for longer: 90m, 12h, 7d."
+        ),
+    ] = None,
+    every: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """End a job: it cannot publish any more, and what it wrote can be collected."""
+    """End jobs: they cannot publish any more, and what they wrote can be collected.
+
+    Those that are named, or with --all-older-than the old ones of a namespace or (--all) of every one.
+    A job that still runs says that it was ended, and nothing of it is published. Exit code 2: one
+    could not be ended.
+    """
+    if (older_than is None) == (not jobs):
+        given = "neither" if older_than is None else "both"
+        raise InvalidInputError.of("JOB and --all-older-than", given, "one of the two")
+    if jobs and every:
+        raise InvalidInputError.of("--all", "given", "with --all-older-than, not with JOB")
+    seconds = None if older_than is None else parse_seconds("--all-older-than", older_than)
+    with connect(url) as db:
+        if seconds is None:
+            assert namespace is not None  # a JOB comes after it
+            ended, failed = _end_named(db, namespace, list(dict.fromkeys(jobs or ())))
+        else:
+            ended, failed = _end_old(db, namespace, every, seconds)
+    if as_json:
+        print_json({"ended": ended, "failed": failed})
+    else:
+        for one in ended:
+            print(f"{one['namespace']}: job {one['job']} ended in generation {one['generation']}")
+        for name, said in failed.items():
+            print(f"{name}: {said}")
+        if not ended and not failed:
+            print(f"no job stands for longer than {older_than}")
+    if failed:
+        raise typer.Exit(PROBLEM)
+
+
+_Ended: TypeAlias = tuple[list[dict[str, Any]], dict[str, str]]
+
+
+def _end_named(db: Database, namespace: str, jobs: list[str]) -> _Ended:
+    """End each; what is wrong with one of several does not keep the others from it."""
     from reef.pipeline import end_job
 
-    with connect(url) as db:
-        generation = end_job(db.context(), namespace, job)
-    if as_json:
-        print_json({"namespace": namespace, "job": job, "generation": generation})
-    else:
-        print(f"{namespace}: job {job} ended in generation {generation}")
+    ended: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    for job in jobs:
+        try:
+            generation = end_job(db.context(), namespace, job)
+            ended.append({"namespace": namespace, "job": job, "generation": generation})
+        except NotFoundError as error:
+            if len(jobs) == 1:
+                raise
+            failed[job] = str(error)
+    return ended, failed
+
+
+def _end_old(db: Database, namespace: str | None, every: bool, seconds: float) -> _Ended:
+    from reef.pipeline import end_old_jobs
+
+    ended: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    for name, found in for_each(
+        db, namespace, every, lambda name: end_old_jobs(db.context(), name, seconds)
+    ):
+        if isinstance(found, ReefError):
+            failed[name] = str(found)
+            continue
+        ended += (
+            {"namespace": name, "job": intent.id, "generation": generation}
+            for intent, generation in found
+        )
+    return ended, failed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect
+from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
 from reef.cli._output import key_text, print_json
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
@@ -121,7 +121,7 @@ def get(
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
     coding = Coding(hex, base64)
     wanted = coding.parse_key(key)
-    with connect(url) as db, db.kv(namespace, mode="r") as kv:
+    with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
         value = _at(kv, lsn, snapshot, generation).get(wanted)
     if as_json:
         print_json(_pair(coding, wanted, value))
@@ -163,7 +163,7 @@ def put(
         settings = db.context().settings
         data = _value(coding, value, file, settings.log_segment_max_bytes)
         _check_size(settings, len(wanted) + len(data))
-        with db.kv(namespace) as kv:
+        with db.kv(**named(namespace)) as kv:
             receipt = kv.put(wanted, data, idempotency_key=once)
     _print_receipt(receipt, as_json)
 
@@ -189,7 +189,7 @@ def delete(
     once = _once(idempotency_key)
     with connect(url) as db:
         _check_size(db.context().settings, len(wanted))
-        with db.kv(namespace) as kv:
+        with db.kv(**named(namespace)) as kv:
             receipt = kv.delete(wanted, idempotency_key=once)
     _print_receipt(receipt, as_json)
 
@@ -232,7 +232,7 @@ def scan(
 
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
     show = _json_lines if as_json else _lines
-    with connect(url) as db, db.kv(namespace, mode="r") as kv:
+    with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
         view = _at(kv, lsn, snapshot, generation)
         found = view.scan(start=low, end=high, prefix=same, reverse=reverse)
         for batch in _limited(found, limit):

@@ -122,6 +122,28 @@ class _Later:
         return self._made
 
 
+TargetSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="How large segments are to be. [default: 256MiB; pages: image_layer_target_bytes]",
+    ),
+]
+MinInputFiles = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        help="Leave fewer runs, or fewer small files, than this. "
+        "[default: 4; pages: compaction_cadence]",
+    ),
+]
+
+
+def target_of(text: str | None) -> int | None:
+    """Return what `--target-size` says, if anything."""
+    return None if text is None else size_of("--target-size", text)
+
+
 def size_of(option: str, text: str) -> int:
     """Return a size in bytes, given as 64MiB or as a number. Raises InvalidInputError."""
     return parse_bytes(option, text, 1, BYTES_MAX)
@@ -163,9 +185,19 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[Seen], None]]:
 
 
 def _about(seen: Seen) -> str:
-    size = f"{size_text(seen.bytes_done)} of {size_text(seen.bytes)}"
-    rows = f"{seen.rows:,} rows, " if seen.rows else ""
-    return f"{size}, {rows}{seen.namespaces:,} namespaces done"
+    """Return how much is done of what is known; what is not known is not told of."""
+    said = []
+    if seen.bytes:
+        said.append(f"{size_text(seen.bytes_done)} of {size_text(seen.bytes)}")
+    if seen.objects:
+        said.append(f"{seen.objects_done:,} of {seen.objects:,} objects")
+    if seen.rows:
+        said.append(f"{seen.rows:,} rows")
+    if seen.namespaces_known:
+        said.append(f"{seen.namespaces:,} of {seen.namespaces_known:,} namespaces")
+    elif seen.namespaces:
+        said.append(f"{seen.namespaces:,} namespaces done")
+    return ", ".join(said)
 
 
 class _Lines:
@@ -185,11 +217,9 @@ class _Lines:
         if 0 < seen.tasks_done < seen.tasks:
             seconds = (now - self._begun) * (seen.tasks - seen.tasks_done) / seen.tasks_done
             left = f", about {seconds:.0f} s left"
-        print(
-            f"{self._what}: {seen.tasks_done} of {seen.tasks} tasks, {_about(seen)}{left}",
-            file=sys.stderr,
-            flush=True,
-        )
+        tasks = f"{seen.tasks_done} of {seen.tasks} tasks"
+        about = ", ".join(filter(None, (tasks, _about(seen))))
+        print(f"{self._what}: {about}{left}", file=sys.stderr, flush=True)
 
 
 def tell(result: PassResult[Any], as_json: bool, url: str) -> None:

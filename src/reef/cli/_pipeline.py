@@ -14,16 +14,25 @@ from reef.cli._pass import (
     DryRun,
     InThisProcess,
     Master,
+    MinInputFiles,
     Remote,
+    TargetSize,
     Where,
     size_of,
+    target_of,
     tell,
     watched,
 )
 from reef.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from reef.pipeline import Backlog, CompactionPlan, IndexOptions, NamespaceResult
+    from reef.pipeline import (
+        Backlog,
+        CompactionPlan,
+        IndexOptions,
+        NamespaceResult,
+        RebuildPlan,
+    )
 
 
 def index(
@@ -78,29 +87,40 @@ def compact(
     url: Url,
     namespace: NamespaceOrAll = None,
     every: All = False,
-    target_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How large segments are to be.")
-    ] = "256MiB",
-    min_input_files: Annotated[
-        int, typer.Option(min=2, help="Leave fewer runs, or fewer small files, than this.")
-    ] = 4,
+    target_size: TargetSize = None,
+    min_input_files: MinInputFiles = None,
     concurrency: Annotated[
         int,
         typer.Option(
             min=1, help="Groups of one namespace that are merged at once; each is published alone."
         ),
     ] = 5,
+    group_size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="What a group reads at most: a killed pass loses no more than those.",
+        ),
+    ] = "8GiB",
     max_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="The most that this pass reads. [default: all]"),
+        typer.Option(
+            metavar="SIZE", help="What this pass reads at most; the next goes on. [default: all]"
+        ),
     ] = None,
     start: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only what has keys from here on.")
+        str | None, typer.Option(metavar="KEY", help="Only keys from here on.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only what has keys below this one.")
+        str | None, typer.Option(metavar="KEY", help="Only keys below this one.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Rewrite everything into one run.")] = False,
+    bottom_codec: Annotated[
+        str,
+        typer.Option(
+            metavar="lz4|zstd", help="Of the bottom run: zstd is smaller, lz4 faster to read."
+        ),
+    ] = "zstd",
     keep_floor: Annotated[
         bool, typer.Option("--keep-floor", help="Drop no version that can be read now.")
     ] = False,
@@ -130,14 +150,16 @@ def compact(
 
     where = Where.of(master, remote, conf, in_process)
     options = pipeline.CompactionOptions(
-        target_file_size_bytes=size_of("--target-size", target_size),
+        target_file_size_bytes=target_of(target_size),
         min_input_files=min_input_files,
         max_concurrent_file_group_rewrites=concurrency,
+        max_file_group_size_bytes=size_of("--group-size", group_size),
         max_bytes=None if max_bytes is None else size_of("--max-bytes", max_bytes),
         start=b"" if start is None else start.encode(),
         end=None if end is None else end.encode(),
         full=full,
         raise_floor=not keep_floor,
+        bottom_codec=bottom_codec,  # type: ignore[arg-type]  # looked at there
         memory_bytes=size_of("--memory", memory),
     )
     kept = None if plan is None else _read_plan(plan, namespace)
@@ -162,12 +184,23 @@ def compact(
                 watch=watch,
             )
         tell(result, as_json, db.store.url)
+        if not as_json:
+            for one in result.namespaces:
+                for said in () if one.result is None else one.result.skipped:
+                    print(f"{one.namespace}: left: {said}")
 
 
 def rebuild(
     url: Url,
     namespace: NamespaceOrAll = None,
     every: All = False,
+    task_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Log objects for one task, about.")
+    ] = "256MiB",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Rows that one task holds in memory, at most.")
+    ] = "256MiB",
+    dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -183,11 +216,20 @@ def rebuild(
     from reef import pipeline
 
     where = Where.of(master, remote, conf, in_process)
+    options = pipeline.RebuildOptions(
+        fold=pipeline.IndexOptions(
+            task_bytes=size_of("--task-bytes", task_bytes),
+            memory_bytes=size_of("--memory", memory),
+        )
+    )
     with connect(url) as db:
         names = names_of(db, namespace, every)
+        if dry_run:
+            _show_rebuilds(pipeline.preview_rebuild(db, names, options=options), as_json)
+            return
         runner = where.runner(db.context())
         with watched("rebuild", db.context().clock) as watch:
-            result = pipeline.rebuild(db, names, runner=runner, watch=watch)
+            result = pipeline.rebuild(db, names, runner=runner, options=options, watch=watch)
         tell(result, as_json, db.store.url)
         if not as_json:
             for one in result.namespaces:
@@ -260,6 +302,50 @@ def _show_plans(
         for said in plan.skipped:
             print(f"{plan.namespace}: left: {said}")
     print(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
+    _show_failed(failed)
+
+
+def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> None:
+    plans = [one.result for one in found if one.result is not None]
+    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
+    rows: list[dict[str, Any]] = [
+        {
+            "namespace": plan.namespace,
+            "slot_first": plan.slot_first or None,
+            "slot_last": plan.slot_last or None,
+            "bytes": plan.log_bytes,
+            "tasks": plan.tasks,
+            "replaced": len({ref.id for ref in plan.replaced}),
+            "kept": len({ref.id for ref in plan.kept}),
+            "bytes_kept": sum({ref.id: ref.size for ref in plan.kept}.values()),
+            "passed_by": list(plan.passed_by),
+        }
+        for plan in plans
+    ]
+    if as_json:
+        print_json({"pass": "rebuild", "dry_run": True, "namespaces": rows, "failed": failed})
+        _show_failed(failed, is_told=True)
+        return
+    print_table(
+        ("namespace", "first slot", "last slot", "log", "tasks", "replaced", "kept", "to check"),
+        (
+            (
+                *list(row.values())[:3],
+                size_text(row["bytes"]),
+                *list(row.values())[4:7],
+                size_text(row["bytes_kept"]),
+            )
+            for row in rows
+        ),
+    )
+    for plan in plans:
+        for said in plan.passed_by:
+            print(f"{plan.namespace}: {said}")
+    anew = sum(plan.slot_first > 0 for plan in plans)
+    print(
+        f"{anew} of {len(found)} namespaces would be made anew, {len(plans) - anew} only checked; "
+        "nothing was written"
+    )
     _show_failed(failed)
 
 

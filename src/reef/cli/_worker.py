@@ -14,14 +14,17 @@ from reef.cli._pass import (
     Conf,
     InThisProcess,
     Master,
+    MinInputFiles,
     Remote,
+    TargetSize,
     Where,
     figure_text,
     pass_json,
     size_of,
+    target_of,
 )
 from reef.errors import ReefError
-from reef.settings import parse_seconds
+from reef.settings import load_settings, parse_seconds
 
 if TYPE_CHECKING:
     from reef.pipeline import PassResult
@@ -35,20 +38,20 @@ def worker(
         typer.Argument(metavar="[NAMESPACE]...", help="Only these. [default: all, new ones too]"),
     ] = None,
     interval: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long to wait between rounds.")
-    ] = "60s",
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long to wait between rounds. [default: as compaction_cadence says, 60s]",
+        ),
+    ] = None,
     min_slots: Annotated[
         int, typer.Option(min=1, help="Fold a namespace from so many log objects on.")
     ] = 64,
     min_bytes: Annotated[
         str, typer.Option(metavar="SIZE", help="And from so many bytes of them on.")
     ] = "1",
-    min_input_files: Annotated[
-        int, typer.Option(min=2, help="Compact from so many runs, or small files, on.")
-    ] = 4,
-    target_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How large segments are to be.")
-    ] = "256MiB",
+    min_input_files: MinInputFiles = None,
+    target_size: TargetSize = None,
     once: Annotated[bool, typer.Option("--once", help="Make one round, and end.")] = False,
     master: Master = None,
     remote: Remote = None,
@@ -63,14 +66,15 @@ def worker(
     """
     from reef import pipeline
 
+    cadence_s = load_settings().compaction_cadence[1]
     options = pipeline.WorkerOptions(
-        interval=parse_seconds("--interval", interval, 0.1),
+        interval=cadence_s if interval is None else parse_seconds("--interval", interval, 0.1),
         index=pipeline.IndexOptions(
             min_slots=min_slots, min_bytes=size_of("--min-bytes", min_bytes)
         ),
         compact=pipeline.CompactionOptions(
             min_input_files=min_input_files,
-            target_file_size_bytes=size_of("--target-size", target_size),
+            target_file_size_bytes=target_of(target_size),
         ),
     )
     where = Where.of(master, remote, conf, in_process)

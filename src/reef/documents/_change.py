@@ -104,7 +104,7 @@ class Change:
             # this" can be said, and whatever compares with what is not there does not hold.
             columns = [f for f in self.schema.to_arrow() if f.name in self.condition.columns]
             there = found.rows(pa.schema([_KEY_FIELD, *columns]))
-            holds = self.condition.mask(there, self.batch).to_numpy(zero_copy_only=False)
+            holds = self.condition.matches(there, self.batch)
             refusals[~holds] = np.where(exist[~holds], DIFFERS, MISSING)
         return refusals
 

@@ -106,6 +106,14 @@ class Filter:
         found = Batches(batch, incoming).evaluated(self._root)
         return found.fill_null(False) if found.null_count else found
 
+    def matches(self, batch: pa.RecordBatch, incoming: pa.RecordBatch | None = None) -> Answers:
+        """Return what `mask` does, for NumPy."""
+        plain = Batches(batch, None).compared_plainly(self._root)
+        if plain is not None:
+            return plain
+        found: Answers = self.mask(batch, incoming).to_numpy(zero_copy_only=False)
+        return found
+
     def may_match(self, stats: pa.RecordBatch, absent: frozenset[str] = frozenset()) -> Answers:
         """Return for each block whether a row of it may match, by its row of a segment's row index.
 

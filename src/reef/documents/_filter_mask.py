@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +32,14 @@ _COMPARE: Final = {
     "Lte": pc.get_function("less_equal"),
     "Gt": pc.get_function("greater"),
     "Gte": pc.get_function("greater_equal"),
+}
+_NUMBERS: Final = ("int64", "uint64", "float64")
+_COMPARE_PLAINLY: Final = {
+    "Eq": np.equal,
+    "Lt": np.less,
+    "Lte": np.less_equal,
+    "Gt": np.greater,
+    "Gte": np.greater_equal,
 }
 _AND, _OR = pc.get_function("and_kleene"), pc.get_function("or_kleene")
 _VALUES_FEW = 4096
@@ -71,6 +80,25 @@ class Batches:
             case Contains():
                 is_list = node.attribute.type.kind == "list"
                 return _any_item(column, node.value_set) if is_list else node.matcher(column)
+
+    def compared_plainly(self, node: Node) -> npt.NDArray[np.bool_] | None:
+        """Return what `evaluated` does for numbers of which none is null; None for the rest.
+
+        Arrow's calls take several times as long as NumPy's for as many rows as a block has.
+        """
+        match node:
+            case And(parts) | Or(parts) if parts:
+                join = np.logical_and if isinstance(node, And) else np.logical_or
+                answers = [self.compared_plainly(part) for part in parts]
+                known = [answer for answer in answers if answer is not None]
+                return reduce(join, known) if len(known) == len(parts) else None
+            case Compare(order, attribute, value) if attribute.type.kind in _NUMBERS:
+                column = _column(self.rows, attribute)
+                if column is None or column.null_count:
+                    return None
+                found: npt.NDArray[np.bool_] = _COMPARE_PLAINLY[order](column.to_numpy(), value)
+                return found
+        return None
 
     def _joined(
         self, function: pc.Function, parts: tuple[Node, ...], *, empty: bool

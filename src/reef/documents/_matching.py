@@ -25,7 +25,7 @@ def found_by(
     return matching(
         state,
         lsn,
-        lambda rows: filter.mask(rows).to_numpy(zero_copy_only=False),
+        filter.matches,
         start=start,
         end=end,
         columns=asked,

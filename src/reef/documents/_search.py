@@ -219,5 +219,4 @@ class _Search:
 
     def _match(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         assert self._filter is not None
-        found: npt.NDArray[np.bool_] = self._filter.mask(rows).to_numpy(zero_copy_only=False)
-        return found
+        return self._filter.matches(rows)

@@ -2,13 +2,13 @@
 
 A filter that lets few rows through is answered source by source, without a merge: blocks that its
 bounds rule out are not read, what matches is gathered, and where another source may have a newer
-version, point reads tell. All of that is given up for a merged scan as soon as it is too much. Wide
-columns are read for rows that match, and for no others, unless most do.
+version, point reads tell. All of that is given up as soon as it is too much, for a merged scan of the keys
+between which there may be matches. Wide columns are read for rows that match, and for no others, unless most do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ _DOUBTFUL_MAX = 2_000
 _DOUBTFUL_SHARE = 64  # to ask about one row costs about as much as to merge so many
 _PIECE_BYTES = 16 << 20
 _FEW = 16
+_HELD_MAX = 64  # blocks
+_SPANS_MAX = 64
 
 
 class StoredRows:
@@ -78,13 +80,58 @@ class StoredRows:
             yield from self._in_pieces(few, columns, reverse)
             return
         asked = [*dict.fromkeys((*columns, *filter.columns))]
-        for rows in self._view.scan(
-            start=start, end=end, reverse=reverse, columns=asked, ordered=ordered
-        ):
-            mask = filter.mask(rows)
-            matches = mask.true_count
-            if matches:
-                yield rows if matches == rows.num_rows else rows.filter(mask)
+        spans = self._spans(filter, start, end)
+        for low, high in reversed(spans) if reverse else spans:
+            for rows in self._view.scan(
+                start=low, end=high, reverse=reverse, columns=asked, ordered=ordered
+            ):
+                mask = filter.mask(rows)
+                matches = mask.true_count
+                if matches:
+                    yield rows if matches == rows.num_rows else rows.filter(mask)
+
+    def _spans(self, filter: Filter, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
+        """Return from which key up to which (exclusive) there may be matches, in order.
+
+        A newer version that hides one has the same key, so that a merge of these keys finds it.
+        """
+        prune, lsn = prune_by(filter), self._view.lsn
+
+        def read(state: ReadState) -> list[tuple[bytes, bytes]]:
+            found: list[tuple[bytes, bytes]] = []
+
+            def look(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
+                found.extend(_stretches(index, prune(index, names)))
+                return np.zeros(index.num_rows, np.bool_)  # nothing is read here
+
+            for source in state.sources:
+                if _is_outside(source, lsn, start, end):
+                    continue
+                is_segment = isinstance(source, SegmentSource)
+                for rows in source.batches(
+                    start,
+                    end,
+                    columns=filter.columns,
+                    reverse=False,
+                    lsn=lsn,
+                    prune=look if is_segment else None,
+                ):
+                    at, keys = filter.matches(rows).nonzero()[0], rows.column(0)
+                    if len(at):
+                        found.append((keys[int(at[0])].as_py(), keys[int(at[-1])].as_py()))
+            return found
+
+        spans: list[tuple[bytes, bytes]] = []
+        for low, last in sorted(self._view.read(read)):
+            low, high = max(low, start), last + b"\0"
+            high = high if end is None else min(high, end)
+            if low >= high:
+                continue
+            if spans and (low <= spans[-1][1] or len(spans) == _SPANS_MAX):
+                spans[-1] = spans[-1][0], max(high, spans[-1][1])
+            else:
+                spans.append((low, high))
+        return spans
 
     def _few(
         self, filter: Filter, columns: Sequence[str], start: bytes, end: bytes | None, most: int
@@ -128,6 +175,17 @@ class StoredRows:
             yield with_wide(self._view, piece, wide) if wide else piece
 
 
+def _stretches(
+    index: pa.RecordBatch, worth: npt.NDArray[np.bool_]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the first and the last key of blocks in a row that are worth reading."""
+    at = worth.nonzero()[0]
+    first, last = index.column("key_first"), index.column("key_last")
+    for some in np.split(at, (np.diff(at) > 1).nonzero()[0] + 1):
+        if len(some):
+            yield first[int(some[0])].as_py(), last[int(some[-1])].as_py()
+
+
 def _is_outside(source: RowSource, lsn: int, start: bytes, end: bytes | None) -> bool:
     if source.lsn_min > lsn or source.key_max < start:
         return True
@@ -150,15 +208,16 @@ class _Gathered:
         self._firsts: list[int] = []
         """Where rows are among those taken that were the first of their batch."""
         self._count = 0
+        self._held_from, self._held = 0, 0
+        """Of those taken, the first that may be a slice; how many blocks such slices hold."""
         self._certain: list[pa.RecordBatch] = []
         self._doubtful: list[pa.RecordBatch] = []
 
     def take(self, rows: pa.RecordBatch, filter: Filter) -> bool:
         """Take the rows of a source that match; return False if they have become too many."""
-        mask = filter.mask(rows)
-        if not mask.true_count:
+        at = filter.matches(rows).nonzero()[0]
+        if not len(at):
             return True
-        at = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         if rows.column(2).true_count:  # tombstones are no rows
             at = at[~rows.column(2).to_numpy(zero_copy_only=False)[at]]
         if not len(at):
@@ -170,6 +229,9 @@ class _Gathered:
             places = at.tolist()
             self._taken += [rows.slice(i, 1) for i in places]
             self._before += [keys.slice(max(i - 1, 0), 1) for i in places]
+            self._held += 1
+            if self._held == _HELD_MAX:
+                self._let_go()
         else:
             chosen = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
             self._taken.append(chosen)
@@ -178,6 +240,13 @@ class _Gathered:
         self._count += len(at)
         self._left -= len(at)
         return self._left >= 0 and self._bytes_left >= 0
+
+    def _let_go(self) -> None:
+        """Copy the slices that were taken: each keeps all of its block in memory."""
+        at = self._held_from
+        self._taken[at:] = [pa.concat_batches(self._taken[at:])]
+        self._before[at:] = [pa.concat_arrays(self._before[at:])]
+        self._held_from, self._held = at + 1, 0
 
     def judge(self, source: RowSource, layout: pa.Schema) -> bool:
         """Tell which of the rows taken from `source` are the newest for certain.
@@ -192,6 +261,7 @@ class _Gathered:
         is_newest = pc.not_equal(rows.column(0), pa.concat_arrays(self._before))
         is_newest = is_newest.to_numpy(zero_copy_only=False) | is_first
         self._taken, self._before, self._firsts, self._count = [], [], [], 0
+        self._held_from, self._held = 0, 0
         if not is_newest.all():
             rows, is_first = rows.filter(pa.array(is_newest)), is_first[is_newest]
             if not rows.num_rows:

@@ -4,6 +4,8 @@ open_for_writing, open_for_reading    recovery, fencing; a `Writer`, a `Reader`
 WriteRequest, Receipt                 a batch to commit, and what its author is told
 CreateOnly, MustExist, Equals         what must hold of a row for its write to count
 Namespace, Held                       what every face offers of a namespace and of a snapshot
+create_branch, list_branches          branches, and `drop_namespace`; `Branch` is what there is to know of one
+list_namespaces, are_live             which namespaces there are
 View, SnapshotView                    reads at one version
 Feed, FeedLog                         what was committed, operation by operation
 candidates, matching                  rows found source by source, without a merge
@@ -11,6 +13,9 @@ verify, repair                        what is damaged, and mending it
 inspect_*, storage_stats              single objects and figures, for people
 """
 
+from reef.engine._branch import Branch, create_branch
+from reef.engine._branch_drop import drop_namespace, refuse_branches
+from reef.engine._branch_list import list_branches
 from reef.engine._candidates import are_newest, candidates, matching
 from reef.engine._conditions import (
     Condition,
@@ -37,6 +42,7 @@ from reef.engine._inspect import (
     inspect_segment,
 )
 from reef.engine._latest import Latest
+from reef.engine._listing import are_live, list_namespaces
 from reef.engine._namespace import (
     DEFAULT_TTL,
     Held,
@@ -77,6 +83,7 @@ __all__ = [
     "OP",
     "OUTCOMES",
     "WRITTEN",
+    "Branch",
     "Condition",
     "Context",
     "CreateOnly",
@@ -101,10 +108,13 @@ __all__ = [
     "View",
     "WriteRequest",
     "Writer",
+    "are_live",
     "are_newest",
     "candidates",
     "check_idempotency_key",
     "check_stream",
+    "create_branch",
+    "drop_namespace",
     "encode_condition",
     "face_of",
     "inspect_block",
@@ -112,12 +122,15 @@ __all__ = [
     "inspect_manifest",
     "inspect_namespace",
     "inspect_segment",
+    "list_branches",
+    "list_namespaces",
     "matching",
     "namespace_stats",
     "open_for_reading",
     "open_for_writing",
     "operations",
     "refuse",
+    "refuse_branches",
     "repair",
     "resolve",
     "storage_stats",

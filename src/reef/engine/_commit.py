@@ -11,7 +11,7 @@ A refusal is true only if what it was held against becomes durable, so it waits 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reef.engine._attach import at_version, check_new
@@ -116,6 +116,32 @@ class Committer:
         is gone: nothing was written.
         """
         self._check_size(request)
+        return self._sent(lambda: self._admit(request, state))
+
+    def commit_all(
+        self, requests: Sequence[WriteRequest], state: Callable[[], ReadState]
+    ) -> list[Receipt]:
+        """Make several batches durable in one log object, all or none, each of its own version.
+
+        They have neither keys nor streams. Each is resolved against those before it. Raises like
+        `commit`, and InvalidInputError if one log object cannot hold them.
+        """
+        for request in requests:
+            self._check_size(request)
+        nbytes = sum(request.nbytes + _OVERHEAD_BYTES for request in requests)
+        self.check_bytes(nbytes - _OVERHEAD_BYTES)
+        tickets: list[Ticket] = []
+
+        def admit() -> _Admitted:
+            self._make_room(nbytes)
+            tickets[:] = self._enqueue_all(requests, state)
+            return _Admitted(tickets[-1], is_own=True)
+
+        last = self._sent(admit)
+        return [Receipt(ticket.record.lsn, ticket.codes) for ticket in tickets[:-1]] + [last]
+
+    def _sent(self, admit: Callable[[], _Admitted]) -> Receipt:
+        """Call `admit` under the lock, once nothing is unknown, and wait for what it leads to."""
         clock, outbox = self._context.clock, self.outbox
         started = clock.monotonic()
         admitted: _Admitted | None = None
@@ -124,7 +150,7 @@ class Committer:
             nonlocal admitted
             if outbox.is_blocked():
                 return None
-            admitted = self._admit(request, state)
+            admitted = admit()
             return None if admitted.ticket is None else outbox.turn(admitted.ticket)
 
         try:
@@ -181,19 +207,9 @@ class Committer:
     # Everything from here on runs under the lock.
 
     def _admit(self, request: WriteRequest, state: Callable[[], ReadState]) -> _Admitted:
-        deadline: float | None = None
-        while True:
-            if self._is_closed:
-                raise ClosedError(f"namespace {self._namespace!r} was closed: open it again")
-            self.outbox.check_open()
-            earlier = self._earlier(request)
-            if earlier is not None:
-                return earlier
-            if self._has_room(request.nbytes):
-                break
-            if deadline is None:
-                deadline = self._context.clock.monotonic() + self._settings.write_stall_timeout
-            self._stall(deadline)
+        earlier = self._make_room(request.nbytes, request)
+        if earlier is not None:
+            return earlier
         if request.segments:
             check_new(request.segments, self._tail, state().manifest)
         try:
@@ -209,6 +225,20 @@ class Committer:
         if is_rows and not resolved.batch.num_rows and not is_remembered:
             return _Admitted(self._newest(), Receipt(self.outbox.lsn_given, resolved.codes))
         return _Admitted(self._enqueue(request, resolved), is_own=True)
+
+    def _make_room(self, nbytes: int, request: WriteRequest | None = None) -> _Admitted | None:
+        """Wait until so much fits; return what is known of an earlier request like `request`."""
+        deadline: float | None = None
+        while True:
+            if self._is_closed:
+                raise ClosedError(f"namespace {self._namespace!r} was closed: open it again")
+            self.outbox.check_open()
+            earlier = None if request is None else self._earlier(request)
+            if earlier is not None or self._has_room(nbytes):
+                return earlier
+            if deadline is None:
+                deadline = self._context.clock.monotonic() + self._settings.write_stall_timeout
+            self._stall(deadline)
 
     def _resolve(self, request: WriteRequest, state: Callable[[], ReadState]) -> Resolved:
         if request.resolve is None:
@@ -295,10 +325,17 @@ class Committer:
         last = self._last
         return None if last is None or last.is_done else last
 
-    def _enqueue(self, request: WriteRequest, resolved: Resolved) -> Ticket:
+    def _enqueue(
+        self,
+        request: WriteRequest,
+        resolved: Resolved,
+        group: Group | None = None,
+        callers: int = 1,
+    ) -> Ticket:
         is_same = resolved.batch is request.batch
         nbytes = _OVERHEAD_BYTES + (request.nbytes if is_same else resolved.batch.nbytes)
-        group = self.outbox.joinable(request.kind, nbytes)
+        if group is None:
+            group = self.outbox.joinable(request.kind, nbytes)
         is_recorded = request.idempotency_key is not None or request.condition is not None
         lsn = self._next_lsn(group, request)
         record = LogRecord(
@@ -313,12 +350,35 @@ class Committer:
             source=request.source,
             sequence=request.sequence,
         )
-        ticket = Ticket(request, record, resolved.codes)
+        ticket = Ticket(request, record, resolved.codes, callers)
         self.outbox.join(group, ticket, nbytes)
         self._last = ticket
         if request.idempotency_key is not None:
             self._keys[request.idempotency_key] = ticket
         return ticket
+
+    def _enqueue_all(
+        self, requests: Sequence[WriteRequest], state: Callable[[], ReadState]
+    ) -> list[Ticket]:
+        """Put batches into one group, or none of them."""
+        outbox = self.outbox
+        nbytes = sum(request.nbytes + _OVERHEAD_BYTES for request in requests)
+        group = outbox.joinable(LogKind.DATA, nbytes, len(requests))
+        before, last = outbox.joined(group), self._last
+        try:
+            for request in requests:
+                # Only the last stands for the caller: nobody has to wait for as many to come again.
+                callers = int(request is requests[-1])
+                self._enqueue(request, self._resolve(request, state), group, callers)
+        except BaseException as error:
+            outbox.leave(group, before)
+            self._last = last
+            if isinstance(error, UnavailableError):
+                raise NotWrittenError(
+                    f"what it depends on could not be read ({error}); nothing was written: retry"
+                ) from error
+            raise
+        return group.tickets[before.tickets :]
 
     def _next_lsn(self, group: Group, request: WriteRequest) -> int:
         if request.lsn is None:

@@ -90,9 +90,12 @@ class FeedLog:
         known = self._places.find(lsn)
         if known is not None and known.next_slot >= manifest.gc.boundary.slot:
             return known
+        return self._enter(lsn, manifest, known)
+
+    def _enter(self, lsn: int, manifest: Manifest, known: Position | None) -> Position:
         if lsn >= manifest.last_applied_lsn:
             return self._skip(Position.of(manifest), lsn)
-        return self._skip(self._entrances.below(lsn, manifest), lsn)
+        return self._skip(self._entrances.below(lsn, manifest, known), lsn)
 
     def resume(self, position: Position) -> Position:
         """Return `position`, or the same place as it is reached now that the log was folded.
@@ -104,7 +107,7 @@ class FeedLog:
             return replace(Position.of(manifest), lsn=position.lsn)
         if position.next_slot >= manifest.gc.boundary.slot:
             return position
-        return self.after(position.lsn)
+        return self._enter(position.lsn, manifest, position)
 
     def newest(self) -> Position:
         """Return the place behind the newest operation."""

@@ -19,6 +19,7 @@ from reef.format import LogKind, LogObject, Manifest, decode_log, log_checksum, 
 from reef.log import ChainPoint, LogFold
 from reef.manifest import ManifestChain
 from reef.manifest._read import ManifestReader
+from reef.types import unpack_lsn
 
 _POSITIONS_KEPT = 64
 
@@ -72,8 +73,11 @@ class Entrances:
         self._chain = chain
         self._headers = headers
 
-    def below(self, lsn: int, manifest: Manifest) -> Position:
-        """Return a place at or before version `lsn`, which is folded."""
+    def below(self, lsn: int, manifest: Manifest, known: Position | None = None) -> Position:
+        """Return a place at or before version `lsn`, which is folded.
+
+        `known` is where somebody was behind that version, before the log was collected there.
+        """
         numbers = self._retained(manifest)
         low, high = 0, len(numbers)
         found: Manifest | None = None
@@ -89,12 +93,14 @@ class Entrances:
                 high = middle
         if found is not None and found.wal_floor >= manifest.gc.boundary.slot:
             return Position.of(found)
-        position, kept_from = self.bottom(self.oldest(manifest), manifest, lsn)
+        position, kept_from = self.bottom(self.oldest(manifest), manifest, lsn, known)
         if kept_from > lsn + 1:
             raise self.collected(lsn, kept_from)
         return position
 
-    def bottom(self, oldest: Manifest, manifest: Manifest, lsn: int | None) -> tuple[Position, int]:
+    def bottom(
+        self, oldest: Manifest, manifest: Manifest, lsn: int | None, known: Position | None = None
+    ) -> tuple[Position, int]:
         """Follow the chain backward to version `lsn`, or as far as it is there.
 
         Returns the place, and the version from which on everything is ahead of it or below `lsn`.
@@ -116,16 +122,24 @@ class Entrances:
             point, next_slot = ChainPoint(header.prev.slot, header.prev.checksum, 0), header.slot
             kept_from = header.lsn_first or kept_from
             window = min(2 * window, HEADERS_WINDOW_MAX)
-        kept_from = self._complete_from(point, lsn, kept_from)
+        gone_below = 0 if known is None else known.next_slot
+        if lsn is not None and manifest.lsn_policy == "packed":
+            gone_below = max(gone_below, unpack_lsn(lsn)[0])
+        kept_from = self._complete_from(point, lsn, kept_from, gone_below)
         return Position(kept_from - 1, next_slot, point), kept_from
 
-    def _complete_from(self, point: ChainPoint, lsn: int | None, kept_from: int) -> int:
+    def _complete_from(
+        self, point: ChainPoint, lsn: int | None, kept_from: int, gone_below: int
+    ) -> int:
         """Return the version from which on nothing is missing, if the log is kept behind `point`.
 
         Fences are never collected: where there are only those, down to the log's beginning or to an
-        object that is still there, nothing was.
+        object that is still there, nothing was. What lies below slot `gone_below` has no version above
+        `lsn`, so it does not matter.
         """
         while point.slot:
+            if lsn is not None and point.slot < gone_below:
+                return lsn + 1
             log = self._named(point)
             if log is None:
                 return kept_from
@@ -147,11 +161,12 @@ class Entrances:
     def _retained(self, manifest: Manifest) -> list[int]:
         """Return the generations below the head that collection is bound to spare, in order."""
         boundary = manifest.gc.boundary.generation
-        stood = {s.generation for s in manifest.snapshots} | {p.generation for p in manifest.pins}
+        # What only a branch stands on keeps no log.
+        stood = {s.generation for s in manifest.snapshots}
         return [
             found.number
             for found in self._chain.generations()
-            if found.number < manifest.generation
+            if manifest.born <= found.number < manifest.generation
             and (found.number >= boundary or found.number in stood)
         ]
 

@@ -70,6 +70,8 @@ class Ticket:
     request: WriteRequest
     record: LogRecord
     codes: bytes
+    callers: int = 1
+    """Who waits for it: 0 for one that goes with the next one of the same caller."""
     receipt: Receipt | None = None
     error: ReefError | None = None
     waiting: list[Signal] = field(default_factory=list)
@@ -99,6 +101,8 @@ class Group:
     slot: int
     kind: LogKind = LogKind.DATA
     tickets: list[Ticket] = field(default_factory=list)
+    callers: int = 0
+    """Whose batches they are: how many may come again when they are told."""
     nbytes: int = 0
     data: bytes = b""
     nonce: bytes = b""

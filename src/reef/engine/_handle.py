@@ -75,7 +75,7 @@ class Handle(ABC):
         try:
             if not state.is_warm:
                 state.warm(key, key)
-            found = lookup(state.sources, key, lsn)
+            found = lookup(state.layers, key, lsn)
         except NotFoundError:
             return self.view().get(key)
         return None if found is None or found.tombstone else found
@@ -124,6 +124,10 @@ class Handle(ABC):
                 f"generation {generation} of namespace {self.namespace!r} is not there, or not any "
                 "more; `reef inspect` lists those that are"
             ) from error
+        if manifest.born != self.manifest.born:
+            raise SnapshotExpiredError(
+                f"generation {generation} is of a namespace {self.namespace!r} that was dropped"
+            )
         sources = [self._segments.open(ref) for ref in manifest.segments]
         state = ReadState(manifest, tuple(self._in_order(sources)), self._segments)
         return View(manifest.last_applied_lsn, lambda: state, lambda: None)
@@ -144,8 +148,10 @@ class Handle(ABC):
     def snapshot(self, ttl_s: float | None, *, id: str | None = None) -> SnapshotView:
         """Keep the newest version readable for `ttl_s` seconds by the store's clock, or for good."""
         self.check_open()
-        chain = self._context.chain(self.namespace)
-        head, snapshot = take_snapshot(self._context, chain, self.newest_lsn, ttl_s, id=id)
+        chain, born = self._context.chain(self.namespace), self.manifest.born
+        head, snapshot = take_snapshot(
+            self._context, chain, self.newest_lsn, ttl_s, id=id, born=born
+        )
         self.adopt(head)
         return SnapshotView(chain, snapshot, self._current, self.reload)
 
@@ -173,6 +179,10 @@ class Handle(ABC):
         """Raise ClosedError if the handle was closed."""
         if self._is_closed:
             raise ClosedError(f"namespace {self.namespace!r} was closed: open it again")
+
+    def _is_over(self, manifest: Manifest) -> bool:
+        """Return whether the namespace was dropped, whatever has its name now."""
+        return manifest.state != "live" or manifest.born != self.manifest.born
 
     def _current(self) -> ReadState:
         return self._state

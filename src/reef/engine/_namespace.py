@@ -7,6 +7,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from reef.engine._branch import Branch, create_branch
+from reef.engine._branch_drop import drop_namespace
+from reef.engine._branch_list import list_branches
 from reef.engine._context import Context
 from reef.engine._feed import changes_of
 from reef.engine._feed_place import Places
@@ -18,7 +21,7 @@ from reef.engine._view import View
 from reef.engine._writer import Writer
 from reef.errors import InvalidInputError
 from reef.settings import parse_seconds
-from reef.types import LSN_MAX, check_snapshot_id
+from reef.types import LSN_MAX, check_snapshot_id, namespace_of, split_namespace
 
 DEFAULT_TTL: Any = object()
 """The setting `snapshot_ttl`."""
@@ -80,6 +83,35 @@ class Namespace:
         """Bring the gauges of this namespace up to date."""
         self._handle.tell()
 
+    def branch(self, name: str, *, lsn: int | None = None) -> Branch:
+        """Make a branch of what is visible at `lsn`, or now; it shares data until it is written to.
+
+        It is opened by its name and `branch=`. Branches of one root have names of their own, whichever
+        of them they were made from. Raises AlreadyExistsError, RetentionError below the floor,
+        UnavailableError if `lsn` lies ahead, OutcomeUnknownError.
+        """
+        child = self._branch_namespace(name)
+        self._handle.check_open()
+        if lsn is None:
+            lsn = self._handle.newest_lsn()
+        else:
+            self._handle.catch_up(check_number("lsn", lsn))
+        born = self._handle.manifest.born
+        return create_branch(self._context, self.name, child, lsn, born=born)
+
+    def branches(self) -> list[Branch]:
+        """Return the branches of this namespace's root that are there, in order of their names."""
+        return list(list_branches(self._context, split_namespace(self.name)[0]))
+
+    def drop_branch(self, name: str) -> None:
+        """Drop a branch of this namespace's root; collection deletes what only it had.
+
+        Whoever has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
+        their names if branches stand on it, OutcomeUnknownError.
+        """
+        self._handle.check_open()
+        drop_namespace(self._context, self._branch_namespace(name))
+
     def close(self) -> None:
         """Wait for what is on its way and let go. Everything acknowledged is in the bucket."""
         self._handle.close()
@@ -93,6 +125,11 @@ class Namespace:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.mode})"
+
+    def _branch_namespace(self, name: str) -> str:
+        if not isinstance(name, str):
+            raise InvalidInputError.of("branch", name, "the name of a branch")
+        return namespace_of(split_namespace(self.name)[0], name)
 
     # For the faces.
 

@@ -37,6 +37,7 @@ from reef.format import (
     Lease,
     LsnPolicy,
     Manifest,
+    Retention,
     decode_dedup,
     decode_schema,
     dedup_key,
@@ -44,8 +45,8 @@ from reef.format import (
 )
 from reef.format import schema_fingerprint as fingerprint
 from reef.log import Fencing, LogEntry, LogReader, check_epoch, put_fences
-from reef.manifest import Head, ManifestChain, open_writer, set_retention
-from reef.types import check_namespace, new_nonce
+from reef.manifest import Head, ManifestChain, go_on, open_writer, set_retention
+from reef.types import check_namespace, new_nonce, split_namespace
 
 _OPENS_MAX = 10
 
@@ -58,6 +59,8 @@ class Face:
     schema: pa.Schema
     """The columns of its rows, each with its stable id."""
     lsn_policy: LsnPolicy = "packed"
+    pitr_window_s: float | None = None
+    """How far back a new namespace keeps versions if the settings do not say; None: not at all."""
 
 
 FACE = b"reef:face"
@@ -72,10 +75,7 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
     head = chain.load()
     while True:
         if head is None or head.manifest.state != "live":
-            raise NotFoundError(
-                f"there is no namespace {namespace!r} in {context.store.url}; opening it for "
-                "writing creates it"
-            )
+            raise no_namespace(context, namespace)
         check_face(head.manifest, face)
         tail, _ = _replay(context, head.manifest, lambda entry: None)
         if not _missing(head.manifest, tail):
@@ -92,7 +92,7 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
 def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     """Open a namespace as its one writer; every older one is fenced. Creates it if need be.
 
-    Raises FencedError if a newer writer came in between, OutcomeUnknownError, CorruptError (then
+    Branches are not created here: NotFoundError. Raises FencedError if a newer writer came in between, OutcomeUnknownError, CorruptError (then
     `reef repair` is needed), UnavailableError.
     """
     chain = context.chain(check_namespace(namespace))
@@ -104,6 +104,20 @@ def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     raise FencedError(
         f"namespace {namespace!r} was collected under this writer {_OPENS_MAX} times while it was "
         "being opened: open it again"
+    )
+
+
+def no_namespace(context: Context, namespace: str) -> NotFoundError:
+    """Return the error for a namespace, or a branch, that is not there."""
+    name, branch = split_namespace(namespace)
+    if branch is None:
+        return NotFoundError(
+            f"there is no namespace {namespace!r} in {context.store.url}; opening it for writing "
+            "creates it"
+        )
+    return NotFoundError(
+        f"namespace {name!r} in {context.store.url} has no branch {branch!r}; `branch({branch!r})` "
+        "of a namespace makes one"
     )
 
 
@@ -131,7 +145,11 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
     lease = Lease(holder=context.author, host=context.host, opened_at_us=context.clock.now_us())
 
     def taken(head: Head | None) -> Manifest:
-        manifest = _first(namespace, context, face) if head is None else head.manifest
+        manifest = None if head is None else head.manifest
+        if manifest is None or manifest.state != "live":
+            if split_namespace(namespace)[1] is not None:
+                raise no_namespace(context, namespace)
+            manifest = go_on(manifest, _first(namespace, context, face))
         check_face(manifest, face)
         if window_s is not None:
             manifest = set_retention(manifest, pitr_window_ms=round(window_s * 1000))
@@ -146,6 +164,7 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
 def _first(namespace: str, context: Context, face: Face) -> Manifest:
     told = {**(face.schema.metadata or {}), FACE: face.name.encode()}
     schema = face.schema.with_metadata(told).serialize().to_pybytes()
+    window_ms = None if face.pitr_window_s is None else round(face.pitr_window_s * 1000)
     return msgspec.structs.replace(
         Manifest.first(
             namespace,
@@ -155,6 +174,7 @@ def _first(namespace: str, context: Context, face: Face) -> Manifest:
             lsn_policy=face.lsn_policy,
             grace_ms=round(context.settings.gc_grace * 1000),
         ),
+        retention=Retention(floor_lsn=0, pitr_window_ms=window_ms),
         schema=schema,
         schema_fingerprint=fingerprint(schema),
     )

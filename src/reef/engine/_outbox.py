@@ -47,6 +47,15 @@ from reef.types import new_nonce
 _WORTH_WAITING = 4  # a pause of this part of the time that a PUT takes ends the wait for company
 
 
+class Joined(NamedTuple):
+    """What a group was before others joined it."""
+
+    tickets: int
+    callers: int
+    nbytes: int
+    lsn_given: int
+
+
 class Waiting(NamedTuple):
     """Somebody who waits for a batch, or for its turn to send."""
 
@@ -123,8 +132,8 @@ class Outbox:
                 "one was not sent: retry, and that will be asked for first"
             )
 
-    def joinable(self, kind: LogKind, nbytes: int) -> Group:
-        """Return the group that a batch of that size goes into; perhaps a new one.
+    def joinable(self, kind: LogKind, nbytes: int, count: int = 1) -> Group:
+        """Return the group that `count` batches of that size go into; perhaps a new one.
 
         A schema and an attach share their log objects with nobody.
         """
@@ -133,7 +142,7 @@ class Outbox:
             group is None
             or not group.kind is kind is LogKind.DATA
             or group.nbytes + nbytes > self._settings.log_segment_max_bytes
-            or len(group.tickets) >= self._settings.group_commit_max_batches
+            or len(group.tickets) + count > self._settings.group_commit_max_batches
         ):
             newest = self.pending or self._in_flight
             return Group(newest[-1].slot + 1 if newest else self._tail.fold.next_slot, kind)
@@ -163,8 +172,25 @@ class Outbox:
                 self.pending.pop()
             raise
         group.nbytes += nbytes
-        if self._is_gathering and len(self.pending[0].tickets) >= self._company:
+        group.callers += ticket.callers
+        if self._is_gathering and self.pending[0].callers >= self._company:
             self.cond.notify_all()  # the company that is waited for is complete
+
+    def leave(self, group: Group, before: Joined) -> None:
+        """Take back the batches that joined a group since `before`, as if they never had."""
+        dropped = group.tickets[before.tickets :]
+        del group.tickets[before.tickets :]
+        group.callers, group.nbytes = before.callers, before.nbytes
+        if not group.tickets and self.pending and self.pending[-1] is group:
+            self.pending.pop()
+        self.lsn_given = before.lsn_given
+        self._truncate()
+        for ticket in dropped:
+            self._dropped(ticket)
+
+    def joined(self, group: Group) -> Joined:
+        """Return what a group is now, for `leave`."""
+        return Joined(len(group.tickets), group.callers, group.nbytes, self.lsn_given)
 
     # Sending.
 
@@ -336,13 +362,13 @@ class Outbox:
         clock = self._context.clock
         deadline = clock.monotonic() + min(self._settings.group_commit_window, self._put_s)
         while (
-            (came := len(group.tickets)) < self._company
+            (came := group.callers) < self._company
             and self.pending
             and self.pending[0] is group is self.pending[-1]
             and (left := deadline - clock.monotonic()) > 0
         ):
             self.cond.wait(min(left, self._put_s / _WORTH_WAITING))
-            if len(group.tickets) == came:
+            if group.callers == came:
                 return
 
     def _put(self, group: Group) -> Answer:
@@ -431,6 +457,7 @@ class Outbox:
         is answered. What was not sent gets `error`, and so does everyone who comes.
         """
         if self.failure is None:
+            error.durable_lsn = self._tail.lsn
             self.failure = error
             self._context.metrics.count("reef_fenced_total")
         self._drop_pending(self.failure)
@@ -440,6 +467,7 @@ class Outbox:
         if self.failure is None:
             self.failure = error
             if isinstance(error, FencedError):
+                error.durable_lsn = self._tail.lsn  # every slot below was answered, and told
                 self._context.metrics.count("reef_fenced_total")
         for group in self._in_flight:
             self._tell(group, self.failure)
@@ -458,9 +486,11 @@ class Outbox:
 
     def _ack(self, group: Group) -> None:
         # Those who are told now may come again, those who wait already are there.
-        self._company = len(group.tickets) + sum(len(other.tickets) for other in self.pending)
+        self._company = group.callers + sum(other.callers for other in self.pending)
         if group.slot == self._tail.fold.next_slot:
             self._tail.committed(group.point, len(group.data), group.lsn_last)
+            if isinstance(self.failure, FencedError):  # it stepped down, and this was in time
+                self.failure.durable_lsn = self._tail.lsn
         if group.kind is LogKind.SCHEMA:
             self._tail.schema = group.tickets[0].record.schema
         self._committed(group)

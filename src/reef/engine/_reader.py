@@ -10,7 +10,7 @@ from __future__ import annotations
 from reef.engine._context import Context
 from reef.engine._handle import Handle
 from reef.engine._tail import Tail
-from reef.errors import DamagedError, UnavailableError
+from reef.errors import DamagedError, NotFoundError, UnavailableError
 from reef.format import Manifest
 from reef.manifest import Head, ManifestChain
 
@@ -23,7 +23,8 @@ class Reader(Handle):
     ) -> None:
         super().__init__(context, namespace, chain, head, tail)
         self._cond = context.threads.condition()
-        self._seen_at = chain.last_contact or context.clock.monotonic()
+        contact = chain.last_contact
+        self._seen_at = context.clock.monotonic() if contact is None else contact
         self._slots_at_manifest = tail.log_slots
 
     @property
@@ -105,6 +106,11 @@ class Reader(Handle):
         return tail
 
     def _adopt(self, head: Head) -> None:
+        if self._is_over(head.manifest):
+            raise NotFoundError(
+                f"namespace {self.namespace!r} was dropped; whatever has that name now is another "
+                "one: open it anew"
+            )
         if head.manifest.generation > self.manifest.generation:
             self._stand_on(head.manifest)
             self._slots_at_manifest = self._tail.log_slots

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from reef.engine._branch_list import lost_pins
 from reef.engine._context import Context
 from reef.engine._findings import Finding, Progress, silent
 from reef.engine._repair_plan import Planner, RepairPlan, RepairStep, StepState
@@ -171,7 +172,7 @@ class _Run:
         if plan.needs_publish:
             marks = [self._mark(slot) for slot in plan.gaps]
             head = self._chain.publish(
-                lambda head: self._mended(head, marks), repairing=bool(self._damaged)
+                lambda head: self._pinned(self._mended(head, marks)), repairing=bool(self._damaged)
             )
             if plan.is_fencing:
                 self._fence(head)
@@ -179,6 +180,13 @@ class _Run:
         plan.steps = [
             replace(step, state="done") if step.state == "planned" else step for step in plan.steps
         ]
+
+    def _pinned(self, mended: Manifest) -> Manifest:
+        """Put back the pins of branches that are there: a damaged generation may have put them."""
+        if not self._damaged:
+            return mended
+        lost = lost_pins(self._context, self._namespace, mended.pins)
+        return msgspec.structs.replace(mended, pins=(*mended.pins, *lost)) if lost else mended
 
     def _mark(self, slot: int) -> SkippedSlot:
         """Take an empty slot, with bytes that are no log object."""
@@ -336,7 +344,7 @@ class _Run:
                 f"what was written anew for namespace {self._namespace!r} is not named any more in "
                 f"generation {m.generation}; nothing was published"
             )
-        segments = [anew.get(ref, ref) for ref in m.segments]
+        segments = [self._named_anew(ref, anew) for ref in m.segments]
         kept = tuple(ref for ref in segments if ref is not None)
         named = {ref.id for ref in kept if not ref.namespace}
         gone = [segment_key(self._namespace, ref.id) for ref in anew if ref.id not in named]
@@ -345,6 +353,18 @@ class _Run:
             m = _replace(m, dedup=window[1])
         pending = [PendingDelete(key, head.generation + 1) for key in dict.fromkeys(gone)]
         return _replace(m, segments=kept, gc=_replace(m.gc, pending=(*m.gc.pending, *pending)))
+
+    def _named_anew(
+        self, ref: SegmentRef, anew: dict[SegmentRef, SegmentRef | None]
+    ) -> SegmentRef | None:
+        """Return what is named instead of a reference: of a segment there may be several."""
+        if ref in anew:
+            return anew[ref]
+        for old, new in anew.items():
+            if (old.namespace, old.id, old.clip_lsn) == (ref.namespace, ref.id, ref.clip_lsn):
+                low, high = ref.clip_key_min, ref.clip_key_max
+                return new and _replace(new, clip_key_min=low, clip_key_max=high)
+        return ref
 
     def _check_epoch(self, head: Head | None, epoch: int) -> None:
         if head is None:

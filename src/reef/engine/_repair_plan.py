@@ -161,7 +161,7 @@ class Planner:
                     key,
                     f"go on from generation {head.generation}, as generation {head.last_taken + 1}, "
                     "with epochs that the damaged one cannot have given out",
-                    lost="snapshots, pins and settings that only the damaged generation held; rows "
+                    lost="snapshots and settings that only the damaged generation held; rows "
                     "are not: they are in the log",
                 )
                 self._copy(key, read.checksum, plan.goes_back)

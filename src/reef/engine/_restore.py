@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -58,6 +58,7 @@ from reef.format import (
     vector_columns,
 )
 from reef.log import ChainPoint, Damaged, LogEntry, LogFold, LogReader
+from reef.manifest._overlap import keys_seen
 from reef.types import unpack_lsn
 
 _DEPTH_MAX = 32
@@ -86,6 +87,9 @@ class Restorer:
         self._head = survey.head.manifest
         self._log = survey.log
         self._known = {facts.key: facts for facts in survey.segments}
+        # Of this life of the namespace: another one's log and segments are none of its own.
+        self._retained = [m for m in survey.retained if m.born == self._head.born]
+        self._slot_lowest = 1 if self._head.born == 1 else self._head.gc.boundary.slot
 
     def restore(self, facts: SegmentFacts) -> Restored | str:
         """Return all rows of a damaged segment, or why they cannot be had.
@@ -102,18 +106,24 @@ class Restorer:
         good = [n for n in range(len(tail.row_places)) if n not in set(facts.bad_rows)]
         if not good:
             return None
+        bad = (Lost.block(tail, facts.ref, n) for n in facts.bad_rows)
         return Restored(
             f"its {len(good)} sound blocks of {len(tail.row_places)}",
             tail.schema,
             partial(own_rows, self._context.store, facts, good),
             sum(tail.row_places[n].rows for n in good),
             tail.footer.replaced_slots,
-            tuple(Lost.block(tail, facts.ref, n) for n in facts.bad_rows),
+            tuple(lost for lost in bad if self._is_seen(facts.ref, lost)),
         )
+
+    def _is_seen(self, ref: SegmentRef, lost: Lost) -> bool:
+        """Return whether the head shows any of some keys of a segment: others hold those it does not."""
+        named = (r for r in (*self._head.segments, *self._log.attached) if r.id == ref.id)
+        return any(low <= lost.key_max and lost.key_min < end for low, end in map(keys_seen, named))
 
     def _walk(self, facts: SegmentFacts) -> Restored | None:
         """Return what blocks a segment without its tail has, if it has no wide columns."""
-        naming = (m for m in self._survey.retained if facts.ref in m.segments)
+        naming = (m for m in self._retained if facts.ref in m.segments)
         oldest = next(naming, self._head)
         if facts.is_missing or facts.ref.version is not None or not oldest.schema:
             return None
@@ -157,7 +167,7 @@ class Restorer:
     def _window_base(self) -> tuple[Manifest | None, DedupWindow | None]:
         """Return the newest generation whose window can be read and completed from the log."""
         windows = {facts.ref.id: facts.window for facts in self._survey.dedups}
-        for m in reversed(self._survey.retained):
+        for m in reversed(self._retained):
             window = None if m.dedup is None else windows.get(m.dedup.id)
             if m.dedup is not None and window is None:
                 continue
@@ -168,7 +178,7 @@ class Restorer:
     def _log_reaches_to(self) -> int:
         """Return the first slot from which on the folded log is whole."""
         first = self._head.wal_floor
-        while first > 1 and self._log.is_whole(first - 1, first - 1):
+        while first > self._slot_lowest and self._log.is_whole(first - 1, first - 1):
             first -= 1
         return first
 
@@ -188,6 +198,8 @@ class Restorer:
         if isinstance(slots, str):
             return slots
         first, last = slots
+        if first < self._slot_lowest:
+            return f"log objects {first} to {last} may be of a namespace that was dropped"
         if not self._log.is_whole(first, last):
             return f"log objects {first} to {last} are not all there"
         memtable, ref = Memtable(), facts.ref
@@ -222,7 +234,7 @@ class Restorer:
         """Return the newest generation at whose floor the chain can be entered to reach a slot."""
         reaching = [
             m
-            for m in self._survey.retained
+            for m in self._retained
             if m.wal_floor <= first and self._log.is_whole(m.wal_floor, first - 1)
         ]
         return max(reaching, key=lambda m: m.wal_floor, default=None)
@@ -267,9 +279,12 @@ class Restorer:
             return ids
         if depth >= _DEPTH_MAX:
             return "segments replaced each other too many times"
+        refs = self._shown_before(facts.ref, ids)
+        if isinstance(refs, str):
+            return refs
         sources: list[Source] = []
-        for id in ids:
-            source = self._source(id, depth)
+        for input in refs:
+            source = self._source(input, depth)
             if isinstance(source, str):
                 return source
             sources.append(source)
@@ -282,33 +297,56 @@ class Restorer:
     def _inputs_of(self, facts: SegmentFacts) -> Sequence[str] | str:
         if facts.tail is not None:
             return facts.tail.footer.replaced_segments or "it replaced no other segment"
-        by_number = {m.generation: m for m in self._survey.retained}
-        for manifest in self._survey.retained:
-            before = by_number.get(manifest.generation - 1)
-            if before is None or facts.ref not in manifest.segments or facts.ref in before.segments:
-                continue
-            stay = {ref.id for ref in manifest.segments}
-            gone = tuple(ref.id for ref in before.segments if ref.id not in stay)
+        before, named = self._first_named(facts.ref.id)
+        if before and named and named.generation == before[-1].generation + 1:
+            # A compaction may have taken a part of a segment's keys: then its reference is another.
+            stay = {_keys_of(ref) for ref in named.segments}
+            gone = dict.fromkeys(ref.id for ref in before[-1].segments if _keys_of(ref) not in stay)
             if gone:
-                return gone
+                return tuple(gone)
         return "no retained generation tells which segments it replaced"
 
-    def _source(self, id: str, depth: int) -> Source | str:
-        ref = self._ref_of(id)
-        if ref is None:
-            return f"no retained generation names segment {id}, which it replaced"
+    def _source(self, ref: SegmentRef, depth: int) -> Source | str:
         facts = self._looked_at(ref)
         if facts.is_sound:
-            return of_segment(self._context.segments(self._survey.namespace), facts)
+            seen = replace(facts, ref=ref)
+            return of_segment(self._context.segments(self._survey.namespace), seen)
         restored = self._restore(facts, depth + 1)
         if isinstance(restored, str):
             state = "missing" if facts.is_missing else "damaged"
-            return f"segment {id}, which it replaced, is {state} ({restored})"
+            return f"segment {ref.id}, which it replaced, is {state} ({restored})"
         return of_restored(ref, restored)
+
+    def _shown_before(self, output: SegmentRef, ids: Sequence[str]) -> list[SegmentRef] | str:
+        """Return how segments were seen when `output` took over rows of theirs, or why nobody knows.
+
+        What a compaction takes over is what it sees: of a segment of which a part was compacted before
+        nothing of that part may come back. A generation that names all of them, and not yet `output`,
+        shows it; one that does not name `output` any more shows only what that has left of them.
+        """
+        for manifest in reversed(self._first_named(output.id)[0]):
+            named = [ref for ref in manifest.segments if ref.id in ids]
+            if {ref.id for ref in named} == {*ids}:
+                return named
+        found = [self._ref_of(id) for id in ids]
+        for id, ref in zip(ids, found, strict=True):
+            if ref is None:
+                return f"no retained generation names segment {id}, which it replaced"
+            if (ref.clip_key_min, ref.clip_key_max) != (None, None):
+                return f"no retained generation tells which keys of segment {id} it took over"
+        return [ref for ref in found if ref is not None]
+
+    def _first_named(self, id: str) -> tuple[Sequence[Manifest], Manifest | None]:
+        """Return the retained generations from before a segment was named, and the first after."""
+        retained = self._retained
+        for at, manifest in enumerate(retained):
+            if any(ref.id == id for ref in manifest.segments):
+                return retained[:at], manifest
+        return retained, None
 
     def _ref_of(self, id: str) -> SegmentRef | None:
         """Return what the newest generation that names a segment says of it."""
-        for manifest in reversed(self._survey.retained):
+        for manifest in reversed(self._retained):
             for ref in manifest.segments:
                 if ref.id == id:
                     return ref
@@ -323,3 +361,7 @@ class Restorer:
             known = check_segment(store, namespace, ref, size_of(store, key), deep=True)
             self._known[key] = known
         return known
+
+
+def _keys_of(ref: SegmentRef) -> tuple[str, bytes | None, bytes | None]:
+    return ref.id, ref.clip_key_min, ref.clip_key_max

@@ -13,6 +13,7 @@ from reef.engine._quarantine import size_of
 from reef.engine._verify_segments import SegmentFacts
 from reef.format import KEY, LSN, TOMBSTONE, SegmentRef, SegmentTail
 from reef.segment import SegmentReader
+from reef.segment._clip import Clipped
 from reef.store import Store
 from reef.types import LSN_MAX
 
@@ -96,9 +97,13 @@ def of_segment(reader: SegmentReader, facts: SegmentFacts) -> Source:
 
 
 def of_restored(ref: SegmentRef, restored: Restored) -> Source:
-    """Return the rows of a segment that is itself restored."""
+    """Return the rows of a segment that is itself restored, as far as its reference shows them."""
+    seen = Clipped("", ref)
 
     def rows(low: bytes, high: bytes) -> Iterator[pa.RecordBatch]:
+        low, high = max(low, seen.key_min), min(high, seen.key_end)
+        if low >= high:
+            return iter(())
         return (between(batch, low, high) for batch in restored.batches())
 
     text = f"{ref.id} (from {restored.text})"

@@ -58,12 +58,13 @@ def take_snapshot(
     ttl_s: float | None,
     *,
     id: str | None = None,
+    born: int | None = None,
 ) -> tuple[Head, Snapshot]:
-    """Publish a snapshot of the newest version."""
+    """Publish a snapshot of the newest version; `born` is the life that is meant, if not any."""
     name = id or new_ulid(context.clock, context.rng)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return create_snapshot(chain, id=name, lsn=newest_lsn(), ttl_s=ttl_s)
+            return create_snapshot(chain, id=name, lsn=newest_lsn(), ttl_s=ttl_s, born=born)
         except RetentionError:
             # A compaction raised the floor above what this handle had seen: it has to look again.
             if attempt == _ATTEMPTS:

@@ -12,7 +12,8 @@ def namespace_stats(handle: Handle) -> dict[str, Any]:
     """Return what a handle knows without asking the store."""
     manifest, tail = handle.manifest, handle.tail
     levels: dict[int, dict[str, int]] = {}
-    for ref in manifest.segments:
+    # Of a segment there may be several references, each to some of its keys: it is one object.
+    for ref in {(ref.namespace, ref.id): ref for ref in manifest.segments}.values():
         level = levels.setdefault(
             ref.level, {"segments": 0, "rows": 0, "tombstones": 0, "bytes": 0}
         )

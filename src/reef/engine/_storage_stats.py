@@ -52,7 +52,9 @@ def _newest(
 
 def _figures(context: Context, m: Manifest) -> dict[str, Any]:
     levels: dict[int, dict[str, int]] = {}
-    for ref in m.segments:
+    # Of a segment there may be several references, each to some of its keys: it is one object.
+    segments = {(ref.namespace, ref.id): ref for ref in m.segments}.values()
+    for ref in segments:
         level = levels.setdefault(ref.level, dict.fromkeys(("segments", "rows", "bytes"), 0))
         level["segments"] += 1
         level["rows"] += ref.rows
@@ -77,8 +79,8 @@ def _figures(context: Context, m: Manifest) -> dict[str, Any]:
         "last_applied_lsn": m.last_applied_lsn,
         "unfolded_log": {"slots": len(unfolded), "bytes": sum(unfolded)},
         "levels": {str(number): levels[number] for number in sorted(levels)},
-        "rows": sum(ref.rows for ref in m.segments),
-        "tombstones": sum(ref.tombstones for ref in m.segments),
+        "rows": sum(ref.rows for ref in segments),
+        "tombstones": sum(ref.tombstones for ref in segments),
         "snapshots": len(m.snapshots),
         "pins": len(m.pins),
         "intents": len(m.intents),

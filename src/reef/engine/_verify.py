@@ -98,7 +98,7 @@ class VerifyReport:
     problems: tuple[Finding, ...]
     notes: tuple[Finding, ...]
     orphans: tuple[str, ...]
-    """Unreferenced objects."""
+    """Objects that no retained generation names, nor the unfolded log; folded log may attach some."""
 
 
 def verify(
@@ -306,7 +306,7 @@ def _overlapping(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _orphans(store: Store, survey: Survey, head: Head) -> Iterator[Finding]:
-    """Yield a note on objects that nothing names."""
+    """Yield a note on objects that no generation that counts names, nor the unfolded log."""
     named = {facts.key for facts in survey.segments}
     named |= {facts.key for facts in survey.dedups}
     named |= {waiting.key for waiting in head.manifest.gc.pending}
@@ -320,7 +320,9 @@ def _orphans(store: Store, survey: Survey, head: Head) -> Iterator[Finding]:
             yield Finding(
                 "orphan",
                 found[0].key,
-                f"nothing names {names}{more} ({sum(m.size for m in found)} bytes): a crash left "
-                "it, or it is being written; `reef gc` removes it in time",
+                f"no retained generation and no log object that is to be folded names {names}{more} "
+                f"({sum(m.size for m in found)} bytes): a crash left it, it is being written, or "
+                "log objects that are folded, and kept for time travel or a snapshot, attach it; "
+                "`reef gc` removes it when nothing does any more",
                 is_problem=False,
             )

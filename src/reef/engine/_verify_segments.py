@@ -11,12 +11,13 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reef.engine._verify_bounds import Bounds
 from reef.errors import CorruptError, DamagedError, NotFoundError, UnreadableError
 from reef.format import (
     Place,
@@ -28,16 +29,20 @@ from reef.format import (
     hash_keys,
     segment_key,
 )
-from reef.format._block_index import Places, bounds_of, ordered_columns
+from reef.format._block_index import Places
+from reef.format._rows import SEGMENT_COLUMNS
+from reef.format._segment_model import split_schema
+from reef.format._segment_reader import _decode_block
+from reef.manifest._overlap import keys_seen, lsn_max_seen
 from reef.store import Store
 
 PREAMBLE_BYTES = 16
 _FRAME_BYTES = 8
 _AT_ONCE_BLOCKS = 64
-_AT_ONCE_BYTES = 8 << 20
+_AT_ONCE_BYTES = 16 << 20
 
 _T = TypeVar("_T")
-_Fetched: TypeAlias = tuple[int, Place, pa.Buffer]
+_Numbered: TypeAlias = tuple[int, Place]
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,8 @@ class _DeepCheck:
         self.bad_rows: set[int] = set()
         self.blocks = 0
         self._last: tuple[bytes, int] | None = None
-        self._bounds = _Bounds(tail.row_index)
+        self._narrow, _ = split_schema(tail.schema, tail.footer.wide)
+        self._bounds = Bounds(tail.row_index)
 
     def preamble(self) -> None:
         key = self._tail.key
@@ -167,41 +173,82 @@ class _DeepCheck:
 
     def rows(self) -> None:
         before = -1
-        for some in self._fetch(self._inside(self._tail.row_places)):
+        for some in _runs(self._inside(self._tail.row_places)):
             if some[0][0] != before + 1:
                 self._last = self._last_of(some[0][0] - 1)
             before = some[-1][0]
-            decoded = {one[0]: self._decoded(*one) for one in some}
-            # Many blocks cost little more than one; if anything is wrong, they are told apart.
-            if not self._is_sound(decoded):
-                self._check_each(decoded)
+            self._check_run(some)
+
+    def _check_run(self, run: Sequence[_Numbered]) -> None:
+        """Fetch and check neighbours. Returning lets go of them, so that the next take their place."""
+        fetched = zip(run, self._fetch(run), strict=True)
+        decoded = {number: self._decoded(number, place, data) for (number, place), data in fetched}
+        # Many blocks cost little more than one; if anything is wrong, they are told apart.
+        if not self._is_sound(decoded):
+            self._check_each(decoded)
 
     def _decoded(self, number: int, place: Place, data: pa.Buffer) -> pa.RecordBatch | None:
-        """Return the rows of a block; None, and it is told, if they cannot be read."""
+        """Return the rows of a block; None, and it is told, if they cannot be read.
+
+        They have not been held against the index.
+        """
         try:
-            return self._decoded_rows(number, place, data)
+            return _decode_block(data, place, self._narrow, self._tail.key)
+        except DamagedError:
+            return self._decoded_again(number, place)
+        except UnreadableError as error:
+            self._tell(number, error)
+            return None
+
+    def _decoded_again(self, number: int, place: Place) -> pa.RecordBatch | None:
+        """Return the rows of a block that is read again; None, and it is told, if it's damaged."""
+        try:
+            return self._tail.decode_rows(number, self._again(place))
         except UnreadableError as error:
             self._tell(number, error)
             return None
 
     def _is_sound(self, decoded: Mapping[int, pa.RecordBatch | None]) -> bool:
         """Return whether nothing is wrong with blocks that follow one upon another; then go on."""
-        whole = {number: rows for number, rows in decoded.items() if rows is not None}
-        if len(whole) < len(decoded):
+        blocks = [rows for rows in decoded.values() if rows is not None]
+        if len(blocks) < len(decoded):
             return False
-        keys, lsns = (pa.concat_arrays([rows.column(n) for rows in whole.values()]) for n in (0, 1))
-        last = self._last
+        first, last = next(iter(decoded)), self._last
+        keys, lsns, flags = (
+            pa.concat_arrays([rows.column(n) for rows in blocks])
+            for n in range(len(SEGMENT_COLUMNS))
+        )
         is_sound = (
-            not self._order_problem(keys, lsns)
+            not (keys.null_count or lsns.null_count or flags.null_count)
+            and self._is_summed_up(first, [rows.num_rows for rows in blocks], keys, lsns, flags)
+            and not self._order_problem(keys, lsns)
             and bool(self._tail.bloom.may_contain_many(hash_keys(keys)).all())
-            and not any(self._bounds.problem(number, rows) for number, rows in whole.items())
+            and self._bounds.agree(first, blocks)
         )
         if not is_sound:
             self._last = last
         return is_sound
 
+    def _is_summed_up(
+        self, first: int, counts: Sequence[int], keys: pa.Array, lsns: pa.Array, flags: pa.Array
+    ) -> bool:
+        """Return whether the index is right about the keys, versions and tombstones of blocks."""
+        index = self._tail.row_index.slice(first, len(counts))
+        ends = np.cumsum(counts)
+        starts = np.append(0, ends[:-1])
+        versions = lsns.to_numpy()
+        tombstones = np.add.reduceat(flags.to_numpy(zero_copy_only=False), starts, dtype=np.int64)
+        return bool(
+            keys.take(pa.array(starts)).equals(index["key_first"])
+            and keys.take(pa.array(ends - 1)).equals(index["key_last"])
+            and (np.minimum.reduceat(versions, starts) == index["lsn_min"].to_numpy()).all()
+            and (np.maximum.reduceat(versions, starts) == index["lsn_max"].to_numpy()).all()
+            and (tombstones == index["tombstones"].to_numpy()).all()
+        )
+
     def _check_each(self, decoded: Mapping[int, pa.RecordBatch | None]) -> None:
-        for number, rows in decoded.items():
+        for number, found in decoded.items():
+            rows = None if found is None else self._summed_up(number, found)
             if rows is None:
                 self._last = None
                 continue
@@ -211,6 +258,14 @@ class _DeepCheck:
                 self._tell(number, error)
                 self._last = None
 
+    def _summed_up(self, number: int, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return rows that are those of the index; None, and it is told, if there are none."""
+        try:
+            self._tail.check_rows(number, rows)
+        except DamagedError:
+            return self._decoded_again(number, self._tail.row_places[number])
+        return rows
+
     def _tell(self, number: int, error: UnreadableError) -> None:
         self.errors.append(error)
         self.bad_rows.add(number)
@@ -219,41 +274,38 @@ class _DeepCheck:
         """Return what the rows of the next block must sort behind; None: this one is damaged."""
         place = self._tail.row_places[number]
         try:
-            rows = self._decoded_rows(number, place, self._again(place))
+            rows = twice(lambda: self._tail.decode_rows(number, self._again(place)))
         except UnreadableError:
             return None  # whoever checks that block tells
         return rows.column(0)[-1].as_py(), -rows.column(1)[-1].as_py()
 
     def columns(self) -> None:
         for column, places in self._tail.column_places.items():
-            for number, place, data in chain(*self._fetch(self._inside(places))):
-                try:
-                    self._decoded_column(column, number, place, data)
-                except UnreadableError as error:
-                    self.errors.append(error)
-                    self.bad_rows.update(self._tail.row_places.of_rows(place.row, place.rows))
+            for some in _runs(self._inside(places)):
+                self._check_column(column, some)
+
+    def _check_column(self, column: str, run: Sequence[_Numbered]) -> None:
+        for (number, place), data in zip(run, self._fetch(run), strict=True):
+            try:
+                self._decoded_column(column, number, place, data)
+            except UnreadableError as error:
+                self.errors.append(error)
+                self.bad_rows.update(self._tail.row_places.of_rows(place.row, place.rows))
 
     def _is_inside(self, offset: int) -> bool:
         return self._span[0] <= offset < self._span[1]
 
-    def _inside(self, places: Places) -> list[tuple[int, Place]]:
+    def _inside(self, places: Places) -> list[_Numbered]:
         numbered = enumerate(places)
         return [(number, place) for number, place in numbered if self._is_inside(place.offset)]
 
-    def _fetch(self, places: Sequence[tuple[int, Place]]) -> Iterator[list[_Fetched]]:
-        """Yield the bytes of blocks, those together that are fetched at once: neighbours."""
-        for some in _runs(places):
-            start, end = some[0][1].offset, some[-1][1].offset + some[-1][1].length
-            data = pa.py_buffer(self._store.get_range(self._tail.key, start, end - start))
-            self.blocks += len(some)
-            # Not copied: slices of what was fetched.
-            yield [(n, place, data.slice(place.offset - start, place.length)) for n, place in some]
-
-    def _decoded_rows(self, number: int, place: Place, data: pa.Buffer) -> pa.RecordBatch:
-        try:
-            return self._tail.decode_rows(number, data)
-        except DamagedError:
-            return self._tail.decode_rows(number, self._again(place))
+    def _fetch(self, run: Sequence[_Numbered]) -> list[pa.Buffer]:
+        """Return the bytes of neighbours, fetched at once."""
+        start, end = run[0][1].offset, run[-1][1].offset + run[-1][1].length
+        data = pa.py_buffer(self._store.get_range(self._tail.key, start, end - start))
+        self.blocks += len(run)
+        # Not copied: slices of what was fetched.
+        return [data.slice(place.offset - start, place.length) for _, place in run]
 
     def _decoded_column(self, column: str, number: int, place: Place, data: pa.Buffer) -> pa.Array:
         try:
@@ -281,6 +333,8 @@ class _DeepCheck:
         if before is not None and first <= before:
             return "rows that do not sort behind those of the block before"
         older, newer = keys.slice(0, len(keys) - 1), keys.slice(1)
+        if pc.all(pc.less(older, newer), min_count=0).as_py():  # no key has two versions
+            return ""
         falls = pc.greater(lsns.slice(0, len(keys) - 1), lsns.slice(1))
         in_order = pc.or_(pc.less(older, newer), pc.and_(pc.equal(older, newer), falls))
         if not pc.all(in_order, min_count=0).as_py():
@@ -288,7 +342,7 @@ class _DeepCheck:
         return ""
 
 
-def _runs(places: Sequence[tuple[int, Place]]) -> Iterator[Sequence[tuple[int, Place]]]:
+def _runs(places: Sequence[_Numbered]) -> Iterator[Sequence[_Numbered]]:
     """Yield blocks to fetch at once: neighbours by number and place, bounded in number and bytes."""
     first = 0
     for at in range(1, len(places)):
@@ -300,37 +354,6 @@ def _runs(places: Sequence[tuple[int, Place]]) -> Iterator[Sequence[tuple[int, P
             first = at
     if places:
         yield places[first:]
-
-
-class _Bounds:
-    """The bounds that the index gives of the columns of row blocks."""
-
-    def __init__(self, index: pa.RecordBatch) -> None:
-        self._index = index
-        self._told: dict[str, list[object]] = {}
-        """As Python has them: to compare what agrees, which is nearly everything, at once."""
-        self._columns: list[str] | None = None
-
-    def problem(self, number: int, rows: pa.RecordBatch) -> str:
-        """Return the column of whose values in a block the index gives other bounds, or ""."""
-        if self._columns is None:  # they are the same in every block
-            self._columns = [field.name for field in ordered_columns(rows.schema)]
-        for name in self._columns:
-            found = bounds_of(rows.column(name))
-            for what, value in zip(("min", "max", "nulls"), found, strict=True):
-                if not self._agrees(f"{what}:{name}", number, value):
-                    return f"a column {name!r} whose {what} is not what the index says"
-        return ""
-
-    def _agrees(self, name: str, number: int, value: object) -> bool:
-        told = self._told.get(name)
-        if told is None:
-            told = self._told[name] = self._index[name].to_pylist()
-        plain = value.as_py() if isinstance(value, pa.Scalar) else value
-        if type(plain) is type(told[number]) and plain == told[number]:
-            return True
-        column = self._index[name]
-        return bool(pa.array([value], column.type).equals(column.slice(number, 1)))
 
 
 def overlaps(refs: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, SegmentRef]]:
@@ -349,25 +372,14 @@ def overlaps(refs: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, SegmentRe
             while at < len(active) and active[at][2].id != id:
                 at += 1
             del active[at : at + 1]
-        low, high = _keys_seen(ref)
+        low, high = keys_seen(ref)
         at = bisect_left(active, low, key=lambda one: one[0])
         if at and active[at - 1][1] > low:
             yield active[at - 1][2], ref
         elif at < len(active) and active[at][0] < high:
             yield active[at][2], ref
         active.insert(at, (low, high, ref))
-        heapq.heappush(ends, (_lsn_max(ref), low, ref.id))
-
-
-def _keys_seen(ref: SegmentRef) -> tuple[bytes, bytes]:
-    """Return the least key that a reference lets be seen, and where its keys end (exclusive)."""
-    low = max(ref.key_min, ref.clip_key_min or b"")
-    high = ref.key_max + b"\0"
-    return low, high if ref.clip_key_max is None else min(high, ref.clip_key_max)
-
-
-def _lsn_max(ref: SegmentRef) -> int:
-    return ref.lsn_max if ref.clip_lsn is None else min(ref.lsn_max, ref.clip_lsn)
+        heapq.heappush(ends, (lsn_max_seen(ref), low, ref.id))
 
 
 def twice(read: Callable[[], _T]) -> _T:

@@ -135,21 +135,46 @@ def cut_log(
 
 def read_log_part(store: Store, part: LogPart) -> ReadPart:
     """Read and check every object of a part. Raises UnavailableError."""
-    reader = LogReader(store, part.namespace, part.lsn_policy)
-    stops = frozenset(part.stops)
-    runs: list[LogRun] = []
-    bad: list[BadSlot] = []
-    for slot, data in _fetch(store, part):
+    reading = _Reading(store, part)
+    slots = [slot for first, last in part.spans for slot in range(first, last + 1)]
+    count = max(1, min(_AT_ONCE_OBJECTS, AT_ONCE_BYTES // max(1, part.object_bytes_max)))
+    if store.concurrency == 1:
+        count = 1  # they come one after the other all the same, and would only take up memory
+    for at in range(0, len(slots), count):
+        reading.read(slots[at : at + count])
+    return ReadPart(tuple(reading.runs), tuple(reading.bad), part.objects)
+
+
+class _Reading:
+    """Reads the objects of a part in order, and puts those together that make a run."""
+
+    def __init__(self, store: Store, part: LogPart) -> None:
+        self._store = store
+        self._namespace = part.namespace
+        self._reader = LogReader(store, part.namespace, part.lsn_policy)
+        self._stops = frozenset(part.stops)
+        self.runs: list[LogRun] = []
+        self.bad: list[BadSlot] = []
+
+    def read(self, slots: Sequence[int]) -> None:
+        """Fetch some at once. Returning lets go of them, so that the next take their place."""
+        keys = [log_key(self._namespace, slot) for slot in slots]
+        for slot, data in zip(slots, self._store.get_many(keys), strict=True):
+            if data is not None:  # else it was collected since
+                self._take(slot, data)
+
+    def _take(self, slot: int, data: bytes) -> None:
         try:
-            found = reader.decode(slot, data)
+            found = self._reader.decode(slot, data)
         except FormatVersionError as error:
-            bad.append(BadSlot(slot, 0, Fault.of(error)))
-            continue
+            self.bad.append(BadSlot(slot, 0, Fault.of(error)))
+            return
         except NotFoundError:
-            continue  # collected since
+            return  # collected since
+        runs = self.runs
         if isinstance(found, Damaged):
-            bad.append(BadSlot(slot, found.checksum, Fault.of(found.error)))
-        elif runs and slot not in stops and _goes_on(runs[-1], found[0]):
+            self.bad.append(BadSlot(slot, found.checksum, Fault.of(found.error)))
+        elif runs and slot not in self._stops and _goes_on(runs[-1], found[0]):
             runs[-1] = msgspec.structs.replace(
                 runs[-1],
                 slot_last=slot,
@@ -159,19 +184,6 @@ def read_log_part(store: Store, part: LogPart) -> ReadPart:
             )
         else:
             runs.append(_run(*found))
-    return ReadPart(tuple(runs), tuple(bad), part.objects)
-
-
-def _fetch(store: Store, part: LogPart) -> Iterator[tuple[int, bytes]]:
-    """Yield each object that is still there; many are fetched at once."""
-    slots = [slot for first, last in part.spans for slot in range(first, last + 1)]
-    count = max(1, min(_AT_ONCE_OBJECTS, AT_ONCE_BYTES // max(1, part.object_bytes_max)))
-    for at in range(0, len(slots), count):
-        some = slots[at : at + count]
-        found = store.get_many([log_key(part.namespace, slot) for slot in some])
-        for slot, data in zip(some, found, strict=True):
-            if data is not None:  # else it was collected since
-                yield slot, data
 
 
 def _goes_on(run: LogRun, log: LogObject) -> bool:

@@ -10,6 +10,7 @@ never "no such key".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.engine._latest import Asked, Latest, Part, parts_of, versions_of
+from reef.engine._layers import Run, layers_of
 from reef.errors import InvalidInputError, NotFoundError, RetentionError, SnapshotExpiredError
 from reef.format import Manifest
 from reef.segment import (
@@ -49,6 +51,33 @@ class ReadState:
         self.is_warm = False
         self._segments = segments
 
+    @cached_property
+    def layers(self) -> tuple[RowSource, ...]:
+        """The sources as point reads look into them: segments without common keys are one."""
+        return layers_of(self.sources)
+
+    def get(self, key: bytes, lsn: int) -> Found | None:
+        """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
+        if not self.is_warm:
+            self.warm(key, key)
+        return lookup(self.layers, key, lsn)
+
+    def bring(self, low: bytes, high: bytes, lsn: int, *, bytes_max: int) -> None:
+        """Have the blocks in memory that reads at `lsn` of the keys from `low` to `high` need.
+
+        Those that are missing are fetched side by side, neighbours in one request, up to about
+        `bytes_max`.
+        """
+        asked: list[SegmentSource] = []
+        for layer in self.layers:
+            if layer.lsn_min <= lsn and layer.key_min <= high and layer.key_max >= low:
+                if isinstance(layer, Run):
+                    asked += layer.between(low, high)
+                elif isinstance(layer, SegmentSource):
+                    asked.append(layer)
+        visible = [one for one in asked if one.lsn_min <= lsn]
+        self._segments.bring(visible, low, high, lsn, bytes_max=bytes_max)
+
     def warm(self, low: bytes, high: bytes | None) -> None:
         """Bring the tails that a read of these keys may need into memory, side by side.
 
@@ -75,17 +104,20 @@ class ReadState:
             [source for source in self.sources if not isinstance(source, SegmentSource)], keys, lsn
         )
         asked: list[tuple[SegmentSource, list[int]]] = []
-        for source in self.sources:
-            if not isinstance(source, SegmentSource) or source.lsn_min > lsn:
+        for layer in self.layers:
+            if not isinstance(layer, SegmentSource | Run) or layer.lsn_min > lsn:
                 continue
-            low, high, most = source.key_min, source.key_max, source.lsn_max
+            low, high, most = layer.key_min, layer.key_max, layer.lsn_max
             inside = [
                 i
                 for i, (key, found) in enumerate(zip(keys, best, strict=True))
                 if low <= key <= high and (found is None or found.lsn < most)
             ]
-            if inside:
-                asked.append((source, inside))
+            if isinstance(layer, Run):
+                for source, some in layer.split([keys[i] for i in inside], lsn):
+                    asked.append((source, [inside[i] for i in some]))
+            elif inside:
+                asked.append((layer, inside))
         answers = self._segments.get_many(
             [(source, [keys[i] for i in inside]) for source, inside in asked], lsn, wide=wide
         )
@@ -144,7 +176,7 @@ class View:
 
     def get(self, key: bytes) -> Found | None:
         """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
-        found = self.read(lambda state: lookup(state.sources, key, self.lsn))
+        found = self.read(lambda state: state.get(key, self.lsn))
         return None if found is None or found.tombstone else found
 
     def get_many(self, keys: Sequence[bytes]) -> list[Found | None]:

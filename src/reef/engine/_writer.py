@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -36,6 +37,7 @@ from reef.manifest import Head, ManifestChain, StalePlanError
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
 _PLANS_MAX = 10
 
+_T = TypeVar("_T")
 _log = logging.getLogger("reef")
 
 
@@ -83,20 +85,70 @@ class Writer(Handle):
         self.check_open()
         while True:
             if request.prepare is not None:
-                self._prepare(request.prepare)
+                self.look_first(request.prepare)
             try:
                 receipt = self._committer.commit(request, self._current)
                 break
             except NotFoundError:
                 self.reload()  # a segment was compacted away; nothing was written
-        if self._is_flush_due():
-            with self._cond:
-                self._begin_flush()
+        self._flush_if_due()
         return receipt
+
+    def write_all(self, requests: Sequence[WriteRequest]) -> list[Receipt]:
+        """Make several batches durable by one log object, all or none, each of its own version.
+
+        They have neither idempotency keys nor streams. See `Committer.commit_all` for what it raises.
+        """
+        self.check_open()
+        while True:
+            for request in requests:
+                if request.prepare is not None:
+                    self.look_first(request.prepare)
+            try:
+                receipts = self._committer.commit_all(requests, self._current)
+                break
+            except NotFoundError:
+                self.reload()
+        self._flush_if_due()
+        return receipts
 
     def known(self, key: bytes, digest: bytes) -> Receipt | None:
         """Return the receipt of an earlier request of this key. Raises IdempotencyError."""
         return self._committer.known(key, digest)
+
+    @property
+    def bytes_max(self) -> int:
+        """How large one batch may be; more goes as segments, by `attach`."""
+        return self._committer.bytes_max
+
+    def settle(self) -> None:
+        """Have every write before this decided: the unknown ones, and those left by interrupted callers.
+
+        Raises like `write`.
+        """
+        self.check_open()
+        outbox = self._committer.outbox
+        outbox.settle_unknown()
+        outbox.drain()
+        outbox.settle_unknown()
+
+    def look_first(self, read: Callable[[View], _T]) -> _T:
+        """Return what a write has to know, or to have in memory, before others have to wait for it.
+
+        Raises like `write`.
+        """
+        try:
+            return read(self.view())
+        except SnapshotExpiredError:
+            # A writer that was superseded stands still, until what it stands on is collected.
+            if self.failure is not None:
+                raise copy.copy(self.failure) from None
+            raise
+        except UnavailableError as error:
+            raise NotWrittenError(
+                f"its condition, or what it replaces, could not be read ({error}); nothing was "
+                "written: retry"
+            ) from error
 
     def check_bytes(self, rows_bytes: int) -> None:
         """Raise InvalidInputError if a batch of that size would be refused."""
@@ -119,7 +171,8 @@ class Writer(Handle):
     ) -> Receipt:
         """Make the rows of `segments`, uploaded beforehand, visible at one version, all or none.
 
-        They have no keys in common, and their ids end in an intent that stands. Whatever versions
+        They have no keys in common, and their ids end in an intent that stands, or in `e` and this
+        writer's epoch. Whatever versions
         their rows have, they get that of the receipt, which has no codes. A request of the same key,
         or of a place in its stream that was reached before, attaches nothing and returns the old
         receipt; without a `digest`, two attaches of one key are the same request.
@@ -197,6 +250,14 @@ class Writer(Handle):
         with self._cond:
             if head.manifest.generation <= self.manifest.generation:
                 return
+            if self._is_over(head.manifest):
+                self._committer.outbox.step_down(
+                    FencedError(
+                        f"namespace {self.namespace!r} was dropped; whatever has that name now is "
+                        "another one: open it anew"
+                    )
+                )
+                return
             if head.manifest.writer_epoch > self.epoch:
                 self._committer.outbox.step_down(
                     FencedError(
@@ -220,19 +281,10 @@ class Writer(Handle):
         self._tail.folded(manifest)
         return self._tail
 
-    def _prepare(self, prepare: Callable[[View], object]) -> None:
-        """Bring what a condition needs into memory, before everyone else has to wait for it."""
-        try:
-            prepare(self.view())
-        except SnapshotExpiredError:
-            # A writer that was superseded stands still, until what it stands on is collected.
-            if self.failure is not None:
-                raise copy.copy(self.failure) from None
-            raise
-        except UnavailableError as error:
-            raise NotWrittenError(
-                f"the condition could not be evaluated ({error}); nothing was written: retry"
-            ) from error
+    def _flush_if_due(self) -> None:
+        if self._is_flush_due():
+            with self._cond:
+                self._begin_flush()
 
     def _is_flush_due(self) -> bool:
         settings, tail = self._context.settings, self._tail

@@ -62,9 +62,11 @@ def hash_keys(keys: pa.BinaryArray) -> Hashes:
     count = len(keys)
     buffers = keys.buffers()
     offsets = np.frombuffer(buffers[1], np.int32)[keys.offset : keys.offset + count + 1]
-    starts = offsets[:-1].astype(np.int64)
-    lengths = np.diff(offsets).astype(np.int64)
     first, last = (int(offsets[0]), int(offsets[-1])) if count else (0, 0)
+    lengths = np.diff(offsets).astype(np.int64)
+    if last > first and (lengths == lengths[0]).all():
+        return _hash_alike(buffers[2], first, count, int(lengths[0]))
+    starts = offsets[:-1].astype(np.int64)
     data = np.zeros(last - first + 8, np.uint8)  # 8 zeros, so that the last word can be read
     if last > first:
         data[: last - first] = np.frombuffer(buffers[2], np.uint8, last - first, first)
@@ -81,6 +83,28 @@ def hash_keys(keys: pa.BinaryArray) -> Hashes:
         h[rows] = mixed ^ mixed >> np.uint64(32)
         rows = rows[left > 8]
         at += 8
+    h *= np.uint64(_C2)
+    return h ^ h >> np.uint64(29)
+
+
+def _hash_alike(data: pa.Buffer, first: int, count: int, length: int) -> Hashes:
+    """Return the hashes of `count` keys that all are `length` bytes: they need not be gathered."""
+    h = np.full(count, length * _C0 & _U64, np.uint64)
+    whole = length - length % 8
+    words = [
+        np.ndarray((count,), np.dtype("<u8"), data, first + at, (length,))
+        for at in range(0, whole, 8)
+    ]
+    if length > whole:
+        last = np.zeros((count, 8), np.uint8)
+        last[:, : length - whole] = np.ndarray(
+            (count, length - whole), np.uint8, data, first + whole, (length, 1)
+        )
+        words.append(last.view(np.dtype("<u8"))[:, 0])
+    for word in words:
+        h ^= word
+        h *= np.uint64(_C1)
+        h ^= h >> np.uint64(32)
     h *= np.uint64(_C2)
     return h ^ h >> np.uint64(29)
 
@@ -117,12 +141,12 @@ class Bloom:
 
     def may_contain_many(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """Return, for each hash, False only if no key with it was put in."""
-        words = np.frombuffer(self.data, np.dtype("<u4"))
-        blocks = np.uint64(len(self.data) // BLOCK_BYTES)
-        base = ((hashes >> np.uint64(32)) * blocks >> np.uint64(32)) << np.uint64(3)
+        words = np.frombuffer(self.data, np.dtype("<u4")).reshape(-1, len(_SALTS))
+        block = (hashes >> np.uint64(32)) * np.uint64(len(words)) >> np.uint64(32)
+        found = words.take(block.astype(np.intp), axis=0)
         low = hashes.astype(np.uint32)
-        found = np.ones(len(hashes), np.bool_)
+        all_set = np.ones(len(hashes), np.uint32)
         for word, salt in enumerate(_SALTS):
             bit = low * np.uint32(salt) >> np.uint32(27)
-            found &= (words[base + np.uint64(word)] >> bit & np.uint32(1)).astype(np.bool_)
-        return found
+            all_set &= found[:, word] >> bit
+        return all_set.astype(np.bool_)

@@ -64,8 +64,19 @@ def _identity(m: Manifest) -> Iterator[Violation]:
     if m.repaired_from is not None and m.repaired_from >= m.generation:
         yield f"repaired_from below generation {m.generation}", str(m.repaired_from)
     yield from _bad_schema(m.schema)
-    if m.state == "aborted" and m.segments:
-        yield "no segments in an aborted generation", f"{len(m.segments)} segments"
+    if m.born > m.generation:
+        yield f"born at generation {m.generation} or before", str(m.born)
+    if m.state != "live":
+        yield from _left_over(m)
+
+
+def _left_over(m: Manifest) -> Iterator[Violation]:
+    """What a namespace that is not live must have let go of."""
+    for name in ("segments", "snapshots", "pins", "intents"):
+        if getattr(m, name):
+            yield f"no {name} in a generation that is {m.state}", f"{len(getattr(m, name))} of them"
+    if m.dedup is not None or m.lease is not None:
+        yield f"no dedup window and no lease in a generation that is {m.state}", "one"
 
 
 def _log(m: Manifest) -> Iterator[Violation]:
@@ -89,10 +100,6 @@ def _log(m: Manifest) -> Iterator[Violation]:
             f"{m.last_applied_lsn} in slot {unpack_lsn(m.last_applied_lsn)[0]}",
         )
     yield from _repeated("slot in skipped_slots", (s.slot for s in m.skipped_slots))
-    yield from _bad_names("namespace of inherited_log", {i.namespace for i in m.inherited_log})
-    for i in m.inherited_log:
-        if m.origin is None or not i.slot_first <= i.slot_last <= m.wal_last_seen:
-            yield f"a branch's inherited slots, up to wal_last_seen {m.wal_last_seen}", _show(i)
     if any(skipped.slot > m.wal_last_seen for skipped in m.skipped_slots):
         yield f"skipped slots up to wal_last_seen {m.wal_last_seen}", _show(m.skipped_slots[-1])
 
@@ -161,6 +168,8 @@ def _segments(m: Manifest) -> Iterator[Violation]:
         ):
             yield _segment_rule(s, applied)
     owners = {s.namespace for s in m.segments} - {""}
+    if owners and m.origin is None:
+        yield "segments of others in a branch only", f"segments of {_show(min(owners))}"
     yield from _bad_names("namespace of a segment", owners)
     if m.namespace in owners:
         yield "a segment of this namespace to give its namespace as ''", _show(m.namespace)

@@ -132,16 +132,6 @@ class PendingDelete(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """The first generation that does not name it; its age is that generation's on the store."""
 
 
-class InheritedLog(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Log slots at or above `wal_floor` that a branch reads under another namespace's prefix."""
-
-    namespace: str
-    slot_first: Slot
-    slot_last: Slot
-    clip_lsn: Lsn | None
-    """The greatest LSN visible through it."""
-
-
 class WalAnchor(Struct, frozen=True, forbid_unknown_fields=True):
     """The last valid log object below `wal_floor`, which the chain goes on from."""
 
@@ -199,7 +189,10 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True):
     generation: Generation
     lsn: LsnOrZero
     head: WalAnchor
-    """The last valid log object at that point: the branch's first one names it as its `prev`."""
+    """The parent's last valid log object at that point: the branch's first one names it as its
+    `prev`. The epoch is the parent's; a branch counts its own."""
+    nonce: Nonce
+    """Of the pins that this life of the branch stands on."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,6 +201,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     namespace: str
     generation: Generation
     state: State
+    born: Generation
+    """The generation at which this life began: 1, or that which went on from a dropped one."""
     author: Text
     nonce: Nonce
     """Tells this author's object from another's at the same key; found once in the bytes."""
@@ -226,7 +221,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The first slot that is not folded into segments."""
     wal_anchor: WalAnchor
     wal_last_seen: SlotOrZero
-    inherited_log: tuple[InheritedLog, ...]
     last_applied_lsn: LsnOrZero
     """The newest LSN that the segments reflect."""
     dedup: DedupRef | None
@@ -258,6 +252,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             namespace=namespace,
             generation=1,
             state="live",
+            born=1,
             author=author,
             nonce=nonce,
             created_at_us=created_at_us,
@@ -272,7 +267,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             wal_floor=1,
             wal_anchor=WalAnchor(slot=0, checksum=0, epoch=0),
             wal_last_seen=0,
-            inherited_log=(),
             last_applied_lsn=0,
             dedup=None,
             retention=Retention(floor_lsn=0, pitr_window_ms=None),

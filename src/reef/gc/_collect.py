@@ -1,8 +1,10 @@
 """Garbage collection: what nothing needs any more is deleted, in two phases.
 
 1. List the namespace, load its head, plan.               crash: nothing happened
+   Put "aborted" where branches would begin that were     crash: their names are free, and the next
+   never made, and yet have pins here.                           run takes the pins out
 2. Publish the manifest that takes expired snapshots out  crash: the next run finds the boundary
-   and moves the boundary up to where things will go.            raised, and deletes
+   and pins, and moves the boundary up to where things will go.            raised, and deletes
 3. Delete, manifests first.                               crash: the next run deletes the rest
 4. Publish the manifest without the pending entries       crash: the next run sees that their
    whose objects are gone.                                        objects are gone
@@ -17,7 +19,7 @@ Invariants:
   below the boundary learns from the head that it does not count.
 - Time is the store's. What is published rests on the Last-Modified of generations: where this
   machine's clock promises more than those prove, a generation is published first to learn the time.
-- Nothing outside the namespace's own prefix is deleted. Deletes are idempotent, and two collections
+- Nothing outside the namespace's own prefix is deleted, and only "aborted" is written there. Deletes are idempotent, and two collections
   at once do no harm.
 """
 
@@ -34,7 +36,7 @@ from reef.gc._judge import DAY_US
 from reef.gc._model import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
 from reef.gc._names import FOLDERS, folder
 from reef.gc._plan import Planner
-from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots
+from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
 from reef.metrics import Metrics
 from reef.settings import Settings
 from reef.side_by_side import for_each
@@ -100,9 +102,13 @@ class _Collector:
 
     def run(self, *, apply: bool, progress: Progress | None, sweep: bool) -> CollectionReport:
         head = self._planner.head
-        hoped = self._planner.plan(head, max(self._clock.now_us(), self._proven_us(head)))
+        now_us = max(self._clock.now_us(), self._proven_us(head))
+        hoped = self._planner.plan(head, now_us, is_hopeful=True)
         if not apply or head.damaged or self._is_too_much(hoped):
             return CollectionReport(plan=hoped, applied=False, problems=hoped.problems)
+        if hoped.aborted:
+            head = self._give_up(head, hoped)
+            hoped = self._planner.plan(head, now_us)
         plan = hoped if hoped.is_idle else self._publish(head, hoped)
         deletion = _Deletion(self._store, plan, self._metrics, progress)
         for kind in _ORDER:
@@ -131,6 +137,19 @@ class _Collector:
         objects = len(plan.doomed) + len(plan.slots)
         return self._objects_max is not None and objects > self._objects_max
 
+    def _give_up(self, head: Head, hoped: CollectionPlan) -> Head:
+        """See to it that branches which were never made never will be; return the head after it.
+
+        That they are late is so only by the store's time: a machine whose clock is ahead would end
+        every branch on its way.
+        """
+        proven = self._planner.plan(head, self._proven_us(head), is_hopeful=True)
+        if proven.aborted != hoped.aborted:
+            _, head = self._publish_at(self._proven_us(head), is_needed=True)
+            proven = self._planner.plan(head, head.published_at_us, is_hopeful=True)
+        self._planner.give_up(proven)
+        return head
+
     def _publish(self, head: Head, hoped: CollectionPlan) -> CollectionPlan:
         """Publish what has to be known before anything goes; return what may go then."""
         proven_us = self._proven_us(head)
@@ -150,7 +169,7 @@ class _Collector:
             plans.append(plan)
             if not (plan.needs_publish or is_needed):
                 return None
-            manifest = expire_snapshots(head.manifest, now_us)
+            manifest = release_pins(expire_snapshots(head.manifest, now_us), plan.released)
             return advance_boundary(manifest, plan.boundary, deleted=plan.settled)
 
         head = self._publish_noted(planned)

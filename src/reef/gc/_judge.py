@@ -57,6 +57,8 @@ class Ground:
     grace_us: int
     attached: Callable[[], tuple[Set[str], bool]]
     """The segments that the log attaches, and whether all of it could be read."""
+    pinned: Callable[[], Set[int]]
+    """The slots below the limit that attach what branches need."""
 
     @property
     def since_us(self) -> int:
@@ -95,6 +97,7 @@ def judge_slots(ground: Ground, survey: Survey, judgement: Judgement) -> None:
     """A log object goes that no retained generation reads, unless it is a fence, or time travel's."""
     slots = survey.slots
     since_us = ground.pitr_since_us
+    pinned = ground.pinned()
     for index, (slot, size) in enumerate(zip(slots.slots, slots.sizes, strict=True)):
         if slot >= ground.slot_limit:
             reason = _kept_log(ground, slot)
@@ -104,6 +107,8 @@ def judge_slots(ground: Ground, survey: Survey, judgement: Judgement) -> None:
             reason = Reason.FENCE
         elif slots.is_damaged(index):
             reason = Reason.DAMAGED
+        elif slot in pinned:
+            reason = Reason.PINNED
         elif slots.is_data(index):
             reason = Reason.FOLDED
             judgement.slots.add(slot, size)
@@ -115,10 +120,14 @@ def judge_slots(ground: Ground, survey: Survey, judgement: Judgement) -> None:
 def judge_segments(ground: Ground, survey: Survey, judgement: Judgement) -> None:
     """A segment goes that no retained generation names, and that nobody can come to name.
 
-    Where the log is kept for those who read it from a point in the past, what it attaches has to
+    Where branches stand, what the log attached when they were made has to stay. Where it is kept for those who read it from a point in the past, what it attaches has to
     stay even if compaction has replaced it since.
     """
-    keeps_log = ground.pitr_since_us is not None or ground.slot_limit < survey.wal_floor
+    keeps_log = (
+        ground.pitr_since_us is not None
+        or ground.slot_limit < survey.wal_floor
+        or bool(ground.manifest.pins)
+    )
     named = _union(holding.segments for holding in ground.holdings)
     pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
     for id, meta in survey.segments.items():
@@ -191,7 +200,7 @@ def _orphan(ground: Ground, id: str, meta: ObjectMeta) -> Reason:
         return Reason.OWNERLESS
     if any(intent.id == owner for intent in ground.manifest.intents):
         return Reason.INTENT
-    if epoch is not None and epoch >= ground.manifest.writer_epoch:
+    if epoch is not None and epoch >= _epoch_over(ground.manifest):
         return Reason.EPOCH
     return Reason.ORPHAN if meta.last_modified_us < ground.since_us else Reason.GRACE
 
@@ -218,3 +227,12 @@ def _last_lsn(store: Store, key: str) -> int:
 
 def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*sets)
+
+
+def _epoch_over(manifest: Manifest) -> int:
+    """Return the epoch below which no writer can attach anything any more.
+
+    A newer epoch in the manifest alone says nothing: until its fences stand, the record of the writer
+    before may still get its slot. Where the log was folded behind them, it cannot.
+    """
+    return manifest.wal_anchor.epoch if manifest.state == "live" else manifest.writer_epoch

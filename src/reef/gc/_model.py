@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from reef.format import Boundary, log_key
+from reef.gc._pins import PinFate
 
 Kind = Literal["manifest", "log", "segment", "dedup", "other", "quarantine"]
 """What an object is; "other" has a name that nothing of Reef's has."""
@@ -35,6 +36,7 @@ class Reason(StrEnum):
     FENCE = "a fence, which keeps its slot from older writers for ever"
     LOG = "a retained generation goes on from the log here, or further below"
     PITR = "within the window of time travel"
+    PINNED = "it attaches a segment that a branch reads"
     DAMAGED = "it cannot be read: see `reef verify`"
     YOUNG = "of no known name, and younger than a day"
     QUARANTINED = "moved aside by repair"
@@ -120,6 +122,8 @@ class CollectionPlan:
     """Whether that is another boundary than the head's."""
     expired: tuple[str, ...] = ()
     """Snapshots that are taken out first."""
+    pins: tuple[PinFate, ...] = ()
+    """What becomes of the pins; those that go are taken out as well."""
     settled: tuple[str, ...] = ()
     """Keys in `gc.pending` whose objects are gone: to be taken out as well."""
     retained: tuple[Retained, ...] = ()
@@ -131,9 +135,19 @@ class CollectionPlan:
     slots: DoomedSlots = field(default_factory=DoomedSlots)
 
     @property
+    def released(self) -> frozenset[tuple[str, str]]:
+        """The pins that go, each by its child and nonce."""
+        return frozenset(fate.name for fate in self.pins if fate.goes)
+
+    @property
+    def aborted(self) -> frozenset[str]:
+        """The branches on whose way "aborted" is put before their pins go."""
+        return frozenset(fate.pin.child for fate in self.pins if fate.aborts)
+
+    @property
     def needs_publish(self) -> bool:
         """Whether the manifest has to change."""
-        return self.is_raised or bool(self.expired) or bool(self.settled)
+        return self.is_raised or bool(self.expired or self.settled or self.released)
 
     @property
     def is_idle(self) -> bool:
@@ -144,7 +158,7 @@ class CollectionPlan:
     def outcome(self) -> object:
         """What it comes to: two plans that are equal in this do the same."""
         going = frozenset(tally for tally in self.tallies if tally.goes)
-        return self.boundary, self.expired, self.settled, going
+        return self.boundary, self.expired, self.released, self.settled, going
 
     def objects(self, kind: Kind | None = None) -> Iterator[Doomed]:
         """Yield everything that may go, log objects too."""

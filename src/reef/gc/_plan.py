@@ -6,6 +6,7 @@ Nothing is written here. On the same head, a plan for an earlier time lets less 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
+from functools import cache
 
 from reef.clock import Clock
 from reef.errors import NotFoundError
@@ -20,10 +21,11 @@ from reef.gc._judge import (
     judge_windows,
 )
 from reef.gc._model import CollectionPlan, Retained, Tallies
+from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
-from reef.gc._slots import AttachScan
+from reef.gc._slots import AttachScan, PinnedLog
 from reef.gc._survey import Survey
-from reef.manifest import Generation, Head, ManifestChain, expire_snapshots
+from reef.manifest import Generation, Head, ManifestChain, expire_snapshots, release_pins
 from reef.settings import Settings
 from reef.side_by_side import for_each
 from reef.store import Store
@@ -50,7 +52,7 @@ def plan_collection(
     planner = Planner(chain, store, settings=settings, threads=threads or SystemThreads())
     if now_us is None:
         now_us = max(clock.now_us(), planner.head.published_at_us)
-    return planner.plan(planner.head, now_us)
+    return planner.plan(planner.head, now_us, is_hopeful=True)
 
 
 class Planner:
@@ -67,26 +69,46 @@ class Planner:
         self.survey = Survey(store, _load(chain).manifest)
         self.head = _load(chain)
         self._holdings = Holdings(store, self.survey)
+        self._pins = Pins(chain, store, threads)
+        manifest = self.head.manifest
+        self._pinned_log = PinnedLog(store, manifest.namespace, manifest.lsn_policy)
+        self._pinned_unreadable: list[str] = []
         self._scanned: dict[tuple[int, int], tuple[Set[str], tuple[str, ...]]] = {}
 
-    def plan(self, head: Head, now_us: int) -> CollectionPlan:
-        """Return what may go at `now_us` if the manifest is published first that the plan is for."""
+    def plan(self, head: Head, now_us: int, *, is_hopeful: bool = False) -> CollectionPlan:
+        """Return what may go at `now_us` if the manifest is published first that the plan is for.
+
+        `is_hopeful`: as if branches that were never made had been given up already.
+        """
         if head.damaged:
             return self._blocked(head, now_us)
         manifest = expire_snapshots(head.manifest, now_us)
         listed = {found.number: found for found in self._chain.generations()}
         # Readers rely on what the manifest says: a shorter setting does not count.
         grace_us = max(round(self._settings.gc_grace * 1_000_000), manifest.gc.grace_ms * 1000)
+        pins = self._pins.judge(manifest, now_us=now_us, grace_us=grace_us)
+        if not is_hopeful:
+            pins = tuple(_waiting(fate) if fate.aborts else fate for fate in pins)
+        manifest = release_pins(manifest, {fate.name for fate in pins if fate.goes})
+        newest = self._settings.retained_generations
         first = first_recent(
             manifest,
             listed,
             since_us=now_us - grace_us,
-            newest=self._settings.retained_generations,
+            # Nobody opens what was dropped: what was its head within the grace period is enough.
+            newest=newest if manifest.state == "live" else min(newest, 2),
         )
-        raised = self._decide(head, manifest, listed, first, grace_us, now_us)
+        raised = self._decide(head, manifest, listed, first, grace_us, now_us, pins)
         if raised.is_raised and _is_worthless(raised, head.manifest, listed):
-            return self._decide(head, manifest, listed, first, grace_us, now_us, is_kept=True)
+            return self._decide(head, manifest, listed, first, grace_us, now_us, pins, is_kept=True)
         return raised
+
+    def give_up(self, plan: CollectionPlan) -> None:
+        """See to it that branches which were never made never will be.
+
+        Raises OutcomeUnknownError, UnavailableError.
+        """
+        self._pins.give_up(plan.pins, plan.grace_us // 1000)
 
     def _decide(
         self,
@@ -96,6 +118,7 @@ class Planner:
         first: int,
         grace_us: int,
         now_us: int,
+        pins: tuple[PinFate, ...],
         *,
         is_kept: bool = False,
     ) -> CollectionPlan:
@@ -106,9 +129,14 @@ class Planner:
             {*range(stays_from, manifest.generation + 1), *stood}
         )
         pitr_us = self._pitr_us(manifest)
-        needed_from, limit = self._slot_limits(manifest, holdings, unreadable, pitr_us, now_us)
+        # A branch reads no log of others. What only it stands on has to keep its segments alone.
+        read_from = {s.generation for s in manifest.snapshots}
+        reading = [h for h in holdings if h.generation >= stays_from or h.generation in read_from]
+        needed_from, limit = self._slot_limits(manifest, reading, unreadable, pitr_us, now_us)
         raised = Boundary(slot=max(old.slot, limit), generation=max(old.generation, first))
         boundary = old if is_kept else raised
+        # Once, and not before the kinds of log objects are known.
+        pinned = cache(lambda: self._pinned(manifest, holdings, min(boundary.slot, limit)))
         ground = Ground(
             manifest=manifest,
             boundary=boundary,
@@ -122,7 +150,8 @@ class Planner:
             unreadable=unreadable,
             now_us=now_us,
             grace_us=grace_us,
-            attached=lambda: self._attached(manifest, min(boundary.slot, limit)),
+            attached=lambda: self._attached(manifest, min(boundary.slot, limit), pinned()[1]),
+            pinned=lambda: pinned()[0],
         )
         judgement = self._judge(ground)
         return CollectionPlan(
@@ -134,6 +163,7 @@ class Planner:
             boundary=boundary,
             is_raised=boundary != old,
             expired=_expired(head.manifest, manifest),
+            pins=pins,
             settled=_settled(self.survey.settled, manifest),
             retained=self._told(manifest, range(stays_from, manifest.generation), first, stood),
             tallies=judgement.tallies.lines(),
@@ -181,12 +211,30 @@ class Planner:
         return needed_from, min(limits)
 
     def _pitr_us(self, manifest: Manifest) -> int | None:
+        if manifest.state != "live":
+            return None
         window_ms, window_s = manifest.retention.pitr_window_ms, self._settings.pitr_window
         if window_ms is None and window_s is None:
             return None
         return max((window_ms or 0) * 1000, round((window_s or 0) * 1_000_000))
 
-    def _attached(self, manifest: Manifest, slot_first: int) -> tuple[Set[str], bool]:
+    def _pinned(
+        self, manifest: Manifest, holdings: Iterable[Holding], limit: int
+    ) -> tuple[Set[int], Set[str]]:
+        """Return the slots below `limit` that stay for branches, and what they attach."""
+        floors = {holding.generation: holding.wal_floor for holding in holdings}
+        points = [
+            (floors[pin.generation], pin.lsn) for pin in manifest.pins if pin.generation in floors
+        ]
+        if not points:
+            return frozenset(), frozenset()
+        slots = self.survey.slots.attaching(min(first for first, _ in points), limit)
+        kept, segments, self._pinned_unreadable = self._pinned_log.of(slots, points)
+        return kept, segments
+
+    def _attached(
+        self, manifest: Manifest, slot_first: int, pinned: Set[str]
+    ) -> tuple[Set[str], bool]:
         """Return what the log that stays attaches, and whether all of it could be read.
 
         Looked up after `manifest` was read: an intent ends after its segments are attached.
@@ -203,7 +251,7 @@ class Planner:
             )
             self._scanned[which] = scan.segments, tuple(scan.unreadable)
         segments, unreadable = self._scanned[which]
-        return segments, not unreadable
+        return segments | pinned, not (unreadable or self._pinned_unreadable)
 
     def _told(
         self, manifest: Manifest, before: range, recent_from: int, stood: dict[int, str]
@@ -230,7 +278,7 @@ class Planner:
             "because it may need them; `reef verify` shows more"
             for number in unreadable
         ]
-        for _, keys in self._scanned.values():
+        for keys in (self._pinned_unreadable, *(keys for _, keys in self._scanned.values())):
             problems += [f"{key} cannot be read: what it may attach stays" for key in keys]
         return tuple(dict.fromkeys(problems))
 
@@ -254,7 +302,7 @@ class Planner:
 
 def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int]) -> bool:
     """Return whether its boundary frees nothing but as many generations as a run may cost."""
-    if plan.expired or plan.settled:
+    if plan.expired or plan.settled or plan.released:
         return False
     old = manifest.gc.boundary
     if any(slot >= old.slot for slot in plan.slots.slots):
@@ -262,6 +310,11 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
     if any(doomed.kind != "manifest" for doomed in plan.doomed):
         return False
     return sum(old.generation <= number < plan.boundary.generation for number in listed) <= FEW
+
+
+def _waiting(fate: PinFate) -> PinFate:
+    """Return what becomes of a pin whose branch was not given up yet: it stays."""
+    return PinFate(fate.pin, PinReason.YOUNG)
 
 
 def _load(chain: ManifestChain) -> Head:

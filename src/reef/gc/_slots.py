@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 
 from reef.errors import DamagedError, FormatVersionError, NotFoundError, UnreadableError
@@ -20,6 +20,7 @@ from reef.format import (
     LogRecord,
     LsnPolicy,
     Prev,
+    SegmentRef,
     decode_log,
     encode_log,
     log_key,
@@ -74,6 +75,7 @@ class _State(IntEnum):
     FENCE = 2
     DAMAGED = 3
     GONE = 4
+    ATTACH = 5
 
 
 class FoldedSlots:
@@ -121,12 +123,20 @@ class FoldedSlots:
             if kind is None
             else _State.FENCE
             if kind is LogKind.FENCE
+            else _State.ATTACH
+            if kind is LogKind.ATTACH
             else _State.DATA
         )
 
     def is_data(self, index: int) -> bool:
         """Return whether one that was read may be deleted as such."""
-        return self._states[index] == _State.DATA
+        return self._states[index] in (_State.DATA, _State.ATTACH)
+
+    def attaching(self, first: int, limit: int) -> Iterator[int]:
+        """Yield the slots from `first` up to `limit` of those read that attach segments."""
+        for slot, state in zip(self.slots, self._states, strict=True):
+            if first <= slot < limit and state == _State.ATTACH:
+                yield slot
 
     def is_fence(self, index: int) -> bool:
         return self._states[index] == _State.FENCE
@@ -169,8 +179,7 @@ class AttachScan:
         try:
             kind = read_kind(self._store, meta.key, slot=slot, size=meta.size)
             if kind is LogKind.ATTACH:
-                log = _twice(lambda: self._decode(slot, meta.key))
-                self.segments.update(ref.id for record in log.records for ref in record.segments)
+                self.segments.update(ref.id for ref in self.attached(slot))
             elif kind is None:
                 self.unreadable.append(meta.key)
         except NotFoundError:
@@ -178,9 +187,67 @@ class AttachScan:
         except UnreadableError:
             self.unreadable.append(meta.key)
 
+    def attached(self, slot: int) -> tuple[SegmentRef, ...]:
+        """Return what a log object attaches. Raises UnreadableError the second time, NotFoundError."""
+        log = _twice(lambda: self._decode(slot, self.key(slot)))
+        return tuple(ref for record in log.records for ref in record.segments)
+
+    def key(self, slot: int) -> str:
+        """Return where a log object is stored."""
+        return log_key(self._namespace, slot)
+
     def _decode(self, slot: int, key: str) -> LogObject:
         data = self._store.get(key)
         return decode_log(data, key=key, slot=slot, lsn_policy=self._lsn_policy)
+
+
+class PinnedLog:
+    """What the log attaches that only branches need: it was not folded when they were made.
+
+    A branch names such segments, but the generation that it stands on does not. So the log objects
+    that attach them stay, to say so, while the rest of the log goes.
+    """
+
+    def __init__(self, store: Store, namespace: str, lsn_policy: LsnPolicy) -> None:
+        self._scan = AttachScan(store, namespace, lsn_policy)
+        self._known: dict[int, tuple[SegmentRef, ...] | None] = {}
+
+    def of(
+        self, slots: Iterable[int], points: Sequence[tuple[int, int]]
+    ) -> tuple[set[int], set[str], list[str]]:
+        """Return which of `slots` stay, what they attach, and the keys of those that cannot be read.
+
+        `points` are the first slot and the last version that branches read of the log.
+        """
+        kept: set[int] = set()
+        segments: set[str] = set()
+        unreadable: list[str] = []
+        for slot in slots:
+            refs = self._read(slot)
+            if refs is None:
+                kept.add(slot)
+                unreadable.append(self._scan.key(slot))
+                continue
+            needed = [
+                ref.id
+                for ref in refs
+                if any(slot >= first and ref.lsn_max <= lsn for first, lsn in points)
+            ]
+            if needed:
+                kept.add(slot)
+                segments.update(needed)
+        return kept, segments, unreadable
+
+    def _read(self, slot: int) -> tuple[SegmentRef, ...] | None:
+        """Return what a log object attaches; None if it cannot be read, twice."""
+        if slot not in self._known:
+            try:
+                self._known[slot] = self._scan.attached(slot)
+            except NotFoundError:
+                self._known[slot] = ()
+            except UnreadableError:
+                self._known[slot] = None
+        return self._known[slot]
 
 
 def _twice(read: Callable[[], LogObject]) -> LogObject:

@@ -5,12 +5,26 @@ check_successor   what holds between a generation and its successor
 changes           open_writer, open_compactor, fold, register_intent, end_intent, replace_segments,
                   add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
                   advance_boundary, set_retention: each makes a manifest from the head's
+                  and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
+                  abort, detach
 create_snapshot   a snapshot that lasts as long as asked, by the store's clock; renew likewise
 
 A change is published with `chain.publish(lambda head: fold(head.manifest, ...))`. It raises where
 it may not be made on that head; nothing is written then.
 """
 
+from reef.manifest._branches import (
+    BranchPoint,
+    abort,
+    add_pin,
+    begin_branch,
+    detach,
+    drop,
+    go_on,
+    has_branches,
+    release_pins,
+    share_pin,
+)
 from reef.manifest._chain import Change, ManifestChain
 from reef.manifest._changes import (
     StalePlanError,
@@ -35,25 +49,35 @@ from reef.manifest._snapshots import create_snapshot, renew
 from reef.manifest._successor import check_successor
 
 __all__ = [
+    "BranchPoint",
     "Change",
     "Generation",
     "Head",
     "ManifestChain",
     "StalePlanError",
+    "abort",
+    "add_pin",
     "add_snapshot",
     "advance_boundary",
+    "begin_branch",
     "check_successor",
     "create_snapshot",
+    "detach",
+    "drop",
     "end_intent",
     "expire_snapshots",
     "fold",
+    "go_on",
+    "has_branches",
     "open_compactor",
     "open_writer",
     "register_intent",
+    "release_pins",
     "release_snapshot",
     "renew",
     "renew_snapshot",
     "replace_segments",
     "retained_points",
     "set_retention",
+    "share_pin",
 ]

@@ -78,6 +78,27 @@ class ManifestChain(ManifestFollower):
         self._is_behind = False
         self._own_put: tuple[int, float] | None = None
 
+    def beside(self, namespace: str) -> ManifestChain:
+        """Return a fresh chain of another namespace, for the same actor."""
+        return ManifestChain(
+            self._store,
+            namespace,
+            author=self.author,
+            settings=self._settings,
+            clock=self.clock,
+            rng=self._rng,
+        )
+
+    def first(self, grace_ms: int) -> Manifest:
+        """Return generation 1 of this namespace, empty, as this author would publish it."""
+        return Manifest.first(
+            self.namespace,
+            author=self.author,
+            nonce=new_nonce(self._rng).hex(),
+            created_at_us=self.clock.now_us(),
+            grace_ms=grace_ms,
+        )
+
     @property
     def now_us(self) -> int | None:
         """The store's time: Last-Modified of the latest own PUT, carried forward; None without one.

@@ -14,7 +14,7 @@ published, so that it stays for the grace period from then on. Nothing here read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -29,7 +29,6 @@ from reef.errors import (
 )
 from reef.format import (
     DedupRef,
-    InheritedLog,
     Intent,
     Lease,
     Manifest,
@@ -42,7 +41,7 @@ from reef.format import (
     schema_fingerprint,
     segment_key,
 )
-from reef.manifest._overlap import check_adjacent
+from reef.manifest._overlap import check_adjacent, keys_seen
 from reef.manifest._retention import expire_snapshots, retained_points
 from reef.types import SLOT_MAX
 
@@ -148,7 +147,6 @@ def fold(
         wal_floor=slot_last + 1,
         wal_anchor=anchor,
         wal_last_seen=max(m.wal_last_seen, slot_last),
-        inherited_log=_inherited_from(m.inherited_log, slot_last + 1),
         last_applied_lsn=last_applied_lsn,
         dedup=dedup,
         schema=schema_bytes,
@@ -168,6 +166,7 @@ def replace_segments(
     outputs: Sequence[SegmentRef],
     known_points: Iterable[int],
     now_us: int | None = None,
+    within: tuple[bytes, bytes] | None = None,
 ) -> Manifest:
     """Name `outputs` instead of `inputs`, as a compaction does that knew `known_points`.
 
@@ -175,30 +174,92 @@ def replace_segments(
     that the plan did not know refuses it, unless it lies at or above all that it knew: above the
     floor a compaction drops nothing. With `now_us`, snapshots that have expired by then go in the
     same step. Raises StalePlanError if an input is not live any more, or for such a point.
+
+    With `within`, only from one key up to another: what inputs have outside of that stays named, by
+    references that are clipped to it, and an input may have been clipped so since it was planned.
     """
     _check_live(m)
     owner = _check_compactor(m, compactor_epoch, intent)
-    live = set(m.segments)
-    for segment in inputs:
-        if segment not in live:
-            raise StalePlanError(
-                f"segment {segment.id} of {m.namespace!r}, an input of this compaction, is not "
-                f"live in generation {m.generation}; nothing was written: plan it anew"
-            )
+    inputs, left = _parted(m, inputs, within)
     if now_us is not None:
         m = expire_snapshots(m, now_us)
     _check_points(m, known_points)
     if owner is not None:
         _check_owned(outputs, owner)
     replaced = set(inputs)
-    kept = tuple(s for s in m.segments if s not in replaced)
-    check_adjacent(inputs, outputs, kept)
+    kept = (*left, *(s for s in m.segments if s not in replaced))
+    check_adjacent(inputs, outputs, kept if within is None else _near(kept, outputs, *within))
     named = {s.id for s in (*kept, *outputs) if not s.namespace}
     gone = sorted({s.id for s in inputs if not s.namespace} - named)
     waiting = (_pending(m, segment_key(m.namespace, id)) for id in gone)
     return _replace(
         m, segments=(*outputs, *kept), gc=_replace(m.gc, pending=(*m.gc.pending, *waiting))
     )
+
+
+def _parted(
+    m: Manifest, inputs: Sequence[SegmentRef], within: tuple[bytes, bytes] | None
+) -> tuple[list[SegmentRef], list[SegmentRef]]:
+    """Return the live references that show inputs `within` some keys, and what is left outside."""
+    ids = {segment.id for segment in inputs}
+    live: dict[SegmentRef, list[SegmentRef]] = {}
+    for segment in m.segments:
+        if segment.id in ids:
+            live.setdefault(_whole(segment), []).append(segment)
+    found: list[SegmentRef] = []
+    left: list[SegmentRef] = []
+    for segment in inputs:
+        shown = live.get(_whole(segment), ())
+        low, high = keys_seen(segment)
+        if within is None:
+            one = segment if segment in shown else None
+        else:
+            low, high = max(low, within[0]), min(high, within[1])
+            one = next((s for s in shown if _shows(s, low, high)), None)
+        if one is None:
+            raise StalePlanError(
+                f"segment {segment.id} of {m.namespace!r}, an input of this compaction, is not "
+                f"live in generation {m.generation}; nothing was written: plan it anew"
+            )
+        found.append(one)
+        if within is not None:
+            left += _outside(one, *within)
+    return found, left
+
+
+def _near(
+    kept: Iterable[SegmentRef], outputs: Iterable[SegmentRef], start: bytes, end: bytes
+) -> list[SegmentRef]:
+    """Return which of those that stay show any of some keys; outputs must have no others."""
+    for output in outputs:
+        if output.key_min < start or output.key_max >= end:
+            raise InvariantError(
+                f"segment {output.id} has keys beyond those that were compacted, from {start!r} up "
+                f"to {end!r}; nothing was written"
+            )
+    seen = ((s, *keys_seen(s)) for s in kept)
+    return [s for s, low, high in seen if low < end and high > start]
+
+
+def _outside(s: SegmentRef, start: bytes, end: bytes) -> Iterator[SegmentRef]:
+    """Yield references to what `s` shows below `start`, and from `end` on."""
+    low, high = keys_seen(s)
+    if low < start:
+        yield _replace(s, clip_key_max=start)
+    if high > end:
+        yield _replace(s, clip_key_min=end)
+
+
+def _shows(s: SegmentRef, start: bytes, end: bytes) -> bool:
+    low, high = keys_seen(s)
+    return low <= start and high >= end
+
+
+def _whole(s: SegmentRef) -> SegmentRef:
+    """Return a reference to all keys of a segment: the same for all that are clipped by keys."""
+    if s.clip_key_min is None and s.clip_key_max is None:
+        return s
+    return _replace(s, clip_key_min=None, clip_key_max=None)
 
 
 def _check_live(m: Manifest) -> None:
@@ -291,14 +352,3 @@ def _schema_bytes(m: Manifest, schema: pa.Schema | None) -> bytes:
     if m.schema and schema.equals(decode_schema(pa.py_buffer(m.schema), "", 0), True):
         return m.schema
     return bytes(schema.serialize().to_pybytes())
-
-
-def _inherited_from(
-    inherited: tuple[InheritedLog, ...], slot_first: int
-) -> tuple[InheritedLog, ...]:
-    """Return what is left of inherited slots when those below `slot_first` are folded."""
-    return tuple(
-        _replace(i, slot_first=max(i.slot_first, slot_first))
-        for i in inherited
-        if i.slot_last >= slot_first
-    )

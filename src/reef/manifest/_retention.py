@@ -31,18 +31,24 @@ def find_snapshot(m: Manifest, id: str) -> Snapshot | None:
 
 
 def add_snapshot(
-    m: Manifest, *, id: str, lsn: int, expires_at_us: int, wal_last_seen: int = 0
+    m: Manifest,
+    *,
+    id: str,
+    lsn: int,
+    expires_at_us: int,
+    wal_last_seen: int = 0,
+    born: int | None = None,
 ) -> Manifest:
     """Keep what is visible at `lsn` until `expires_at_us` by the store's clock (0: for ever).
 
     The snapshot is of the generation that is published with it. `wal_last_seen` is the last log
-    slot that its author saw; under the packed policy the LSN says it. Raises RetentionError below
-    the floor, AlreadyExistsError if the id is taken, NotFoundError if the namespace was dropped.
+    slot that its author saw; under the packed policy the LSN says it. `born` is the life that is
+    meant, if not any. Raises RetentionError below the floor, AlreadyExistsError if the id is taken,
+    NotFoundError if the namespace was dropped.
     """
-    if m.state != "live":
-        raise NotFoundError(
-            f"namespace {m.namespace!r} was {m.state}: there is nothing to snapshot"
-        )
+    if m.state != "live" or born not in (None, m.born):
+        was = "dropped" if m.state == "live" else m.state
+        raise NotFoundError(f"namespace {m.namespace!r} was {was}: there is nothing to snapshot")
     if lsn < m.retention.floor_lsn:
         raise RetentionError(
             f"LSN {lsn} of namespace {m.namespace!r} lies below its retention floor "

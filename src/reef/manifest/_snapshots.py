@@ -30,17 +30,29 @@ _Setter = Callable[[Manifest, int], Manifest]
 
 
 def create_snapshot(
-    chain: ManifestChain, *, id: str, lsn: int, ttl_s: float | None, wal_last_seen: int = 0
+    chain: ManifestChain,
+    *,
+    id: str,
+    lsn: int,
+    ttl_s: float | None,
+    wal_last_seen: int = 0,
+    born: int | None = None,
 ) -> tuple[Head, Snapshot]:
     """Keep what is visible at `lsn` for `ttl_s` seconds from now (None or 0: until released).
 
-    Returns the generation that carries it. Raises RetentionError below the floor,
+    `born` is the life of the namespace that is meant, if not any. Returns the generation that carries
+    it. Raises RetentionError below the floor,
     AlreadyExistsError if the id is taken, NotFoundError, and what `publish` raises.
     """
 
     def add(m: Manifest, expires_at_us: int) -> Manifest:
         return add_snapshot(
-            m, id=id, lsn=lsn, expires_at_us=expires_at_us, wal_last_seen=wal_last_seen
+            m,
+            id=id,
+            lsn=lsn,
+            expires_at_us=expires_at_us,
+            wal_last_seen=wal_last_seen,
+            born=born,
         )
 
     return _publish_until(chain, id, ttl_s, add)

@@ -29,6 +29,11 @@ def check_successor(previous: Manifest | None, next: Manifest, *, repairing: boo
         )
 
 
+def is_reborn(old: Manifest, new: Manifest) -> bool:
+    """Return whether a namespace that was dropped, or never made, begins another life."""
+    return old.state != "live" and new.state == "live"
+
+
 def _violations(old: Manifest | None, new: Manifest, repairing: bool) -> Iterator[Violation]:
     if old is None:
         if new.generation != 1:
@@ -37,7 +42,7 @@ def _violations(old: Manifest | None, new: Manifest, repairing: bool) -> Iterato
     yield from _identity(old, new)
     yield from _numbers(old, new)
     yield from _epochs(old, new)
-    yield from _points(old, new)
+    yield from _points(old, new, repairing)
     if not repairing:
         yield from _log(old, new)
         yield from _named(old, new)
@@ -56,8 +61,13 @@ def _identity(old: Manifest, new: Manifest) -> Iterator[Violation]:
             f"a repair that goes on from generation {old.generation} behind damaged ones",
             f"generation {new.generation}, repaired from {new.repaired_from}",
         )
-    if new.state == "aborted" and old.state != "aborted":
-        yield "an aborted namespace to have had no other state", f"{old.state} before"
+    if new.state == "aborted" and old.state == "live":
+        yield "what is aborted to have been no namespace", "a live one before"
+    if new.state == "dropped" and old.state == "aborted":
+        yield "what is dropped to have been a namespace", "aborted before"
+    born = new.generation if is_reborn(old, new) else old.born
+    if new.born != born:
+        yield f"born at generation {born}", new.born
     # What was dropped may be made anew under the same name: that begins another content.
     if old.state == "live":
         if new.lsn_policy != old.lsn_policy:
@@ -67,8 +77,10 @@ def _identity(old: Manifest, new: Manifest) -> Iterator[Violation]:
 
 
 def _numbers(old: Manifest, new: Manifest) -> Iterator[Violation]:
-    """What others act on only rises."""
+    """What others act on only rises: for ever, but for the floor, which is that of a life."""
     floors = old.retention.floor_lsn, new.retention.floor_lsn
+    if is_reborn(old, new):
+        floors = 0, floors[1]
     boundaries = old.gc.boundary, new.gc.boundary
     rising = (
         ("writer_epoch", old.writer_epoch, new.writer_epoch),
@@ -93,6 +105,9 @@ def _epochs(old: Manifest, new: Manifest) -> Iterator[Violation]:
         if after > before + steps:
             yield f"{name} at most {before + steps}", after
     # It may fall when its writer's fences stand, but an open writer's fences are counted already.
+    # A new life has no writer yet, and those of the old one are fenced off.
+    if is_reborn(old, new):
+        return
     if new.max_parallel_writes > old.max_parallel_writes and new.writer_epoch == old.writer_epoch:
         yield (
             f"max_parallel_writes at most {old.max_parallel_writes} until a writer opens",
@@ -104,13 +119,20 @@ def _log(old: Manifest, new: Manifest) -> Iterator[Violation]:
     """The floor of the log, and what the segments reflect, move forward together."""
     if new.wal_floor < old.wal_floor:
         yield f"wal_floor at least {old.wal_floor}", new.wal_floor
+    if is_reborn(old, new):
+        if new.wal_floor <= old.wal_last_seen + 1:
+            yield (
+                f"wal_floor above slot {old.wal_last_seen + 1}, which stays empty behind the old life",
+                new.wal_floor,
+            )
+        return
     if new.last_applied_lsn < old.last_applied_lsn:
         yield f"last_applied_lsn at least {old.last_applied_lsn}", new.last_applied_lsn
     if new.wal_anchor.slot < old.wal_anchor.slot:
         yield f"wal_anchor.slot at least {old.wal_anchor.slot}", new.wal_anchor.slot
     if new.wal_anchor.epoch < old.wal_anchor.epoch:
         yield f"wal_anchor.epoch at least {old.wal_anchor.epoch}", new.wal_anchor.epoch
-    if new.wal_floor == old.wal_floor and old.state == "live":
+    if new.wal_floor == old.wal_floor:
         for name in ("wal_anchor", "last_applied_lsn"):
             before, after = getattr(old, name), getattr(new, name)
             if after != before:
@@ -119,12 +141,17 @@ def _log(old: Manifest, new: Manifest) -> Iterator[Violation]:
             yield "the same schema until a log object changes it", "another one"
 
 
-def _points(old: Manifest, new: Manifest) -> Iterator[Violation]:
-    """Points that something stands on are added above the floor and never moved."""
+def _points(old: Manifest, new: Manifest, repairing: bool) -> Iterator[Violation]:
+    """Points that something stands on are added above the floor and never moved.
+
+    Repair may put back pins that only damaged generations held.
+    """
     yield from _standing(
         "snapshot", {s.id: s for s in old.snapshots}, {s.id: s for s in new.snapshots}, old
     )
-    yield from _standing("pin", {_pin(p): p for p in old.pins}, {_pin(p): p for p in new.pins}, old)
+    pins = {_pin(p): p for p in old.pins}
+    allowed = {_pin(p): p for p in new.pins if not repairing or _pin(p) in pins}
+    yield from _standing("pin", pins, allowed, old)
     snapshots = {s.id for s in old.snapshots}
     for snapshot in new.snapshots:
         if snapshot.id not in snapshots and snapshot.generation != new.generation:
@@ -143,9 +170,12 @@ def _standing(
     what: str, before: Mapping[Any, _Point], after: Mapping[Any, _Point], old: Manifest
 ) -> Iterator[Violation]:
     floor = old.retention.floor_lsn
+    # A branch of a branch stands where that branch does, which may lie below the floor by now.
+    stood = {(point.generation, point.lsn) for point in before.values()}
     for name, point in after.items():
         known = before.get(name)
-        if known is None and point.lsn < floor:
+        is_stood = what == "pin" and (point.generation, point.lsn) in stood
+        if known is None and point.lsn < floor and not is_stood:
             yield f"a new {what} at or above floor_lsn {floor}", point
         if known is not None and (known.generation, known.lsn) != (point.generation, point.lsn):
             yield f"{known} to stay where it is", point

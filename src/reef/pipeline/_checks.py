@@ -14,7 +14,7 @@ from reef.database import Database
 from reef.engine import VerifyReport
 from reef.errors import ReefError
 from reef.gc import CollectionReport
-from reef.pipeline._gc import CollectOptions, collect_all
+from reef.pipeline._gc import CollectBatch, CollectOptions, DeleteChunk, collect_all
 from reef.pipeline._history import old_passes
 from reef.pipeline._pass import (
     Figures,
@@ -24,11 +24,14 @@ from reef.pipeline._pass import (
     PassResult,
     TaskTimes,
     Watch,
+    Work,
 )
-from reef.pipeline._rebuild import rebuild as rebuild_namespace
-from reef.pipeline._rebuild_result import RebuildOptions, RebuildResult
+from reef.pipeline._rebuild import rebuilding
+from reef.pipeline._rebuild_plan import plan_rebuild
+from reef.pipeline._rebuild_result import RebuildOptions, RebuildPlan, RebuildResult
+from reef.pipeline._stages import run_together
 from reef.pipeline._tasks import Runner
-from reef.pipeline._verify import VerifyOptions, verify_deep
+from reef.pipeline._verify import NamespaceBatch, VerifyOptions, VerifyTask, verify_deep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +52,7 @@ def verify(
     run = Pass(db, "verify", namespaces, spark, runner, watch, leaves_record=False)
 
     def portion(names: Sequence[str]) -> list[NamespaceResult[VerifyReport]]:
-        reports = verify_deep(run.context, names, run.runner, run.progress(0), options=options)
+        reports = verify_deep(run.context, names, run.shown(_verify_work), options=options)
         return [NamespaceResult(name, report) for name, report in zip(names, reports, strict=True)]
 
     return run.result(portion, _verify_figures, msgspec.to_builtins(options))
@@ -76,10 +79,9 @@ def collect(
         found = collect_all(
             run.context,
             names,
-            run.runner,
+            run.shown(_gc_work),
             apply=apply,
             sweep=not is_swept,  # it is of the whole bucket: once is enough
-            progress=run.progress(0),
             options=options,
         )
         is_swept = True
@@ -106,19 +108,48 @@ def rebuild(
     options: RebuildOptions | None = None,
     watch: Watch | None = None,
 ) -> PassResult[RebuildResult]:
-    """Make all derived state of namespaces (None: all) anew, equal in content, one after the other."""
+    """Make all derived state of namespaces (None: all) anew, equal in content.
+
+    Their tasks are run together; each is published by itself.
+    """
     options = options or RebuildOptions()
+    options.check()
     run = Pass(db, "rebuild", namespaces, spark, runner, watch)
 
-    def rebuilt(name: str) -> RebuildResult:
-        return rebuild_namespace(
-            run.context, name, run.runner, options=options, progress=run.progress(0)
+    def portion(names: Sequence[str]) -> list[NamespaceResult[RebuildResult]]:
+        return run_together(
+            run,
+            {name: rebuilding(run.context, name, lambda: run.runner, options) for name in names},
         )
 
-    def portion(names: Sequence[str]) -> list[NamespaceResult[RebuildResult]]:
-        return run.each(names, rebuilt, width=1)
-
     return run.result(portion, _rebuild_figures, msgspec.to_builtins(options))
+
+
+def preview_rebuild(
+    db: Database, namespaces: Namespaces = None, *, options: RebuildOptions | None = None
+) -> list[NamespaceResult[RebuildPlan]]:
+    """Return what `rebuild` would make anew of each namespace. Writes nothing, and needs no Spark."""
+    run = Pass(db, "rebuild", namespaces, None, None, None)
+    return run.each(list(run.names), lambda name: plan_rebuild(run.context, name, options))
+
+
+def _verify_work(descriptors: Sequence[NamespaceBatch | VerifyTask]) -> Work:
+    """Small namespaces are read by whoever looks how small they are: only their number is known."""
+    parts = [part for one in descriptors if isinstance(one, VerifyTask) for part in one.parts]
+    batches = [one for one in descriptors if isinstance(one, NamespaceBatch)]
+    return Work(
+        bytes=sum(part.nbytes for part in parts),
+        namespaces=sum(len(batch.names) for batch in batches),
+    )
+
+
+def _gc_work(descriptors: Sequence[CollectBatch | DeleteChunk]) -> Work:
+    chunks = [one for one in descriptors if isinstance(one, DeleteChunk)]
+    batches = [one for one in descriptors if isinstance(one, CollectBatch)]
+    return Work(
+        objects=sum(len(chunk.keys) for chunk in chunks),
+        namespaces=sum(len(batch.names) for batch in batches),
+    )
 
 
 def _verify_figures(report: VerifyReport) -> Figures:

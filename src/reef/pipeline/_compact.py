@@ -1,14 +1,17 @@
 """Compaction: a plan's groups become segments, each group published by one manifest.
 
+A group is all of some segments, or what they have between two keys: then what is left of them stays
+named, and a long compaction is many publishes.
+
 Steps, and what a crash leaves behind each:
 
 1. The intent and the next compactor epoch, in one generation.   An intent.
 2. The retention floor, as far as its window lets it.            The same; reads below are refused.
 3. Tasks write segments.                                         Orphans, spared by the intent.
-4. Each group: its outputs instead of its inputs.                That group is done.
+4. Each group: its outputs instead of what they were made from.  That group is done.
 5. With the last of them, the intent ends.                       Nothing.
 
-A group is published only onto a head on which all of its inputs are live and no point is retained that
+A group is published only onto a head that shows all of its inputs in its keys, and retains no point that
 its tasks did not know; else it is planned anew. Another compactor that has begun meanwhile fences this
 one: what it has published stays, and nothing more can be.
 
@@ -43,12 +46,12 @@ from reef.manifest import (
 )
 from reef.pipeline._compact_options import CompactionOptions
 from reef.pipeline._compact_plan import CompactionPlan, Group, plan_compaction
+from reef.pipeline._compact_ranges import Seen, inside_each
 from reef.pipeline._compact_result import CompactionResult, GroupResult, group_result
 from reef.pipeline._compact_task import MergedRange, MergeTask, merge_range
 from reef.pipeline._floor import reachable_floor
 from reef.pipeline._job import Job
 from reef.pipeline._tasks import Outcome, Progress, Runner
-from reef.segment._clip import Clipped
 
 __all__ = ["Compaction", "CompactionResult", "GroupResult", "begin_compaction", "compact"]
 
@@ -70,8 +73,9 @@ class Compaction:
     """By the store's clock, when it began: snapshots that had expired by then are not retained."""
 
     def tasks(self, group: Group) -> list[MergeTask]:
-        """Return the tasks of a group: one for each range."""
-        seen = [Clipped("", ref) for ref in group.inputs]
+        """Return the tasks of a group: one for each range, which names what has keys in it."""
+        keys = [(some.start, some.end) for some in group.ranges]
+        inside = inside_each([Seen(ref) for ref in group.inputs], keys)
         count = len(group.ranges)
         return [
             MergeTask(
@@ -79,19 +83,18 @@ class Compaction:
                 job=self.job.id,
                 group=group.number,
                 part=(part, count),
-                inputs=tuple(
-                    one.ref for one in seen if one.key_min < some.end and one.key_end > some.start
-                ),
-                replaced=tuple(dict.fromkeys(ref.id for ref in group.inputs)),
+                inputs=tuple(one.ref for one in few),
+                replaced=tuple(dict.fromkeys(one.ref.id for one in few)),
                 start=some.start,
                 end=some.end,
                 floor_lsn=self.floor_lsn,
                 points=self.points,
                 is_bottom=some.is_bottom,
+                codec=self.plan.options.bottom_codec if some.is_bottom else "lz4",
                 level=group.level,
                 bytes_in=some.bytes_in,
             )
-            for part, some in enumerate(group.ranges, 1)
+            for part, (some, few) in enumerate(zip(group.ranges, inside, strict=True), 1)
         ]
 
     def finish_group(
@@ -111,7 +114,7 @@ class Compaction:
             head = self.job.publish(lambda m: self._replaced(m, group, outputs, is_last))
         except StalePlanError as stale:
             return group_result(group, outcomes, "stale", str(stale))
-        return group_result(group, outcomes, "published", "", outputs, head.generation)
+        return group_result(group, outcomes, "published", "", outputs, head)
 
     def end(self) -> None:
         """End the intent, if it stands. Raises OutcomeUnknownError, UnavailableError."""
@@ -130,6 +133,7 @@ class Compaction:
                 outputs=outputs,
                 known_points=self.points,
                 now_us=self.now_us,
+                within=group.keys,
             )
         if group.moves:
             m = _moved(m, group.moves, group.level)

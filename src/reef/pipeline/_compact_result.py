@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from reef.format import SegmentRef
+from reef.manifest import Head
 from reef.pipeline._compact_plan import Group
 from reef.pipeline._compact_task import MergedRange
 from reef.pipeline._tasks import Outcome
@@ -39,6 +40,9 @@ class GroupResult(msgspec.Struct, frozen=True):
     error: str
     """Why it was not published, else ""."""
     inputs: tuple[str, ...]
+    """What it stands for, and nothing names any more; if it was not published, what it was to read."""
+    clipped: tuple[str, ...]
+    """What it has read, and of which other keys are still seen."""
     outputs: tuple[str, ...]
     moved: tuple[str, ...]
     generation: int | None
@@ -94,7 +98,7 @@ def group_result(
     state: GroupState,
     error: str,
     outputs: Sequence[SegmentRef] = (),
-    generation: int | None = None,
+    head: Head | None = None,
 ) -> GroupResult:
     """Return what became of a group, with the figures of the tasks that came back."""
     figures = [
@@ -111,14 +115,17 @@ def group_result(
         for outcome in outcomes
         if (made := outcome.result) is not None
     ]
+    read = dict.fromkeys(ref.id for ref in group.inputs)
+    live = set() if head is None else {ref.id for ref in head.manifest.segments}
     return GroupResult(
         group.number,
         state,
         group.reason,
         error,
-        tuple(ref.id for ref in group.inputs),
+        tuple(id for id in read if id not in live),
+        tuple(id for id in read if id in live),
         tuple(ref.id for ref in outputs),
         tuple(ref.id for ref in group.moves),
-        generation,
+        None if head is None else head.generation,
         tuple(figures),
     )

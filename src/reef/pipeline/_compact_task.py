@@ -5,9 +5,9 @@ the rest goes out as it comes. It uses no cache of the process but a small one o
 reads, it reads once.
 
 A range always leaves a segment if it had any rows. The segments of a group count their parts: only all
-of them together replace the inputs, and a rebuild that missed one would bring the inputs back. So where
-a range comes out empty, because every key of it ends in a tombstone with nothing left to hide, one of
-these tombstones stays. It says what a reader would find anyway.
+of them together stand for what their inputs have in the group's keys. So where a range comes out
+empty, because every key of it ends in a tombstone with nothing left to hide, one of these tombstones
+stays. It says what a reader would find anyway.
 
 Crash points: before the upload is complete there is nothing; after it an orphan under the intent of
 the job, whose name no other attempt uses.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -50,13 +51,14 @@ class MergeTask(msgspec.Struct, frozen=True):
     inputs: tuple[SegmentRef, ...]
     """The segments that have keys in the range."""
     replaced: tuple[str, ...]
-    """The ids of all segments that the group replaces."""
+    """Their ids, each once."""
     start: bytes
     end: bytes
     """Exclusive."""
     floor_lsn: int
     points: tuple[int, ...]
     is_bottom: bool
+    codec: Literal["lz4", "zstd"]
     level: int
     bytes_in: int
 
@@ -162,7 +164,7 @@ def _write(
         part=task.part,
     )
     options = SegmentOptions(
-        codec="zstd" if task.is_bottom else "lz4",
+        codec=task.codec,
         wide=_wide(sources, schema),
         row_block_bytes=context.settings.row_block_bytes,
     )

@@ -11,7 +11,8 @@ from bisect import bisect_left
 
 from reef.engine import Context
 from reef.errors import NotFoundError, UnreadableError
-from reef.format import Manifest, log_key
+from reef.format import LogKind, Manifest, log_key
+from reef.gc._slots import read_kind
 from reef.manifest import ManifestChain
 from reef.types import pack_lsn
 
@@ -30,12 +31,16 @@ def reachable_floor(context: Context, manifest: Manifest, now_us: int) -> int:
     if manifest.lsn_policy == "packed":
         found = _by_slots(context, manifest, before_us)
     else:
-        found = _by_generations(context.chain(manifest.namespace), before_us)
+        found = _by_generations(context.chain(manifest.namespace), manifest.born, before_us)
     return max(manifest.retention.floor_lsn, min(found, newest))
 
 
 def _by_slots(context: Context, manifest: Manifest, before_us: int) -> int:
-    """Return the first LSN of the newest folded log object of before that time, or 0."""
+    """Return the first LSN of the newest folded log object of before that time, or 0.
+
+    Fences are passed over: they have no LSN, and the version before one would not be reached by its
+    own any more.
+    """
 
     def is_recent(slot: int) -> bool:
         try:
@@ -46,13 +51,29 @@ def _by_slots(context: Context, manifest: Manifest, before_us: int) -> int:
 
     slots = range(manifest.gc.boundary.slot, manifest.wal_floor)
     old = bisect_left(slots, True, key=is_recent)
+    while old and _is_fence(context, manifest.namespace, slots[old - 1]):
+        old -= 1
     return pack_lsn(slots[old - 1], 0) if old else 0
 
 
-def _by_generations(chain: ManifestChain, before_us: int) -> int:
-    """Return what the segments reflected in the newest generation of before that time, or 0."""
+def _is_fence(context: Context, namespace: str, slot: int) -> bool:
+    key = log_key(namespace, slot)
+    try:
+        size = context.store.head(key).size
+        return read_kind(context.store, key, slot=slot, size=size) is LogKind.FENCE
+    except NotFoundError:  # collected since: everything below it is older
+        return False
+
+
+def _by_generations(chain: ManifestChain, born: int, before_us: int) -> int:
+    """Return what the segments reflected in the newest generation of before that time, or 0.
+
+    Those before `born` were of a namespace that was dropped: its versions are no measure.
+    """
     chain.load()
     for generation in reversed(chain.generations()):
+        if generation.number < born:
+            return 0
         if generation.published_at_us <= before_us:
             try:
                 return chain.at(generation.number).manifest.last_applied_lsn

@@ -22,7 +22,7 @@ import msgspec
 from reef.engine import Context
 from reef.errors import InvalidInputError, ReefError
 from reef.format import Boundary
-from reef.gc import CollectionPlan, CollectionReport, Doomed, Retained, Tally, collect
+from reef.gc import CollectionPlan, CollectionReport, Doomed, PinFate, Retained, Tally, collect
 from reef.gc._judge import DAY_US
 from reef.pipeline._tasks import Progress, Runner
 from reef.side_by_side import for_each
@@ -102,6 +102,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     boundary: Boundary
     is_raised: bool
     expired: tuple[str, ...]
+    pins: tuple[PinFate, ...]
     settled: tuple[str, ...]
     retained: tuple[Retained, ...]
     tallies: tuple[Tally, ...]
@@ -124,6 +125,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
             boundary=plan.boundary,
             is_raised=plan.is_raised,
             expired=plan.expired,
+            pins=plan.pins,
             settled=plan.settled,
             retained=plan.retained,
             tallies=plan.tallies,
@@ -146,6 +148,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
                 boundary=self.boundary,
                 is_raised=self.is_raised,
                 expired=self.expired,
+                pins=self.pins,
                 settled=self.settled,
                 retained=self.retained,
                 tallies=self.tallies,

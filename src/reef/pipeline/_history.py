@@ -13,7 +13,7 @@ import msgspec
 
 from reef.engine import Context, face_of, open_for_writing
 from reef.errors import CorruptError, InvalidInputError, NotFoundError
-from reef.format import Intent, Manifest
+from reef.format import Intent, Manifest, manifest_key
 from reef.manifest import Head, end_intent
 from reef.pipeline._load import KIND as LOAD
 from reef.store import Store
@@ -124,6 +124,33 @@ def end_job(context: Context, namespace: str, id: str) -> int:
         return end_intent(manifest if head is None else head.manifest, id)
 
     return context.chain(check_namespace(namespace)).publish(ended).generation
+
+
+def end_old_jobs(context: Context, namespace: str, seconds: float) -> list[tuple[Intent, int]]:
+    """End the jobs that stand for longer than that; return each with the generation that says so.
+
+    A job is as old as the generation that registered it, by the store's clock, or as it says itself:
+    whichever makes it younger. "Now" is this machine's. Each is ended as `end_job` does. Raises
+    NotFoundError if there is no such namespace.
+    """
+    before_us = context.clock.now_us() - round(seconds * 1_000_000)
+    ended = []
+    for intent in standing_intents(context, namespace):
+        if _since_us(context, namespace, intent) > before_us:
+            continue
+        try:
+            ended.append((intent, end_job(context, namespace, intent.id)))
+        except NotFoundError:
+            continue  # it has ended by itself meanwhile
+    return ended
+
+
+def _since_us(context: Context, namespace: str, intent: Intent) -> int:
+    try:
+        meta = context.store.head(manifest_key(namespace, intent.generation))
+    except NotFoundError:
+        return intent.opened_at_us  # collected since
+    return max(intent.opened_at_us, meta.last_modified_us)
 
 
 def _decoded(key: str, data: bytes) -> PassRecord:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import msgspec
 
 from reef.engine import Context
-from reef.errors import CorruptError, FormatVersionError, InvalidInputError, NotFoundError
-from reef.format import Manifest, log_key, manifest_key
+from reef.errors import CorruptError, InvalidInputError, NotFoundError
+from reef.format import Manifest, log_key
 from reef.gc._names import folder, parse_slot
 from reef.gc._slots import FENCE_BYTES
 from reef.manifest import ManifestChain
@@ -62,7 +62,6 @@ class Backlog:
                 raise NotFoundError(
                     f"there is no namespace {chain.namespace!r} in {context.store.url}"
                 )
-            check_own(head.manifest)
             backlog = cls(head.manifest, _listed(context, head.manifest))
             if not backlog.is_short:
                 return backlog
@@ -140,14 +139,3 @@ def _listed(context: Context, m: Manifest) -> array[int]:
             break  # what lies behind a gap was in flight
         sizes.append(meta.size)
     return sizes
-
-
-def check_own(m: Manifest) -> None:
-    """Raise where recovery would read another namespace's log, which nothing here does yet."""
-    if m.inherited_log:
-        raise FormatVersionError(
-            manifest_key(m.namespace, m.generation),
-            0,
-            "a log of the namespace's own",
-            f"slots inherited from {m.inherited_log[0].namespace!r}",
-        )

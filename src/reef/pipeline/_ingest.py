@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import PurePosixPath
+import csv
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Literal, cast, get_args
 from urllib.parse import urlsplit
 
-from reef.errors import InvalidInputError
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reef.documents import Documents
+from reef.engine import Context
+from reef.errors import InvalidInputError, NotFoundError
+from reef.types import split_namespace
 
 InputFormat = Literal["parquet", "csv", "jsonl"]
 
@@ -20,6 +31,114 @@ _SUFFIXES: dict[str, InputFormat] = {
     ".json": "jsonl",
 }
 _PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
+LARGE_BYTES = 8 << 20
+"""What is larger is sorted by Spark, and loaded in bulk."""
+_HEAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """What would be loaded, as far as it can be told without Spark."""
+
+    namespace: str
+    format: InputFormat
+    files: tuple[str, ...]
+    bytes: int
+    unlisted: tuple[str, ...]
+    """Addresses whose files only Spark can list: they are not in `files` and `bytes`."""
+    columns: tuple[str, ...] | None
+    """Of the first file; None: only Spark can tell. JSON lines: those of the first line."""
+    operation: str
+    method: str
+    """log, or bulk: as it was asked for, or as the size suggests."""
+    attributes: dict[str, str] | None
+    """That the namespace has now; None: it is made by the load."""
+
+
+def plan_ingest(
+    context: Context,
+    namespace: str,
+    files: Sequence[str],
+    *,
+    format: str | None = None,
+    id: str = "id",
+    operation: str = "upsert",
+    method: str = "auto",
+) -> IngestPlan:
+    """Return what `reef ingest` would load. Reads no more than the beginning of one file.
+
+    Raises InvalidInputError for files that are not there, and for an id that is no column;
+    NotFoundError for a branch that is not there.
+    """
+    kind = input_format(files, format)
+    is_here = {file: urlsplit(file).scheme in ("", "file") for file in files}
+    found = [path for file in files if is_here[file] for path in _found(file)]
+    unlisted = tuple(file for file in files if not is_here[file])
+    size = sum(path.stat().st_size for path in found)
+    columns = _columns(found[0], kind) if found else None
+    if columns is not None and kind != "jsonl" and id not in columns:
+        raise InvalidInputError.of("--id", id, f"one of the columns {', '.join(columns)}")
+    if method == "auto":
+        is_large = operation == "upsert" and (size > LARGE_BYTES or bool(unlisted))
+        method = "bulk" if is_large else "log"
+    try:
+        with Documents(context, namespace, mode="r") as ns:
+            attributes: dict[str, str] | None = ns.schema
+    except NotFoundError:
+        if split_namespace(namespace)[1] is not None:
+            raise  # a branch is made by branching, not by a load
+        attributes = None
+    return IngestPlan(
+        namespace,
+        kind,
+        tuple(map(str, found)),
+        size,
+        unlisted,
+        columns,
+        operation,
+        method,
+        attributes,
+    )
+
+
+def _found(file: str) -> Iterator[Path]:
+    """Yield the files of this machine that Spark would read: none that is hidden, as it has it."""
+    # As Spark takes an address: `%20` in it is three characters of a name.
+    place = urlsplit(file).path if file.startswith("file:") else file
+    names = sorted(glob.glob(place)) if glob.has_magic(place) else [place]
+    some = False
+    for name in names:
+        for path in _within(Path(name)):
+            some = True
+            yield path
+    if not some:
+        raise InvalidInputError.of("files", file, "files that are there")
+
+
+def _within(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        yield from (Path(folder, name) for name in sorted(names) if name[0] not in "._")
+
+
+def _columns(path: Path, kind: InputFormat) -> tuple[str, ...] | None:
+    if kind == "parquet":
+        try:
+            return tuple(pq.read_schema(path).names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InvalidInputError(f"the files cannot be read: {path}: {error}") from error
+    if path.suffix.lower() in _PACKED:
+        return None
+    with path.open("rb") as file:
+        line = file.readline(_HEAD_BYTES).decode(errors="replace").removeprefix("\ufeff")
+    if kind == "csv":
+        return tuple(next(csv.reader([line]), ()))
+    try:
+        return tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
 
 
 def input_format(files: Sequence[str], said: str | None = None) -> InputFormat:

@@ -17,7 +17,7 @@ from reef.database import Database
 from reef.engine import Context
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 from reef.pipeline._history import NAMESPACES_MAX, NamespaceRecord, PassRecord, State, record_pass
-from reef.pipeline._tasks import Bucket, Progress, Runner
+from reef.pipeline._tasks import Bucket, D, Outcome, Progress, R, Runner, Task
 from reef.side_by_side import for_each
 from reef.types import check_namespace, new_ulid
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PORTION = 256
 """So many namespaces are planned, run and published together."""
+OF_DROPPED = ("verify", "gc")
+"""Passes over all namespaces that look at dropped ones too."""
 _WIDTH = 16
 
 _log = logging.getLogger("reef")
@@ -45,11 +47,29 @@ class Seen:
     bytes_done: int
     """About: it goes by the tasks that are done."""
     bytes: int
+    """That the tasks known of read; 0 where only they find out."""
     rows: int
     """In what has been published."""
     namespaces: int
-    """That are done with."""
+    """That are done with; while tasks take namespaces as a whole, about."""
+    namespaces_known: int = 0
+    """That have been taken up so far, where tasks take them as a whole; else 0."""
+    objects_done: int = 0
+    objects: int = 0
+    """To be deleted, or that were: by the tasks known of."""
 
+
+@dataclass(frozen=True)
+class Work:
+    """How much some tasks have to do, as far as it is known before."""
+
+    bytes: int = 0
+    objects: int = 0
+    namespaces: int = 0
+
+
+Measure = Callable[[Sequence[Any]], Work]
+"""Returns how much the tasks of some descriptors have to do."""
 
 Watch = Callable[[Seen], None]
 """Told how far a pass is, perhaps from another thread."""
@@ -135,7 +155,7 @@ class Pass:
         self.kind = kind
         self._watch = watch
         self._seen = Seen(0, 0, 0, 0, 0, 0)
-        self.names, self.about = _named(db, namespaces)
+        self.names, self.about = _named(db, namespaces, dropped=kind in OF_DROPPED)
         self._given = runner
         self._spark = spark
         self._begun = self.context.clock.monotonic()
@@ -148,22 +168,34 @@ class Pass:
             self._given = spark_runner(self.context, self._spark)
         return self._given
 
-    def progress(self, size: int) -> Progress:
-        """Return what to tell of tasks that are about so many bytes."""
+    def progress(self, work: int | Work) -> Progress:
+        """Return what to tell of tasks that have about so much to do, in bytes unless said."""
+        work = Work(work) if isinstance(work, int) else work
         before = self._seen
 
         def told(done: int, tasks: int) -> None:
+            def share(of: int) -> int:
+                return of * done // max(1, tasks)
+
             self._tell(
                 replace(
                     before,
                     tasks_done=before.tasks_done + done,
                     tasks=before.tasks + tasks,
-                    bytes_done=before.bytes_done + size * done // max(1, tasks),
-                    bytes=before.bytes + size,
+                    bytes_done=before.bytes_done + share(work.bytes),
+                    bytes=before.bytes + work.bytes,
+                    namespaces=before.namespaces + share(work.namespaces),
+                    namespaces_known=before.namespaces_known + work.namespaces,
+                    objects_done=before.objects_done + share(work.objects),
+                    objects=before.objects + work.objects,
                 )
             )
 
         return told
+
+    def shown(self, measure: Measure) -> Runner:
+        """Return a runner whose every run is told of, with as much to do as `measure` says."""
+        return _Shown(self, measure)
 
     def _tell(self, seen: Seen) -> None:
         self._seen = seen
@@ -269,6 +301,37 @@ class Pass:
         )
 
 
+class _Shown:
+    """Runs tasks where the pass does, and tells of each run."""
+
+    def __init__(self, run: Pass, measure: Measure) -> None:
+        self._run = run
+        self._measure = measure
+
+    @property
+    def parallelism(self) -> int:
+        return self._run.runner.parallelism
+
+    def run(
+        self,
+        task: Task[D, R],
+        descriptors: Sequence[D],
+        result: type[R],
+        *,
+        name: str,
+        weights: Sequence[int] | None = None,
+        progress: Progress | None = None,
+    ) -> list[Outcome[R]]:
+        return self._run.runner.run(
+            task,
+            descriptors,
+            result,
+            name=name,
+            weights=weights,
+            progress=self._run.progress(self._measure(descriptors)),
+        )
+
+
 def check_spark() -> None:
     """Raise InvalidInputError if PySpark is not installed."""
     if find_spec("pyspark") is None:
@@ -302,10 +365,10 @@ def _record(
     return record, said_of.tasks
 
 
-def _named(db: Database, namespaces: Namespaces) -> tuple[Iterable[str], str]:
+def _named(db: Database, namespaces: Namespaces, *, dropped: bool) -> tuple[Iterable[str], str]:
     """Return the namespaces that a pass goes over, and what to call them."""
     if namespaces is None:
-        return db.namespaces(), "all namespaces"
+        return db.namespaces(dropped=dropped), "all namespaces"
     names = [namespaces] if isinstance(namespaces, str) else list(dict.fromkeys(namespaces))
     for name in names:
         check_namespace(name)

@@ -6,8 +6,8 @@
     check    every block of the segments that stay, by the tasks of deep verify; what the log attaches
     publish  one manifest: the new segments and window instead of the old, and the end of the intent
 
-Epochs, the boundary, retention, snapshots, pins and intents are the head's: they cannot be derived, and
-are not touched. Invariants:
+It goes by stages, so that the tasks of many namespaces are run together. Epochs, the boundary, retention,
+snapshots, pins and intents are the head's: they cannot be derived, and are not touched. Invariants:
 
 - Nothing comes back. A segment is named only if the head names it, or if it was written by this job
   from valid log objects. What waits for collection is not named again: if the log attaches it, its rows
@@ -15,8 +15,8 @@ are not touched. Invariants:
 - Nothing is lost. The fold begins where a retained generation, or the beginning, says how the chain
   stands and which versions are reflected; no segment that stays reaches beyond that, and none that goes
   below it. It must arrive at the very log object and version that the head names, and have at least the
-  rows that it replaces. A damaged log object is passed over only if a fence in the log names it: what
-  repair has given up may have rows in segments that the log has not any more.
+  rows of the whole segments that it replaces. A damaged log object is passed over only if a fence in
+  the log names it: what repair has given up may have rows in segments that the log has not any more.
 - At every version that can be read the content is the same: a fold drops nothing, so there is more than
   retention would keep, never less.
 - It is published only onto a head that has the same segments, window and `wal_floor`. Otherwise
@@ -29,7 +29,7 @@ before the publish there is at most an intent, and objects that nothing names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -59,14 +59,14 @@ from reef.format import (
 from reef.manifest import StalePlanError, end_intent
 from reef.pipeline._compact_task import MergedRange, MergeTask, merge_range
 from reef.pipeline._fold import FoldedPart, fold_part
-from reef.pipeline._index_plan import Backlog
 from reef.pipeline._index_stitch import Stitched, stitch
 from reef.pipeline._job import Job
+from reef.pipeline._rebuild_check import checked
 from reef.pipeline._rebuild_plan import Entry, Ground, find_ground
 from reef.pipeline._rebuild_result import RebuildOptions, RebuildResult, RebuildTask
 from reef.pipeline._rebuild_window import read_window, renew_window
+from reef.pipeline._stages import Stage, Steps, run_alone
 from reef.pipeline._tasks import Progress, Runner
-from reef.pipeline._verify import look_at_segments
 from reef.types import check_namespace
 
 _log = logging.getLogger("reef")
@@ -87,13 +87,19 @@ def rebuild(
     is missing, if it could not be equal; FencedError if somebody has ended the job; OutcomeUnknownError;
     UnavailableError, also if others keep changing the namespace.
     """
-    options = options or RebuildOptions()
-    options.fold.check()
-    options.verify.check()
+    steps = rebuilding(context, namespace, lambda: runner, options or RebuildOptions())
+    return run_alone(steps, runner, name=f"rebuild {namespace}", progress=progress)
+
+
+def rebuilding(
+    context: Context, namespace: str, runner: Callable[[], Runner], options: RebuildOptions
+) -> Steps[RebuildResult]:
+    """Do what `rebuild` does, by stages; `runner` gives who runs again what assumed wrongly."""
+    options.check()
     for plans in range(1, options.fold.plans_max + 1):
         ground = find_ground(context, check_namespace(namespace))
         try:
-            return _Run(context, ground, runner, options, progress, plans).run()
+            return (yield from _Run(context, ground, runner, options, plans).run())
         except StalePlanError:
             continue
         except (CorruptError, IncompleteError, NotFoundError):
@@ -132,9 +138,8 @@ class _Run:
         self,
         context: Context,
         ground: Ground,
-        runner: Runner,
+        runner: Callable[[], Runner],
         options: RebuildOptions,
-        progress: Progress | None,
         plans: int,
     ) -> None:
         self._context = context
@@ -143,23 +148,22 @@ class _Run:
         self._namespace = ground.manifest.namespace
         self._runner = runner
         self._options = options
-        self._progress = progress
         self._plans = plans
         self._passed_by: list[str] = list(ground.passed_by)
 
-    def run(self) -> RebuildResult:
+    def run(self) -> Steps[RebuildResult]:
         """Return what was done. Raises StalePlanError if it has to be planned anew."""
         if not self._ground.entries:
-            return self._nothing_anew()
+            return (yield from self._nothing_anew())
         job = Job.begin(self._context, self._namespace, "rebuild")
         try:
             if not self._ground.is_like(job.head.manifest):
                 raise StalePlanError(f"{self._namespace!r} was changed while it was looked at")
-            found = self._lowest(job)
+            found = yield from self._lowest(job)
             if found is None:
                 job.end()
-                return self._nothing_anew()
-            return self._publish(job, found)
+                return (yield from self._nothing_anew())
+            return (yield from self._publish(job, found))
         except OutcomeUnknownError:
             raise  # nothing is cleaned up: it may have been published
         except BaseException:
@@ -168,43 +172,40 @@ class _Run:
 
     # From the log.
 
-    def _lowest(self, job: Job) -> _Found | None:
+    def _lowest(self, job: Job) -> Steps[_Found | None]:
         """Return what the log gives from as far below as it can be folded; None: from nowhere."""
         above = 0
         for entry in self._ground.entries:
             if entry.slot < above:
                 continue
             try:
-                return self._folded(job, entry)
+                return (yield from self._folded(job, entry))
             except _CannotFold as refused:
                 self._passed_by.append(f"from slot {entry.slot}: {refused}")
                 above = refused.slot + 1
         return None
 
-    def _folded(self, job: Job, entry: Entry) -> _Found:
-        runner = self._runner
-        sizes = self._ground.sizes[entry.slot - self._ground.slot_first :]
-        parts = tuple(Backlog(entry.base, sizes).parts(job.id, self._options.fold))
-        outcomes = runner.run(
-            fold_part,
-            parts,
-            FoldedPart,
-            name=f"rebuild {self._namespace}",
-            weights=[part.log_bytes + 1 for part in parts],
-            progress=self._progress,
-        )
+    def _folded(self, job: Job, entry: Entry) -> Steps[_Found]:
+        parts = self._ground.parts(entry, job.id, self._options)
+        sizes = [part.log_bytes for part in parts]
+        outcomes = yield Stage(fold_part, parts, FoldedPart, sizes)
         try:
-            stitched = stitch(entry.base, parts, outcomes, runner)
+            stitched = stitch(entry.base, parts, outcomes, self._runner())
         except UnreadableError as error:
             raise _CannotFold(str(error), self._ground.slot_of(error.key)) from error
         self._check_arrival(stitched)
         live = {*self._m.segments}  # as it was attached, all of it
         stay = tuple(ref for ref in stitched.attached if ref in live)
         others = [ref for ref in stitched.attached if ref not in live]
-        copies = self._copied(job, others)
+        copies = yield from self._copied(job, others)
         found = _Found(entry, stitched, stay, copies, tuple(ref.id for ref in others))
         rows = sum(ref.rows for ref in (*found.written, *stay))
-        replaced = sum(ref.rows for ref in entry.replaced)
+        # A part of a segment does not say how many of its rows it has.
+        replaced = sum(
+            ref.rows
+            for ref in entry.replaced
+            if ref.clip_key_min is None and ref.clip_key_max is None
+        )
         if rows < replaced:
             raise _CannotFold(f"it has {rows} rows, and segments have {replaced}", 0)
         return found
@@ -224,8 +225,10 @@ class _Run:
             if not m.schema or not schema.equals(decode_schema(pa.py_buffer(m.schema), "", 0)):
                 raise _CannotFold("it sets another schema than the manifest has", 0)
 
-    def _copied(self, job: Job, refs: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
+    def _copied(self, job: Job, refs: Sequence[SegmentRef]) -> Steps[tuple[SegmentRef, ...]]:
         """Write the rows of attached segments that are not live any more, at their versions."""
+        if not refs:
+            return ()
         tasks = [
             MergeTask(
                 namespace=self._namespace,
@@ -239,15 +242,13 @@ class _Run:
                 floor_lsn=0,
                 points=(),
                 is_bottom=False,
+                codec="lz4",
                 level=0,
                 bytes_in=ref.size,
             )
             for number, ref in enumerate(refs)
         ]
-        name = f"rebuild {self._namespace}: attached"
-        outcomes = self._runner.run(
-            merge_range, tasks, MergedRange, name=name, weights=[ref.size for ref in refs]
-        )
+        outcomes = yield Stage(merge_range, tasks, MergedRange, [ref.size for ref in refs])
         copies = []
         for ref, outcome in zip(refs, outcomes, strict=True):
             try:
@@ -264,18 +265,12 @@ class _Run:
 
     # What stays.
 
-    def _check_kept(self, refs: Sequence[SegmentRef]) -> None:
+    def _check_kept(self, refs: Sequence[SegmentRef]) -> Steps[None]:
         """Raise CorruptError, naming all that is damaged or missing, unless every block is sound."""
         problems: list[str] = []
         keys: list[str] = []
-        for facts in look_at_segments(
-            self._context,
-            self._namespace,
-            refs,
-            self._runner,
-            self._options.verify,
-            self._progress,
-        ):
+        found = yield from checked(self._context, self._namespace, refs, self._options.verify)
+        for facts in found:
             if not facts.is_sound:
                 keys.append(facts.key)
                 what = "missing" if facts.is_missing else "; ".join(map(str, facts.errors))
@@ -291,9 +286,9 @@ class _Run:
                 + "; nothing was published: `reef repair` may restore them from what they replaced",
             )
 
-    def _nothing_anew(self) -> RebuildResult:
+    def _nothing_anew(self) -> Steps[RebuildResult]:
         """Check what is there, of which nothing can be made anew."""
-        self._check_kept(self._m.segments)
+        yield from self._check_kept(self._m.segments)
         read_window(self._context, self._m)
         return RebuildResult(
             self._namespace,
@@ -305,9 +300,9 @@ class _Run:
 
     # Publishing.
 
-    def _publish(self, job: Job, found: _Found) -> RebuildResult:
+    def _publish(self, job: Job, found: _Found) -> Steps[RebuildResult]:
         entry, m = found.entry, self._m
-        self._check_kept((*entry.kept, *found.attached))
+        yield from self._check_kept((*entry.kept, *found.attached))
         dedup, window = renew_window(self._context, m, found.stitched, job.now_us)
         segments = (*found.attached, *found.written, *entry.kept)
         for a, b in overlaps(segments):
@@ -316,11 +311,8 @@ class _Run:
                 "common; nothing was published"
             )
         staying = {ref.id for ref in segments if not ref.namespace}
-        gone = [
-            segment_key(self._namespace, ref.id)
-            for ref in m.segments
-            if not ref.namespace and ref.id not in staying
-        ]
+        left = dict.fromkeys(ref.id for ref in m.segments if not ref.namespace)
+        gone = [segment_key(self._namespace, id) for id in left if id not in staying]
         if m.dedup is not None and m.dedup != dedup:
             gone.append(dedup_key(self._namespace, m.dedup.id))
 

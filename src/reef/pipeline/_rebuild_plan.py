@@ -20,8 +20,11 @@ from reef.engine._verify_manifests import (
 from reef.errors import CorruptError, NotFoundError
 from reef.format import Manifest, SegmentRef, WalAnchor, manifest_key
 from reef.gc._names import parse_slot
-from reef.pipeline._index_plan import check_own
-from reef.types import unpack_lsn
+from reef.manifest._overlap import lsn_max_seen
+from reef.pipeline._fold import FoldPart
+from reef.pipeline._index_plan import Backlog
+from reef.pipeline._rebuild_result import RebuildOptions, RebuildPlan
+from reef.types import check_namespace, unpack_lsn
 
 _replace = msgspec.structs.replace
 
@@ -69,6 +72,11 @@ class Ground:
             known.state,
         )
 
+    def parts(self, entry: Entry, job_id: str, options: RebuildOptions) -> tuple[FoldPart, ...]:
+        """Return the log from an entry on, cut for tasks."""
+        sizes = self.sizes[entry.slot - self.slot_first :]
+        return tuple(Backlog(entry.base, sizes).parts(job_id, options.fold))
+
     def slot_of(self, key: str) -> int:
         """Return the slot of a log object; that of the last one for another object."""
         return parse_slot(key.rsplit("/", 1)[-1]) or self.manifest.wal_floor
@@ -101,7 +109,6 @@ def find_ground(context: Context, namespace: str) -> Ground:
             "`reef repair`, which goes on from there, and rebuild then",
         )
     m = head.manifest
-    check_own(m)
     sizes = list_slots(store, namespace)
     first = m.wal_floor
     while first > 1 and first - 1 in sizes:
@@ -124,11 +131,40 @@ def find_ground(context: Context, namespace: str) -> Ground:
     return Ground(m, tuple(entries), first, own, tuple(passed_by))
 
 
+def plan_rebuild(
+    context: Context, namespace: str, options: RebuildOptions | None = None
+) -> RebuildPlan:
+    """Return what `rebuild` would begin with. Reads manifests and lists the log; writes nothing.
+
+    Raises what `find_ground` does.
+    """
+    options = options or RebuildOptions()
+    options.check()
+    ground = find_ground(context, check_namespace(namespace))
+    m = ground.manifest
+    if not ground.entries:
+        return RebuildPlan(namespace, m.generation, kept=m.segments, passed_by=ground.passed_by)
+    entry = ground.entries[0]
+    parts = ground.parts(entry, "plan", options)
+    return RebuildPlan(
+        namespace,
+        m.generation,
+        slot_first=entry.slot,
+        slot_last=m.wal_floor - 1,
+        log_bytes=sum(part.log_bytes for part in parts),
+        tasks=len(parts),
+        replaced=entry.replaced,
+        kept=entry.kept,
+        passed_by=ground.passed_by,
+    )
+
+
 def _bases(
     m: Manifest, retained: Sequence[Manifest], read: Sequence[ReadGeneration], first: int
 ) -> Iterator[Manifest]:
     """Yield manifests at whose floor the log can be entered, the lowest first.
 
+    All are of the head's own life: what a dropped namespace of the same name had must not come back.
     None names skipped slots: what was given up after it was folded has rows in segments only.
     Below the boundary of collection too: who slept may have taken a slot again there, but then the
     chain does not come to the object that the head names.
@@ -143,7 +179,11 @@ def _bases(
             segments=(),
             skipped_slots=(),
         )
-    newest = {other.wal_floor: other for other in retained if other.wal_floor >= max(first, 2)}
+    newest = {
+        other.wal_floor: other
+        for other in retained
+        if other.born == m.born and other.wal_floor >= max(first, 2)
+    }
     for floor in sorted(newest):
         if floor < m.wal_floor:
             yield _replace(newest[floor], skipped_slots=())
@@ -171,8 +211,7 @@ def _split(
     """Return segments of versions up to `lsn` and of later ones, or which one has both."""
     kept, replaced = [], []
     for ref in segments:
-        last = ref.lsn_max if ref.clip_lsn is None else min(ref.lsn_max, ref.clip_lsn)
-        if last <= lsn:
+        if lsn_max_seen(ref) <= lsn:
             kept.append(ref)
         elif ref.lsn_min > lsn:
             replaced.append(ref)

@@ -19,6 +19,35 @@ class RebuildOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of its numbers, those of a task and of plans count."""
     verify: VerifyOptions = VerifyOptions()
 
+    def check(self) -> None:
+        """Raise InvalidInputError for a number that makes no sense."""
+        self.fold.check()
+        self.verify.check()
+
+
+@dataclass(frozen=True)
+class RebuildPlan:
+    """What a rebuild of one namespace would begin with.
+
+    If the log turns out to be damaged on the way, it is entered above that instead.
+    """
+
+    namespace: str
+    generation: int
+    """The head that it was planned on."""
+    slot_first: int = 0
+    """Of the log objects to fold again; 0: there are none, and what is there is only checked."""
+    slot_last: int = 0
+    log_bytes: int = 0
+    tasks: int = 0
+    """Of the fold."""
+    replaced: tuple[SegmentRef, ...] = ()
+    """Segments whose versions are all in that part of the log."""
+    kept: tuple[SegmentRef, ...] = ()
+    """Segments that stay, and every block of which would be checked."""
+    passed_by: tuple[str, ...] = ()
+    """Why the log cannot be entered further below."""
+
 
 @dataclass(frozen=True)
 class RebuildTask:

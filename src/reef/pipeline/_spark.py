@@ -10,7 +10,6 @@ Of two attempts at one, Spark gives back one; the other's objects are orphans.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from reef.errors import InvalidInputError, InvariantError, ReefError, UnavailableError
+from reef.pipeline._freeze import freeze_imports
 from reef.pipeline._spread import spread
 from reef.pipeline._tasks import (
     Bucket,
@@ -239,7 +239,7 @@ def _mapped(bucket: Bucket, task: Task[D, R], kind: type[D], groups: Sequence[by
     """Return what a Spark task does: run its group's descriptors, one after the other."""
 
     def run_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle_down()
+        freeze_imports()
         spark_task = TaskContext.get()
         attempt = spark_task.attemptNumber() if spark_task is not None else 0
         for part in (part for batch in batches for part in batch.column(0).to_pylist()):
@@ -256,15 +256,6 @@ def _mapped(bucket: Bucket, task: Task[D, R], kind: type[D], groups: Sequence[by
             yield pa.record_batch([places, pa.array(outcomes, pa.binary())], ["place", "outcome"])
 
     return run_groups
-
-
-def _settle_down() -> None:
-    """Take what a worker has imported out of garbage collection, once.
-
-    PySpark collects after every task, which goes through all of it: some 50 ms each time.
-    """
-    if not gc.get_freeze_count():
-        gc.freeze()
 
 
 def _context_of(spark: SparkSession) -> SparkContext | None:

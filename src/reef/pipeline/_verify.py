@@ -19,7 +19,6 @@ import msgspec
 
 from reef.engine import Context, VerifyReport, verify
 from reef.engine._findings import Finding, silent
-from reef.engine._quarantine import size_of
 from reef.engine._verify import LOOKS_MAX, Look, has_moved, report_of
 from reef.engine._verify_parts import (
     SegmentLook,
@@ -28,10 +27,9 @@ from reef.engine._verify_parts import (
     cut_segment,
     join_looks,
 )
-from reef.engine._verify_segments import SegmentFacts
 from reef.engine._verify_slots import LogPart, ReadPart, read_log_part
 from reef.errors import InvalidInputError, ReefError, UnavailableError
-from reef.format import SegmentRef, segment_key
+from reef.format import SegmentRef
 from reef.pipeline._tasks import Outcome, Progress, Runner
 from reef.types import check_namespace
 
@@ -303,31 +301,6 @@ def run_parts(
         else:
             found += outcome.result.parts
     return found
-
-
-def look_at_segments(
-    context: Context,
-    namespace: str,
-    refs: Sequence[SegmentRef],
-    runner: Runner,
-    options: VerifyOptions,
-    progress: Progress | None = None,
-) -> Iterator[SegmentFacts]:
-    """Yield what is known of each segment, every block looked at by tasks. Raises UnavailableError."""
-    cuts = []
-    for ref in refs:
-        size = size_of(context.store, segment_key(ref.namespace or namespace, ref.id))
-        cuts.append([*cut_segment(namespace, ref, size, part_bytes=options.task_bytes)])
-    parts = [VerifyPart(segment=part) for cut in cuts for part in cut]
-    found = iter(run_parts(parts, runner, options, progress) if parts else [])
-    for ref, cut in zip(refs, cuts, strict=True):
-        looks = []
-        for _ in cut:
-            part = next(found)
-            if part.segment is None:
-                raise UnavailableError(part.error)
-            looks.append(part.segment)
-        yield join_looks(namespace, ref, looks)
 
 
 def _packed(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:

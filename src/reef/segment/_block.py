@@ -8,6 +8,7 @@ an Arrow array would make a scalar. Both say what they take, lists included.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from itertools import pairwise
 from operator import neg
 
@@ -138,8 +139,8 @@ class TailEntry:
             return ()
         here = (first,) if self.lsn_min[first] <= lsn else ()
         last = bisect_right(self.key_first, key) - 1
-        if last == first:
-            return here
+        if last == first or (here and self.key_first[first] == key):
+            return here  # it is all there, or a version that is old enough is
         # Blocks after the first hold nothing but this key, save perhaps the last.
         pure = last + 1 if self.key_last[last] == key else last
         found = bisect_left(self.lsn_min, -lsn, first + 1, pure, key=neg)
@@ -150,3 +151,20 @@ class TailEntry:
         if found < pure and self.lsn_max[found] >= lsn:
             return (found,)
         return (*here, found) if self.lsn_min[found] <= lsn else here
+
+    def blocks_between(self, low: bytes, high: bytes, lsn: int) -> Iterator[int]:
+        """Yield the row blocks that can hold what is newest at or below `lsn` of keys up to `high`.
+
+        Perhaps one more for each key: what is left out are newer versions, and those of a key with many
+        that lie behind one that is old enough.
+        """
+        firsts, lasts, oldest = self.key_first, self.key_last, self.lsn_min
+        first = bisect_left(lasts, low)
+        for number in range(first, bisect_right(firsts, high)):
+            is_behind = (
+                number > first
+                and firsts[number - 1] == firsts[number] == lasts[number]
+                and oldest[number - 1] <= lsn
+            )
+            if oldest[number] <= lsn and not is_behind:
+                yield number

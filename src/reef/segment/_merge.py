@@ -29,6 +29,8 @@ from reef.types import LSN_MAX
 
 BATCH_BYTES_DEFAULT = 1 << 20
 _BLOCK_ROWS = 512  # no more than a block of a segment: not worth asking Arrow how large it is
+_JOINED_MAX = 16  # blocks: a batch of a few columns keeps the whole of each in memory
+_JOINED_BYTES_MAX = 16 << 20  # of all sources together
 _BATCH_ROWS_MAX = 1 << 16
 _SYSTEM = 3  # _key, _lsn, _tombstone
 
@@ -92,9 +94,10 @@ def merge(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows that are visible at `lsn`, from `start` up to `end`, in the order of keys.
 
-    Without `ordered`, sources whose keys lie between each other's are not put in order: nothing is
-    sorted or copied where no key is in several of them. `passed` is told a key, now and then, up to
-    which (inclusive) all rows have been yielded.
+    Without `ordered`, all is done for the least cost of reading everything: sources whose keys lie
+    between each other's are not put in order, and nothing is sorted where no key is in several of
+    them; small blocks are joined first, up to `batch_bytes`. `passed` is told a key, now and then, up
+    to which (inclusive) all rows have been yielded.
 
     The columns are `_key`, `_lsn`, then those of `columns` in their order (None: all). `sources` are
     in descending order of `lsn_max`. `schema` has the columns of the namespace: with it, every batch
@@ -104,7 +107,7 @@ def merge(
 
     def open_source(source: RowSource) -> Iterator[pa.RecordBatch]:
         found = source.batches(start, end, columns=columns, reverse=reverse, lsn=lsn)
-        return _pieces(found, batch_bytes)
+        return _pieces(found if ordered else _joined(found, joined_bytes), batch_bytes)
 
     inside = [
         source
@@ -113,6 +116,7 @@ def merge(
         and source.key_max >= start
         and (end is None or source.key_min < end)
     ]
+    joined_bytes = min(batch_bytes, _JOINED_BYTES_MAX // max(1, len(inside)))
     layout = _Layout(columns, schema)
     merging = _Merge(inside, open_source, lsn, layout, reverse=reverse, ordered=ordered)
     for rows in merging.rounds():
@@ -316,6 +320,27 @@ def _pieces(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.R
             step = min(_BATCH_ROWS_MAX, -(-batch.num_rows // max(1, round(nbytes / most_bytes))))
             for first in range(0, batch.num_rows, step):
                 yield batch.slice(first, step)
+
+
+def _joined(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield `batches`, those together that come to no more than about so many bytes.
+
+    A batch takes a few hundred steps of Python, whatever its size; to copy a small one takes less.
+    """
+    some: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        nbytes = batch.get_total_buffer_size()
+        if some and (size + nbytes > most_bytes or not batch.schema.equals(some[0].schema)):
+            yield some[0] if len(some) == 1 else pa.concat_batches(some)
+            some, size = [], 0
+        some.append(batch)
+        size += nbytes
+        if len(some) == _JOINED_MAX:
+            yield pa.concat_batches(some)
+            some, size = [], 0
+    if some:
+        yield some[0] if len(some) == 1 else pa.concat_batches(some)
 
 
 def _is_disjoint(parts: Sequence[pa.RecordBatch]) -> bool:

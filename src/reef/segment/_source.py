@@ -105,6 +105,33 @@ class SegmentReader:
         """Return the rows of sorted keys, each once, that sources have newer versions of than known."""
         return join(self._loader, sources, keys, newest, lsn, wide=wide)
 
+    def bring(
+        self,
+        sources: Sequence[SegmentSource],
+        low: bytes,
+        high: bytes,
+        lsn: int,
+        *,
+        bytes_max: int,
+    ) -> None:
+        """Have the row blocks in memory that keys from `low` to `high` may lie in at `lsn`.
+
+        What is missing is fetched side by side, neighbours in one request, up to about `bytes_max`.
+        """
+        loader = self._loader
+        entries = loader.tails([(source.object_key, source.ref) for source in sources])
+        wanted: list[Wanted] = []
+        size = 0
+        for source, entry in zip(sources, entries, strict=True):
+            for number in entry.blocks_between(low, high, source.file_lsn(lsn)):
+                is_kept = loader.cache.find((source.object_key, number)) is not None
+                if is_kept or size >= bytes_max:
+                    continue
+                wanted.append(Wanted(entry, number))
+                size += wanted[-1].place.length
+        if wanted:
+            loader.blocks(wanted)
+
     def _object_key(self, ref: SegmentRef) -> str:
         return segment_key(ref.namespace or self.namespace, ref.id)
 

@@ -8,8 +8,7 @@ SQLite file `catalog.db` beside it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,8 +22,9 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from reef.errors import InvalidInputError, UnavailableError
 from reef.pipeline._export import OutputFormat, local_path, output_format
-from reef.spark._options import ReadOptions
-from reef.spark._version import find_version
+from reef.pipeline._pass import Seen, Watch
+from reef.spark._export_plan import find_export
+from reef.spark._watch import Counted, watching
 
 _DATA = "data"
 
@@ -48,32 +48,49 @@ def export(
     out: str,
     *,
     format: str = "parquet",
+    branch: str | None = None,
     lsn: int | None = None,
     snapshot: str | None = None,
     generation: int | None = None,
     columns: Sequence[str] | None = None,
     where: str | None = None,
+    watch: Watch | None = None,
 ) -> ExportResult:
     """Copy one version of a namespace, the newest unless another is asked for, to `out`.
 
-    Raises InvalidInputError, also if `out` is there; NotFoundError, RetentionError,
-    SnapshotExpiredError, UnavailableError.
+    `columns` come after that of the ids, or of the keys. `watch` is told how far it is. Raises
+    InvalidInputError, also if `out` is there; NotFoundError, RetentionError, SnapshotExpiredError,
+    UnavailableError.
     """
     kind = output_format(format)
-    said = {"lsn": lsn, "snapshot": snapshot, "generation": generation, "where": where}
-    options = {name: str(value) for name, value in said.items() if value is not None}
-    if columns:
-        options["columns"] = json_names(columns)
-    options |= {"url": url, "namespace": namespace}
-    version = find_version(ReadOptions.of(options))
-    if not {"lsn", "snapshot", "generation"} & options.keys():
-        options["lsn"] = str(version.lsn)  # what is told is what is read
+    found = find_export(
+        url,
+        namespace,
+        branch=branch,
+        lsn=lsn,
+        snapshot=snapshot,
+        generation=generation,
+        columns=columns,
+        where=where,
+    )
     try:
-        df = spark.read.format("reef").options(**options).load()
-        _write(df, namespace, out, kind)
+        with watching(spark, None if watch is None else _telling(watch, found.bytes)):
+            df = spark.read.format("reef").options(**found.texts).load()
+            _write(df, namespace, out, kind)
     except PySparkException as error:
         _refuse(out, error)
-    return ExportResult(namespace, version.lsn, kind, out, tuple(df.columns))
+    exported = found.version.place.namespace
+    return ExportResult(exported, found.version.lsn, kind, out, tuple(df.columns))
+
+
+def _telling(watch: Watch, size: int) -> Callable[[Counted], None]:
+    """Spark does not count what the data source reads: bytes go by the tasks that are done."""
+
+    def told(counted: Counted) -> None:
+        done = size * counted.tasks_done // max(1, counted.tasks)
+        watch(Seen(counted.tasks_done, counted.tasks, done, size, counted.rows, 0))
+
+    return told
 
 
 def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat) -> None:
@@ -121,11 +138,6 @@ def _write_iceberg(df: DataFrame, namespace: str, folder: str) -> None:
         ("reef", namespace.rsplit("/", 1)[-1]), schema=pq.read_schema(files[0])
     )
     table.add_files([f"file://{file}" for file in files])
-
-
-def json_names(names: Sequence[str]) -> str:
-    """Return names of columns as the option takes them, whatever characters they have."""
-    return json.dumps(list(dict.fromkeys(names)))
 
 
 def _refuse(out: str, error: PySparkException) -> None:

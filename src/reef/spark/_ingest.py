@@ -2,14 +2,16 @@
 
 Parquet comes with its types. CSV has a header; columns whose types are known, from the schema of the
 namespace or declared, are read as those, and the file is looked through once more for the types of
-the others. JSON lines are looked through for types first; objects in them are kept as JSON, as they
-are. A value that does not fit is refused: nothing is loaded then.
+the others. A line is a row: where a value goes over more than one, that has to be said, and then a
+file is read by one task; without it, a file in which that is found is refused. JSON lines are looked
+through for types first; objects in them are kept as JSON, as they are. A value that does not fit is
+refused: nothing is loaded then.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +23,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from reef.documents import Documents
 from reef.documents._types import Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
-from reef.pipeline._ingest import InputFormat, input_format
+from reef.pipeline._ingest import LARGE_BYTES, InputFormat, input_format
+from reef.pipeline._pass import Seen, Watch
+from reef.spark._watch import Counted, watching
 from reef.spark._write import bulk_load, write
 from reef.spark._write_commit import WriteResult
 from reef.spark._write_options import WriteOptions
@@ -35,7 +39,11 @@ _SQL_TYPES = {
 }
 _ID = "id"
 _STRICT = {"mode": "FAILFAST"}
-_LARGE_BYTES = 8 << 20
+
+# Whole fields, and then one that is begun by a quote and not ended. Possessive: it never goes back.
+_QUOTED = r'"[^"]*+(?:""[^"]*+)*+'
+_OPEN_LINE = rf'^(?:(?:{_QUOTED}"[^,]*+|[^",][^,]*+|),)*+{_QUOTED}$'
+_SHOWN = 80
 
 
 def ingest(
@@ -47,12 +55,15 @@ def ingest(
     format: str | None = None,
     id: str = _ID,
     schema: Mapping[str, str] | None = None,
+    multiline: bool = False,
+    watch: Watch | None = None,
     **options: object,
 ) -> WriteResult:
     """Load files into a namespace of documents and return what was done.
 
-    `id` is the column that has the ids. `schema` declares types. `options` are those of the data
-    source (`operation`, `job_key`, `duplicates`, ...); what is large is sorted by Spark first. Raises
+    `id` is the column that has the ids. `schema` declares types. `multiline`: quoted values of CSV may
+    have line breaks. `watch` is told how far it is. `options` are those of the data source
+    (`operation`, `job_key`, `duplicates`, ...); what is large is sorted by Spark first. Raises
     InvalidInputError, UnavailableError, and what `reef.spark.write` does.
     """
     kind = input_format(files, format)
@@ -64,8 +75,10 @@ def ingest(
     if asked.face != "documents":
         raise InvalidInputError.of("face", asked.face, "documents: files hold those")
     types = {name: Type.parse(text) for name, text in {**_known(asked), **declared}.items()}
-    with _told_plainly(files):
-        df, found = _read(spark, list(files), kind, id, types)
+    with _told_plainly(files), watching(spark, _telling(spark, files, watch)):
+        if kind == "csv" and not multiline:
+            _check_lines(spark, files)
+        df, found = _read(spark, list(files), kind, id, types, multiline)
         declared = {**found, **declared}
         if declared:
             texts["declared"] = json.dumps(declared)
@@ -73,15 +86,51 @@ def ingest(
         return load(df, url, namespace, **texts)
 
 
+def _telling(
+    spark: SparkSession, files: Sequence[str], watch: Watch | None
+) -> Callable[[Counted], None] | None:
+    if watch is None:
+        return None
+    size = _stored_bytes(spark.read.text(list(files))) or 0
+
+    def told(counted: Counted) -> None:
+        known = max(size, counted.bytes_past + size * counted.scans, counted.bytes_read)
+        watch(Seen(counted.tasks_done, counted.tasks, counted.bytes_read, known, counted.rows, 0))
+
+    return told
+
+
+def _check_lines(spark: SparkSession, files: Sequence[str]) -> None:
+    """Raise InvalidInputError for a quoted value that goes on in the next line.
+
+    Spark would take the next line for a row of its own, often without a word.
+    """
+    line = F.col("value")
+    texts = spark.read.text(list(files))
+    found = texts.where(line.contains('"') & line.rlike(_OPEN_LINE)).limit(1).collect()
+    if found:
+        raise InvalidInputError.of(
+            "CSV",
+            found[0][0][:_SHOWN],
+            "lines that end outside of quotes: in this one a quoted value goes on in the next; "
+            "with --multiline that is a row, and each file is read by one task",
+        )
+
+
 def _read(
-    spark: SparkSession, files: list[str], kind: InputFormat, id: str, types: Mapping[str, Type]
+    spark: SparkSession,
+    files: list[str],
+    kind: InputFormat,
+    id: str,
+    types: Mapping[str, Type],
+    multiline: bool,
 ) -> tuple[DataFrame, dict[str, str]]:
     """Return the rows of files, and types that were found and Arrow does not tell."""
     found: dict[str, str] = {}
     if kind == "parquet":
         df = spark.read.parquet(*files)
     elif kind == "csv":
-        df = _read_csv(spark, files, id, types)
+        df = _read_csv(spark, files, id, types, multiline)
     else:
         df, found = _read_json(spark, files)
     if id not in df.columns:
@@ -98,9 +147,9 @@ def _read(
 
 
 def _read_csv(
-    spark: SparkSession, files: list[str], id: str, types: Mapping[str, Type]
+    spark: SparkSession, files: list[str], id: str, types: Mapping[str, Type], multiline: bool
 ) -> DataFrame:
-    reader = spark.read.options(header=True, mode="FAILFAST", escape='"', multiLine=True)
+    reader = spark.read.options(header=True, mode="FAILFAST", escape='"', multiLine=multiline)
     df = reader.csv(files)
     if all(name in types or name == id for name in df.columns):
         return df
@@ -163,11 +212,19 @@ def _is_large(df: DataFrame, options: WriteOptions) -> bool:
     """Return whether it is worth a sort by Spark, as far as Spark knows the size."""
     if options.method != "auto":
         return options.method == "bulk"
+    size = _stored_bytes(df)
+    return size is None or size > LARGE_BYTES
+
+
+def _stored_bytes(df: DataFrame) -> int | None:
+    """Return how large Spark takes a DataFrame for: files are as large as they are.
+
+    None through Spark Connect, which does not tell.
+    """
     plan = getattr(df, "_jdf", None)
-    if plan is None:  # Spark Connect
-        return True
-    size = int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))
-    return size > _LARGE_BYTES
+    if plan is None:
+        return None
+    return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
 
 @contextmanager

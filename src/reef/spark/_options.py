@@ -15,10 +15,10 @@ from reef.errors import InvalidInputError
 from reef.pipeline._tasks import Bucket, check_travels
 from reef.settings import load_settings, parse_bytes, parse_flag, parse_int, parse_seconds
 from reef.store._url import parse_url
-from reef.types import LSN_MAX, check_namespace, check_snapshot_id
+from reef.types import LSN_MAX, check_snapshot_id, namespace_of
 
-PARTITION_BYTES_DEFAULT = 64 << 20
-BATCH_BYTES_DEFAULT = 4 << 20
+PARTITION_BYTES_DEFAULT = 128 << 20
+BATCH_BYTES_DEFAULT = 1 << 20
 PARTITIONS_MAX = 100_000
 SETTING = "reef."
 
@@ -38,7 +38,7 @@ class Place:
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Place:
-        """Return what `url` and `namespace` name; `reef.NAME` sets a setting of the engine.
+        """Return what `url`, `namespace` and `branch` name; `reef.NAME` sets a setting of the engine.
 
         Raises InvalidInputError.
         """
@@ -48,16 +48,12 @@ class Place:
                 "url", url, "a bucket that other processes can open: Spark reads in its workers"
             )
         name = _needed(options, "namespace", "the namespace to read or write")
-        if options.get("branch"):
-            raise InvalidInputError.of(
-                "branch", options["branch"], "left out: this version of Reef has no branches"
-            )
         settings = {
             key[len(SETTING) :]: value for key, value in options.items() if key.startswith(SETTING)
         }
         # All of them, so that workers go by what holds where the query was written.
         bucket = Bucket(check_travels(url), asdict(load_settings(settings)))
-        return Place(bucket, check_namespace(name))
+        return Place(bucket, namespace_of(name, options.get("branch") or None))
 
 
 @dataclass(frozen=True)

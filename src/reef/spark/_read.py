@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from reef.errors import InvalidInputError
+from reef.pipeline._freeze import freeze_imports
 from reef.spark._columns import Column, chosen, columns_of
 from reef.spark._filters import push_documents, push_keys
 from reef.spark._options import ReadOptions
@@ -43,6 +44,7 @@ class ReefReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return key ranges of about equal size; with nothing to read, one that reads nothing."""
+        freeze_imports()
         ranges = plan(
             self._scan,
             partition_bytes=self._options.partition_bytes,
@@ -53,6 +55,7 @@ class ReefReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
         assert isinstance(partition, Range)
+        freeze_imports()
         return read(self._scan, partition.keys, self._layout)
 
 

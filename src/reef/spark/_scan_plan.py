@@ -78,8 +78,8 @@ def schema_of(version: Version) -> Schema:
 def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[KeyRange]:
     """Return the ranges to read a scan by, none if nothing can match.
 
-    They are of about `partition_bytes` each as stored, or smaller, down to 1 MiB, if there would be
-    less than `min_partitions` of them.
+    They are of about the same size, at most about `partition_bytes` as stored, and smaller, down to
+    1 MiB, if that makes them a multiple of `min_partitions`: then nobody waits for the last of them.
     """
     low, high = scan.pushed.start, scan.pushed.end
     if high is not None and low >= high:
@@ -90,8 +90,9 @@ def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[KeyRa
 
     def share(weights: Sequence[tuple[bytes, int]]) -> int:
         total = sum(size for _, size in weights)
+        rounds = max(1, -(-total // (partition_bytes * min_partitions)))
         least = min(PARTITION_BYTES_MIN, partition_bytes)
-        return max(least, min(partition_bytes, -(-total // min_partitions)))
+        return max(least, -(-total // (rounds * min_partitions)))
 
     try:
         weights = _weights(opened, sources, scan, share(whole) // 2)
@@ -120,7 +121,9 @@ def _cuts(weights: Sequence[tuple[bytes, int]], low: bytes, most: int) -> Iterat
     for key, size in weights:
         if key > last and so_far + size // 2 > most:
             yield key
-            so_far, last = 0, key
+            # What one range has too much or too little is made good by the next: or it would add up
+            # to one more, of next to nothing, at the end.
+            so_far, last = min(so_far - most, most // 2), key
         so_far += size
 
 
@@ -197,7 +200,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa
             some, size = [], 0
         some.append(batch)
         size += pa.ipc.get_record_batch_size(batch)
-        if size >= most_bytes:
+        if size >= most_bytes // 2:  # what comes next is about as large as what is here
             yield _joined(some)
             some, size = [], 0
     if some:

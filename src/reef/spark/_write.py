@@ -107,7 +107,7 @@ def write(
     asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
     context = asked.place.bucket.open()
     if asked.job_key is not None:
-        earlier = find_load(context, namespace, asked.job_key)
+        earlier = find_load(context, asked.place.namespace, asked.job_key)
         if earlier is not None:
             return WriteResult("bulk", earlier.lsn, 0, replayed=True)
     writing = Write.begin(context, asked, arrow_columns(df.schema))

@@ -1,0 +1,217 @@
+"""`reef sqlite`: databases of SQLite in buckets.
+
+A database is given as one URL: its last part is the name, what is before it the bucket.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from reef.cli._bucket import AsJson, connect
+from reef.cli._interrupts import unwind
+from reef.cli._output import print_json, print_table, progress_bars, size_text, time_text
+from reef.errors import InvalidInputError, ReefError
+
+if TYPE_CHECKING:
+    from reef.sqlite._copy import Copied
+
+app = typer.Typer(
+    name="sqlite",
+    help="SQLite databases in a bucket: every commit is there, and every version can be read.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+DatabaseUrl: TypeAlias = Annotated[
+    str, typer.Argument(metavar="URL", help="The database: its bucket and its name, s3://b/app.db.")
+]
+Branch: TypeAlias = Annotated[
+    str | None, typer.Option("--branch", metavar="BRANCH", help="That branch of it.")
+]
+At: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--at", "--lsn", min=0, max=2**63 - 1, metavar="LSN", help="As of this version."),
+]
+
+
+@app.command("shell")
+def shell(
+    url: DatabaseUrl,
+    statements: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SQL]...", help="Statements or dot commands to run, then end."),
+    ] = None,
+    branch: Branch = None,
+    lsn: At = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse writes; the database must be there.")
+    ] = False,
+) -> None:
+    """Run SQL, interactively or as given. The first write takes over from a writer elsewhere."""
+    import apsw.shell
+
+    from reef.sqlite import connect
+
+    unwind()
+    connection = connect(url, branch=branch, lsn=lsn, mode="r" if read_only else "w")
+    try:
+        # What fails is told by the error below, once; a person at a prompt is told where, too, and
+        # goes on.
+        at_prompt = not statements and sys.stdin.isatty()
+        runner = apsw.shell.Shell(db=connection, stderr=None if at_prompt else io.StringIO())
+        runner.bail = not at_prompt
+        if statements:
+            for statement in statements:
+                runner.process_complete_line(statement)  # type: ignore[no-untyped-call]
+        else:
+            said = f"Reef, SQLite {apsw.sqlite_lib_version()}; .help, .quit\n"
+            runner.cmdloop(said)  # type: ignore[no-untyped-call]
+    except apsw.Error as error:
+        if isinstance(error, ReefError):
+            raise
+        raise InvalidInputError(f"SQLite: {error}") from error
+    finally:
+        connection.close()
+
+
+@app.command("import")
+def import_(
+    url: DatabaseUrl,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The database file to copy.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy a database file into the bucket, under a name that is free; SQLite checks it first."""
+    from reef.sqlite._copy import import_file
+    from reef.sqlite._location import parse_location
+
+    location = parse_location(url)
+    with connect(location.bucket) as db, progress_bars() as bars:
+        copied = import_file(
+            file,
+            db,
+            location.name,
+            branch=location.branch,
+            progress=lambda done, total: bars("pages", done, total),
+        )
+    _print_copied(copied, "imported", as_json)
+
+
+@app.command("export")
+def export(
+    url: DatabaseUrl,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it is new.")],
+    branch: Branch = None,
+    lsn: At = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a version of a database to a file, and have SQLite check it."""
+    from reef.sqlite._copy import export_file
+    from reef.sqlite._location import parse_location
+
+    location = parse_location(url).with_version(branch, lsn)
+    with (
+        connect(location.bucket) as db,
+        db.pages(location.name, branch=location.branch, mode="r") as pages,
+        progress_bars() as bars,
+    ):
+        view = pages.at(lsn=pages.head if location.lsn is None else location.lsn)
+        copied = export_file(view, file, progress=lambda done, total: bars("pages", done, total))
+    _print_copied(copied, "exported", as_json)
+
+
+@app.command("branch")
+def branch_(
+    url: DatabaseUrl,
+    name: Annotated[str, typer.Argument(metavar="BRANCH", help="The name of the new branch.")],
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="BRANCH", help="Start from that branch.")
+    ] = None,
+    lsn: At = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a branch, at once and whatever the size; `reef branch` lists, drops and detaches them."""
+    from reef.engine import create_branch
+    from reef.sqlite._location import parse_location
+    from reef.types import namespace_of
+
+    location = parse_location(url).with_version(source, lsn)
+    parent = namespace_of(location.name, location.branch)
+    child = namespace_of(location.name, name)
+    with connect(location.bucket) as db:
+        made = create_branch(db.context(), parent, child, location.lsn)
+    if as_json:
+        print_json(made._asdict())
+    else:
+        print(f"{made.name} of {made.parent} at LSN {made.lsn}")
+
+
+@app.command("log")
+def log(
+    url: DatabaseUrl,
+    branch: Branch = None,
+    after: Annotated[
+        int | None, typer.Option("--after", min=0, metavar="LSN", help="Only what came after it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List commits: their LSN, when, and how many pages. As far back as the log is kept."""
+    from reef.sqlite._copy import history
+    from reef.sqlite._location import parse_location
+
+    location = parse_location(url).with_version(branch, None)
+    with (
+        connect(location.bucket) as db,
+        db.pages(location.name, branch=location.branch, mode="r") as pages,
+    ):
+        commits = list(history(pages, after=after))
+    if as_json:
+        print_json({"database": location.name, "commits": [one._asdict() for one in commits]})
+        return
+    print_table(
+        ("LSN", "time (UTC)", "pages"),
+        ((one.lsn, time_text(one.committed_at_us), one.pages) for one in commits),
+        title="commits",
+    )
+
+
+@app.command("restore")
+def restore_(
+    url: DatabaseUrl,
+    lsn: Annotated[
+        int, typer.Option("--at", "--lsn", min=0, max=2**63 - 1, metavar="LSN", help="The version.")
+    ],
+    branch: Branch = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an earlier version the newest again, as one more commit: nothing is lost by it.
+
+    A writer that runs elsewhere is fenced. To look first, read it with --at, or make a branch.
+    """
+    from reef.sqlite._copy import restore
+    from reef.sqlite._location import parse_location
+
+    location = parse_location(url).with_version(branch, None)
+    with connect(location.bucket) as db:
+        db.pages(location.name, branch=location.branch, mode="r").close()  # it must be there
+        with db.pages(location.name, branch=location.branch) as pages:
+            before = pages.head
+            newest = restore(pages, lsn)
+    if as_json:
+        print_json({"restored_lsn": lsn, "lsn_before": before, "lsn": newest})
+    elif newest == before:
+        print(f"LSN {lsn} is what the newest version is already")
+    else:
+        print(f"LSN {newest} is as LSN {lsn} was; what was there before is at LSN {before}")
+
+
+def _print_copied(copied: Copied, what: str, as_json: bool) -> None:
+    if as_json:
+        print_json(copied._asdict())
+    else:
+        pages = f"{copied.pages} pages of {copied.page_size} bytes"
+        print(f"{what} {pages} ({size_text(copied.size)}) at LSN {copied.lsn}; integrity_check: ok")

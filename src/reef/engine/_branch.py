@@ -1,0 +1,350 @@
+"""Making a branch: a namespace whose first manifest names what another one has at one LSN.
+
+1. Load the branch's head: there must be none, or one of a life that has ended. Replay the parent's
+   log up to that LSN, to be sure that it is there.
+2. Pin the parent.                                  crash: a pin that nothing stands on; collecting the
+3. Pin every other namespace whose objects the             parent puts "aborted" where the branch would
+   parent's pinned manifest names.                         begin, and only then takes the pin out
+4. Upload what the parent's log has up to that LSN  crash: that, and orphans under the branch's prefix
+   as level-0 segments of the branch.
+5. Publish the branch's first generation:           crash: done
+   the only visible step.
+
+Invariants:
+
+- The branch is built from the generation that holds its pin: nothing that it names can be collected.
+- The branch begins at the generation behind the head of step 1, or not at all: whoever comes first
+  there, another maker or a collection that gave this one up, wins for good.
+- Pins are taken back only when it is certain that the branch did not begin; if it is not, collection
+  finds out.
+- The number of PUTs does not depend on the data: one for each namespace that is pinned, one for the log
+  (more only where it attaches segments), one for the branch. Nobody is waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from reef.engine._context import Context
+from reef.engine._flush import FlushPlan, write_flush
+from reef.engine._tail import Tail
+from reef.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    NotWrittenError,
+    OutcomeUnknownError,
+    ReefError,
+)
+from reef.format import LogKind, Manifest, SegmentRef, WalAnchor, log_key
+from reef.log import ChainPoint, LogEntry, LogReader
+from reef.manifest import (
+    BranchPoint,
+    Head,
+    ManifestChain,
+    add_pin,
+    begin_branch,
+    release_pins,
+    share_pin,
+)
+from reef.types import new_nonce, split_namespace
+
+
+class Branch(NamedTuple):
+    """A branch, for people."""
+
+    name: str
+    namespace: str
+    """What holds it: the name of its root, @ and its own."""
+    parent: str | None
+    """The namespace that it was made from; None: it was detached."""
+    lsn: int | None
+    """The version at which it left its parent."""
+    generation: int
+    """The newest of its manifests."""
+    last_applied_lsn: int
+    """The newest version that its segments reflect."""
+
+    @staticmethod
+    def of(manifest: Manifest) -> Branch:
+        """Return what a branch's head says of it."""
+        origin = manifest.origin
+        return Branch(
+            split_namespace(manifest.namespace)[1] or "",
+            manifest.namespace,
+            None if origin is None else origin.namespace,
+            None if origin is None else origin.lsn,
+            manifest.generation,
+            manifest.last_applied_lsn,
+        )
+
+
+def create_branch(
+    context: Context, parent: str, child: str, lsn: int | None = None, *, born: int | None = None
+) -> Branch:
+    """Make `child` a branch of `parent` at `lsn`; None: at the newest version that is durable.
+
+    `born` is the life of the parent that is meant, if not any. Raises AlreadyExistsError,
+    NotFoundError if there is no such parent, RetentionError below its floor, InvalidInputError beyond
+    its newest version, NotWrittenError if it was given up by a collection (retry),
+    OutcomeUnknownError, UnavailableError, CorruptError.
+    """
+    chain = context.chain(child)
+    old = _check_free(chain.load(), child)
+    making = _Making(context, parent, child, new_nonce(context.rng).hex())
+    try:
+        point, segments = making.prepare(0 if old is None else old.writer_epoch, lsn, born)
+        return Branch.of(_publish(chain, old, point, segments).manifest)
+    except OutcomeUnknownError:
+        raise
+    except ReefError as error:
+        if not _may_have_begun(error):
+            making.take_back()
+        raise
+
+
+@dataclass
+class _Making:
+    """A branch on its way, and the pins that it has put."""
+
+    context: Context
+    parent: str
+    child: str
+    nonce: str
+
+    def __post_init__(self) -> None:
+        self._pinned: list[ManifestChain] = []
+
+    def prepare(
+        self, epoch: int, lsn: int | None, born: int | None
+    ) -> tuple[BranchPoint, tuple[SegmentRef, ...]]:
+        """Pin what the branch will name, and upload what the log has; return what it begins with."""
+        # First: a pin says that the log reaches its version.
+        replayed = self._replayed(lsn, born)
+        manifest = self._pin(replayed.lsn, replayed.manifest.born)
+        if not replayed.moves_to(manifest):
+            replayed = _Replayed(self.context, manifest, replayed.lsn)
+        point = replayed.point(self.nonce)
+        for owner in sorted({ref.namespace for ref in point.segments()} - {self.parent}):
+            self._share(owner, manifest)
+        return point, replayed.upload(self.context, self.child, epoch, point)
+
+    def _replayed(self, lsn: int | None, born: int | None) -> _Replayed:
+        chain = self.context.chain(self.parent)
+        manifest = self._live(chain.load(), born)
+        while True:
+            found: _Replayed | ReefError
+            try:
+                found = _Replayed(self.context, manifest, lsn)
+            except (CorruptError, InvalidInputError) as error:
+                found = error
+            if isinstance(found, _Replayed) and not chain.is_out_of_touch:
+                return found
+            # What seemed absent may have been folded and collected since the head was read. If nothing
+            # was folded, it is as it seemed.
+            before, manifest = manifest, self._live(chain.load(), born)
+            if manifest.wal_floor == before.wal_floor:
+                if isinstance(found, _Replayed):
+                    return found
+                raise found
+
+    def _live(self, head: Head | None, born: int | None) -> Manifest:
+        if head is None or head.manifest.state != "live":
+            raise self._no_parent()
+        if born not in (None, head.manifest.born):
+            raise self._no_parent()
+        return head.manifest
+
+    def take_back(self) -> None:
+        """Take out the pins, as far as the store lets us; collection finds what is left."""
+        for chain in reversed(self._pinned):
+            try:
+                chain.publish(self._without_pin)
+            except ReefError:
+                return
+
+    def _pin(self, lsn: int, born: int) -> Manifest:
+        def pinned(head: Head | None) -> Manifest:
+            if head is None or head.manifest.born != born:
+                raise self._no_parent()
+            return add_pin(head.manifest, lsn=lsn, child=self.child, nonce=self.nonce)
+
+        chain = self.context.chain(self.parent)
+        published = chain.publish(pinned)
+        self._pinned.append(chain)
+        return published.manifest
+
+    def _share(self, owner: str, parent: Manifest) -> None:
+        def pinned(head: Head | None) -> Manifest:
+            if head is None:
+                raise CorruptError(
+                    f"namespaces/{owner}/manifest/",
+                    0,
+                    "the manifests of a pinned namespace",
+                    "none",
+                )
+            return share_pin(head.manifest, parent, child=self.child, nonce=self.nonce)
+
+        chain = self.context.chain(owner)
+        chain.publish(pinned)
+        self._pinned.append(chain)
+
+    def _without_pin(self, head: Head | None) -> Manifest | None:
+        if head is None:
+            return None
+        released = release_pins(head.manifest, {(self.child, self.nonce)})
+        return None if released is head.manifest else released
+
+    def _no_parent(self) -> NotFoundError:
+        return NotFoundError(
+            f"there is no namespace {self.parent!r} in {self.context.store.url}: there is nothing "
+            "to branch"
+        )
+
+
+class _Replayed:
+    """The unfolded log of a manifest, up to a version and no further."""
+
+    def __init__(self, context: Context, manifest: Manifest, lsn: int | None) -> None:
+        """Read it; None: to its end. Raises InvalidInputError if it does not reach the version."""
+        self.manifest = manifest
+        self.tail = Tail(manifest)
+        self.lsn = self.tail.lsn if lsn is None else lsn
+        self.head: ChainPoint = self.tail.fold.point
+        self.slot_last = manifest.wal_floor - 1
+        self._schema = self.tail.schema
+        if lsn is not None and lsn < manifest.last_applied_lsn:
+            return
+        reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
+        for entry in reader.read(self.tail.fold, last_known=manifest.wal_last_seen):
+            upto = _upto(entry, lsn)
+            if upto is None:
+                return  # there is more, and it is not asked for
+            self.tail.replay(upto)
+            self.head, self.slot_last = self.tail.fold.point, entry.slot
+        reach = self.tail.fold.reach
+        if reach <= manifest.wal_last_seen:
+            raise CorruptError(
+                log_key(manifest.namespace, reach),
+                0,
+                f"a log object: the log was seen up to slot {manifest.wal_last_seen}",
+                "nothing; run `reef repair`, which shows what is lost before it changes anything",
+            )
+        if lsn is not None and lsn > self.tail.lsn:
+            raise InvalidInputError.of("lsn", lsn, f"at most {self.tail.lsn}, the newest version")
+        if lsn is None:
+            self.lsn = self.tail.lsn
+
+    def moves_to(self, manifest: Manifest) -> bool:
+        """Go by a later manifest, if nothing was folded meanwhile; return whether that is so."""
+        is_same = (manifest.born, manifest.wal_floor) == (
+            self.manifest.born,
+            self.manifest.wal_floor,
+        )
+        if is_same:
+            self.manifest = manifest
+        return is_same
+
+    def point(self, nonce: str) -> BranchPoint:
+        """Return where a branch at this version leaves."""
+        head = WalAnchor(slot=self.head.slot, checksum=self.head.checksum, epoch=self.head.epoch)
+        schema = self.manifest.schema
+        if self.tail.schema is not None and self.tail.schema is not self._schema:
+            schema = self.tail.schema.serialize().to_pybytes()
+        return BranchPoint(
+            parent=self.manifest,
+            lsn=self.lsn,
+            slot_last=self.slot_last,
+            head=head,
+            schema=schema,
+            nonce=nonce,
+        )
+
+    def upload(
+        self, context: Context, child: str, epoch: int, point: BranchPoint
+    ) -> tuple[SegmentRef, ...]:
+        """Write the rows as segments of the branch; return them, and what the log attached.
+
+        Their ids end in the epoch of the branch's old head: until a writer opens the branch, or it is
+        given up, a collection of what was there before spares them.
+        """
+        plan = FlushPlan(
+            slot_first=self.manifest.wal_floor,
+            slot_last=self.slot_last,
+            anchor=point.head,
+            lsn=self.lsn,
+            schema=self.tail.schema,
+            skipped=(),
+            attached=self.tail.attached,
+            memtable=self.tail.memtable,
+            window=None,
+        )
+        if self.slot_last < self.manifest.wal_floor:
+            return ()
+        written = write_flush(context, child, epoch, plan).segments
+        attached = len(plan.attached)
+        return (*written[attached:], *point.share(written[:attached]))
+
+
+def _upto(entry: LogEntry, lsn: int | None) -> LogEntry | None:
+    """Return what an object has up to a version; None if all of it comes later."""
+    log = entry.log
+    if lsn is None or not entry.is_valid or log.kind is LogKind.FENCE or log.lsn_last <= lsn:
+        return entry
+    if log.lsn_first > lsn:
+        return None
+    records = tuple(record for record in log.records if record.lsn <= lsn)
+    return LogEntry(
+        entry.slot, msgspec.structs.replace(log, records=records), entry.checksum, entry.size, True
+    )
+
+
+def _check_free(head: Head | None, child: str) -> Manifest | None:
+    if head is None:
+        return None
+    if head.damaged:
+        raise CorruptError(
+            f"namespaces/{child}/manifest/",
+            0,
+            "a readable head, or none",
+            f"damage above generation {head.generation}; run `reef repair`",
+        )
+    if head.manifest.state == "live":
+        raise _exists(child)
+    return head.manifest
+
+
+def _publish(
+    chain: ManifestChain,
+    old: Manifest | None,
+    point: BranchPoint,
+    segments: tuple[SegmentRef, ...],
+) -> Head:
+    fresh = chain.first(point.parent.gc.grace_ms)
+
+    def begun(head: Head | None) -> Manifest:
+        if (head and head.generation) != (old and old.generation):
+            assert head is not None
+            if head.manifest.state == "live":
+                raise _exists(chain.namespace)
+            raise NotWrittenError(
+                f"making {chain.namespace!r} took so long that a collection gave it up; nothing was "
+                "branched: retry"
+            )
+        return begin_branch(point, fresh, old, segments)
+
+    return chain.publish(begun)
+
+
+def _may_have_begun(error: ReefError) -> bool:
+    """Return whether the branch may be there, or come to be, in spite of an error."""
+    # `publish` says "unknown" where it does not know, and "corrupt" of one's own damaged object.
+    return isinstance(error, OutcomeUnknownError | CorruptError)
+
+
+def _exists(child: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"{child!r} exists: drop it, or give the branch another name")

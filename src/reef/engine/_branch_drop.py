@@ -1,0 +1,91 @@
+"""Dropping a namespace, a branch or a plain one: nothing of it can be read or written any more.
+
+1. Look for branches that were made from it, and take    crash: nothing else happened
+   out the pins of those that are not there.
+2. Open it for writing: a new epoch, and fences.         crash: its writer is fenced, it lives on
+3. Publish "dropped": no segments, and all that it had   crash: done; collection deletes it
+   waits for collection. The only visible step.
+
+Invariants:
+
+- A namespace that has branches is not dropped, be it that they share nothing with it any more, as long
+  as they are not detached. Nor is one whose objects a branch of a branch names: that is looked up on
+  the very head on which "dropped" is published, so that a branch which is made meanwhile is made first,
+  or not at all.
+- Whoever wrote to it before meets the fences in its log. They are never collected, and whatever has the
+  name later begins above them.
+"""
+
+from __future__ import annotations
+
+from reef.engine._branch_list import list_branches
+from reef.engine._context import Context
+from reef.engine._open import face_of, no_namespace, open_for_writing
+from reef.engine._writer import Writer
+from reef.format import Manifest, WalAnchor
+from reef.gc import Pins
+from reef.manifest import Head, ManifestChain, drop, has_branches, release_pins
+from reef.types import check_namespace, split_namespace
+
+
+def drop_namespace(context: Context, namespace: str) -> None:
+    """Drop a namespace. What it had is deleted by collection, after the grace period.
+
+    Raises NotFoundError if it is not there, InvalidInputError with their names if branches stand on
+    it, FencedError if somebody opens it for writing meanwhile, OutcomeUnknownError, UnavailableError,
+    CorruptError.
+    """
+    chain = context.chain(check_namespace(namespace))
+    head = chain.load()
+    if head is None or head.manifest.state != "live":
+        raise no_namespace(context, namespace)
+    refuse_branches(context, chain, head)
+    writer = open_for_writing(context, namespace, face_of(head.manifest))
+    try:
+        chain.publish(lambda head: _dropped(head, writer))
+    finally:
+        writer.close()
+
+
+def refuse_branches(context: Context, chain: ManifestChain, head: Head) -> None:
+    """Raise InvalidInputError with their names if branches stand on a namespace.
+
+    Those on their way are given up, and pins that no branch needs are taken out.
+    """
+    namespace = chain.namespace
+    made = list(list_branches(context, split_namespace(namespace)[0]))
+    children = [branch.namespace for branch in made if branch.parent == namespace]
+    if children:
+        raise has_branches(namespace, children)
+    detached = {branch.namespace for branch in made if branch.parent is None}
+    pins = Pins(chain, context.store, context.threads)
+
+    def reaped(head: Head | None) -> Manifest | None:
+        if head is None or not head.manifest.pins:
+            return None
+        m = head.manifest
+        fates = pins.judge(m, now_us=0, grace_us=0, is_ending=True)
+        pins.give_up(fates, m.gc.grace_ms)
+        fates = pins.judge(m, now_us=0, grace_us=0, is_ending=True)
+        standing = [fate.pin.child for fate in fates if not fate.goes or fate.aborts]
+        if standing:
+            raise has_branches(namespace, standing, detached)
+        return release_pins(m, {fate.name for fate in fates})
+
+    if head.manifest.pins:
+        chain.publish(reaped)
+
+
+def _dropped(head: Head | None, writer: Writer) -> Manifest:
+    if head is None:
+        raise AssertionError("a namespace that is open has a manifest")
+    tail = writer.tail
+    point = tail.fold.point
+    return drop(
+        head.manifest,
+        epoch=writer.epoch,
+        slot_last=tail.fold.next_slot - 1,
+        anchor=WalAnchor(slot=point.slot, checksum=point.checksum, epoch=point.epoch),
+        lsn=tail.lsn,
+        attached=[ref.id for ref in tail.attached if not ref.namespace],
+    )

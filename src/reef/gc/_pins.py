@@ -1,0 +1,255 @@
+"""Pins: which branches still need what a namespace keeps for them.
+
+A pin is named by its child and a nonce, which the origin of every generation of that life of the
+child carries. It goes when nothing can read this namespace's objects through the child any more:
+
+- No retained generation of that life names them: the child was detached, or compaction has replaced
+  them all. What is retained is every generation at or above the child's boundary, and what its
+  snapshots and branches stand on. Names only ever go, but for repair, which takes them from those.
+- That life has ended, and the grace period is over, within which readers may hold it open.
+- It never came to be. Somebody may still be making it, very slowly: so the generation at which it would
+  begin is taken by "aborted" first. Its maker looked at the child's head before it put its pin, and can
+  begin only at the number behind that head. So a child that lives settles it as well.
+
+Children are looked at after the manifest that holds their pins was read. What is found out then stays
+true: a life that has ended does not come back, and none of another nonce takes its pins over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from reef.errors import NotFoundError, NotWrittenError, UnreadableError
+from reef.format import Manifest, Pin
+from reef.manifest import Generation, Head, ManifestChain, abort
+from reef.side_by_side import for_each
+from reef.store import Store
+from reef.threads import Threads
+
+
+class PinReason(StrEnum):
+    """Why a pin stays, or why it may go."""
+
+    # It stays.
+    NEEDED = "a retained generation of the branch names objects of this namespace"
+    GRACE = "the branch was dropped, and the grace period is not over"
+    YOUNG = "the branch may be on its way"
+    UNREADABLE = "a generation of the branch cannot be read: see `reef verify`"
+    # It may go.
+    DETACHED = "the branch names nothing of this namespace any more"
+    ENDED = "the branch was dropped"
+    GIVEN_UP = "the branch was never made"
+
+
+_GOES = frozenset({PinReason.DETACHED, PinReason.ENDED, PinReason.GIVEN_UP})
+
+
+class PinFate(NamedTuple):
+    """What becomes of a pin."""
+
+    pin: Pin
+    reason: PinReason
+    aborts: bool = False
+    """Whether it goes only after the child's next generation was taken."""
+
+    @property
+    def goes(self) -> bool:
+        return self.reason in _GOES
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.pin.child, self.pin.nonce
+
+
+@dataclass
+class _Child:
+    """What was found out about one child."""
+
+    chain: ManifestChain
+    head: Head | None
+    """As it was looked at, also if it was given up since: what its lives need is told by that."""
+    listed: Mapping[int, Generation]
+    asked: frozenset[str]
+    """The nonces of the pins that stood when it was looked at."""
+    is_given_up: bool = False
+    is_unreadable: bool = False
+    """Whether it is there, but none of its generations can be read."""
+    read: dict[int, Manifest | None] = field(default_factory=dict)
+    """Older generations; None: it cannot be read."""
+
+
+class Pins:
+    """Judges the pins of one namespace, on what it finds out about their children, each once."""
+
+    def __init__(self, chain: ManifestChain, store: Store, threads: Threads) -> None:
+        """`chain` is that of the namespace which holds the pins."""
+        self._chain = chain
+        self._store = store
+        self._threads = threads
+        self._children: dict[str, _Child] = {}
+
+    def judge(
+        self, manifest: Manifest, *, now_us: int, grace_us: int, is_ending: bool = False
+    ) -> tuple[PinFate, ...]:
+        """Return what may become of each pin of `manifest` at `now_us`.
+
+        `is_ending`: the namespace itself is to be dropped, whereupon its objects stay as long as
+        readers of a dropped child may need them. Raises UnavailableError.
+        """
+        self._look(manifest.pins)
+        return tuple(
+            self._fate(pin, manifest, now_us - self._grace_us(pin, grace_us), is_ending)
+            for pin in manifest.pins
+        )
+
+    def give_up(self, fates: Iterable[PinFate], grace_ms: int) -> None:
+        """Take the generations at which branches would begin that were never made.
+
+        If somebody is faster, the pin stays until the next time. Raises OutcomeUnknownError,
+        UnavailableError.
+        """
+        for name in dict.fromkeys(fate.pin.child for fate in fates if fate.aborts):
+            child = self._children[name]
+            try:
+                _abort(child, grace_ms)
+            except NotWrittenError:
+                del self._children[name]
+            else:
+                child.is_given_up = True
+
+    def _look(self, pins: Sequence[Pin]) -> None:
+        asked: dict[str, list[Pin]] = {}
+        for pin in pins:
+            asked.setdefault(pin.child, []).append(pin)
+        unknown = [
+            name
+            for name, some in asked.items()
+            if name not in self._children
+            or not {pin.nonce for pin in some} <= self._children[name].asked
+        ]
+
+        def look(name: str) -> None:
+            chain = self._chain.beside(name)
+            nonces = frozenset(pin.nonce for pin in asked[name])
+            try:
+                head = chain.load()
+            except UnreadableError:
+                self._children[name] = _Child(chain, None, {}, nonces, is_unreadable=True)
+                return
+            listed = {}
+            # Most branches are in use: what they name now settles it, and nothing more is asked.
+            if head is not None and not all(self._is_used(head, pin) for pin in asked[name]):
+                listed = {one.number: one for one in chain.generations()}
+            self._children[name] = _Child(chain, head, listed, nonces)
+
+        if unknown:
+            for_each(unknown, look, width=self._store.concurrency, threads=self._threads)
+
+    def _grace_us(self, pin: Pin, grace_us: int) -> int:
+        """Return how long what nothing names any more stays: readers of the child rely on its own."""
+        head = self._children[pin.child].head
+        return grace_us if head is None else max(grace_us, head.manifest.gc.grace_ms * 1000)
+
+    def _fate(self, pin: Pin, holder: Manifest, since_us: int, is_ending: bool) -> PinFate:
+        child = self._children[pin.child]
+        head = child.head
+        if child.is_unreadable or (head is not None and head.damaged):
+            return PinFate(pin, PinReason.UNREADABLE)
+        if head is not None:
+            stays = self._needing(pin, child, head, holder.namespace, since_us, is_ending)
+            if stays is not None:
+                return PinFate(pin, stays)
+        if head is not None and head.manifest.state == "live":
+            is_same = _is_of(head.manifest, pin)
+            return PinFate(pin, PinReason.DETACHED if is_same else PinReason.ENDED)
+        if head is not None and _is_of(head.manifest, pin):
+            return PinFate(pin, PinReason.ENDED)
+        if child.is_given_up:
+            return PinFate(pin, PinReason.GIVEN_UP)
+        if is_ending or self._is_old(pin, holder, since_us):
+            return PinFate(pin, PinReason.GIVEN_UP, aborts=True)
+        return PinFate(pin, PinReason.YOUNG)
+
+    def _needing(
+        self, pin: Pin, child: _Child, head: Head, holder: str, since_us: int, is_ending: bool
+    ) -> PinReason | None:
+        """Return why a generation of the child that is retained needs the pin; None: none does."""
+        m = head.manifest
+        if self._is_used(head, pin):
+            return PinReason.NEEDED
+        # The first that may not be left out: those before are of lives that have ended long ago.
+        first = m.gc.boundary.generation
+        is_over = is_ending or self._is_over(child, head, since_us)
+        if is_over:
+            first = max(first, m.born if m.state == "live" else m.generation)
+        stood = {s.generation for s in m.snapshots} | {p.generation for p in m.pins}
+        numbers = {n for n in child.listed if first <= n < m.generation} | stood
+        for number in sorted(numbers):
+            older = self._read(child, number)
+            if older is None:
+                return PinReason.UNREADABLE
+            if _is_of(older, pin) and _names(older, holder):
+                is_live = m.state == "live" and older.born == m.born
+                return PinReason.NEEDED if is_live else PinReason.GRACE
+        return None
+
+    def _is_used(self, head: Head, pin: Pin) -> bool:
+        """Return whether the child's head itself needs the pin."""
+        m = head.manifest
+        return m.state == "live" and _is_of(m, pin) and _names(m, self._chain.namespace)
+
+    def _is_over(self, child: _Child, head: Head, since_us: int) -> bool:
+        """Return whether the lives before the one of `head`, or up to it, ended long enough ago."""
+        if head.manifest.state != "live":
+            return head.published_at_us < since_us
+        born = child.listed.get(head.manifest.born)
+        return born is None or born.published_at_us < since_us
+
+    def _read(self, child: _Child, number: int) -> Manifest | None:
+        if number not in child.read:
+            try:
+                child.read[number] = child.chain.at(number).manifest
+            except NotFoundError:  # collected meanwhile: it is not retained
+                assert child.head is not None
+                child.read[number] = msgspec.structs.replace(child.head.manifest, segments=())
+            except UnreadableError:
+                child.read[number] = None
+        return child.read[number]
+
+    def _is_old(self, pin: Pin, holder: Manifest, since_us: int) -> bool:
+        """Return whether the pin stood before the grace period, whatever generation it keeps."""
+        listed = [one for one in self._chain.generations() if one.number <= holder.generation]
+        before = [one.number for one in listed if one.published_at_us < since_us]
+        if not before or before[-1] < holder.gc.boundary.generation:
+            return False
+        try:
+            old = self._chain.at(before[-1]).manifest
+        except (NotFoundError, UnreadableError):
+            return False
+        return any((p.child, p.nonce) == (pin.child, pin.nonce) for p in old.pins)
+
+
+def _abort(child: _Child, grace_ms: int) -> None:
+    """Take the generation behind the child's head. Raises NotWrittenError if another one has it."""
+    before = child.head
+
+    def aborted(head: Head | None) -> Manifest:
+        if (head and head.generation) != (before and before.generation):
+            raise NotWrittenError(f"{child.chain.namespace!r} has another head by now")
+        return abort(None if head is None else head.manifest, child.chain.first(grace_ms))
+
+    child.chain.publish(aborted)
+
+
+def _is_of(manifest: Manifest, pin: Pin) -> bool:
+    """Return whether a generation of the child is of the life that a pin is for."""
+    return manifest.origin is not None and manifest.origin.nonce == pin.nonce
+
+
+def _names(manifest: Manifest, holder: str) -> bool:
+    return any(ref.namespace == holder for ref in manifest.segments)

@@ -1,0 +1,6 @@
+"""The face `pages`: pages of one size by number, each at every version that is kept."""
+
+from reef.pages._pages import Pages, WalRecord
+from reef.pages._views import PageSnapshot, PageView
+
+__all__ = ["PageSnapshot", "PageView", "Pages", "WalRecord"]

@@ -1,0 +1,72 @@
+"""Commits of any number at a time, and now and then one that needs to be alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from reef.threads import Threads
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """Somebody who stands in line."""
+
+    is_alone: bool
+
+
+class Turns:
+    """Lets in any number together, or one alone, as they come: nobody waits for who came later."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._cond = threads.condition()
+        self._line: deque[_Waiting] = deque()
+        self._inside = 0
+        self._is_alone = False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Be inside with others who do the same."""
+        self._enter(_Waiting(is_alone=False))
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be inside with nobody else."""
+        self._enter(_Waiting(is_alone=True))
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self, me: _Waiting) -> None:
+        with self._cond:
+            self._line.append(me)
+            try:
+                while not self._is_turn_of(me):
+                    self._cond.wait()
+            except BaseException:
+                self._cond.notify_all()  # those behind may have waited for this one
+                raise
+            finally:
+                self._line.remove(me)
+            self._inside += 1
+            self._is_alone = me.is_alone
+
+    def _is_turn_of(self, me: _Waiting) -> bool:
+        if me.is_alone:
+            return not self._inside and self._line[0] is me
+        first = next(one for one in self._line if one is me or one.is_alone)
+        return first is me and not self._is_alone
+
+    def _leave(self) -> None:
+        with self._cond:
+            self._inside -= 1
+            self._is_alone = False
+            if not self._inside:
+                self._cond.notify_all()

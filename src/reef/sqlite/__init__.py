@@ -1,0 +1,31 @@
+"""SQLite on Reef: databases whose every commit is in the bucket, with branches and time travel.
+
+`connect(url)` gives an apsw connection; `reef.sqlite.dbapi` is the standard library's `sqlite3` with
+the same databases.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reef.sqlite._connect import Connection, connect
+
+__all__ = ["Connection", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    """Bring in apsw when it is asked for: `reef.sqlite.dbapi` does without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from reef.sqlite import _connect
+    except ModuleNotFoundError as error:
+        if error.name != "apsw":
+            raise
+        raise ModuleNotFoundError(
+            "reef.sqlite.connect needs apsw: pip install 'reefdb[sqlite]'; "
+            "reef.sqlite.dbapi does without",
+            name="apsw",
+        ) from error
+    return getattr(_connect, name)

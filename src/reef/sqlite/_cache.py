@@ -1,0 +1,46 @@
+"""The pages of the newest version that were read or written last, for hot reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+CACHE_BYTES_DEFAULT = 64 << 20
+_ENTRY_BYTES = 200  # what a page costs beside its bytes
+
+
+class PageCache:
+    """Pages with the version from which on they are so, up to the newest. Its owner's lock guards
+    writes; reads need none.
+
+    A page that is written is replaced or dropped here in the same step as the newest version moves,
+    so that whoever reads at a version that is not below a page's own may take it.
+    """
+
+    def __init__(self, bytes_max: int, page_size: int) -> None:
+        self._most = bytes_max // (page_size + _ENTRY_BYTES)
+        self.pages: dict[int, tuple[bytes, int]] = {}
+        """By page id: the bytes, and the version from which on they are current."""
+
+    def put(self, pages: Mapping[int, bytes], lsn: int) -> None:
+        """Take in pages that are current from `lsn` on; the oldest entries make room."""
+        held = self.pages
+        if len(pages) > self._most:
+            for page_id in pages:
+                held.pop(page_id, None)
+            return
+        for page_id, data in pages.items():
+            held[page_id] = (data, lsn)
+        over = len(held) - self._most
+        if over > 0:
+            for page_id in list(islice(held, over)):
+                del held[page_id]
+
+    def cut(self, n_pages: int) -> None:
+        """Drop the pages that are not there any more."""
+        for page_id in [one for one in self.pages if one >= n_pages]:
+            del self.pages[page_id]
+
+    def clear(self) -> None:
+        """Drop everything: nobody knows what has changed."""
+        self.pages.clear()

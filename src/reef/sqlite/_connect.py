@@ -1,0 +1,84 @@
+"""`reef.sqlite.connect`: an apsw connection to a database in a bucket."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import apsw
+
+from reef.errors import InvalidInputError, ReefError
+from reef.sqlite._location import Location, parse_location
+from reef.sqlite._registry import Opening, registry
+from reef.sqlite._vfs_apsw import register
+
+if TYPE_CHECKING:
+    from reef.database import Database
+
+BUSY_MS = 5000
+_FLAGS = {
+    "w": apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
+    "r": apsw.SQLITE_OPEN_READONLY,
+}
+
+
+class Connection(apsw.Connection):
+    """An apsw connection that says what went wrong in Reef, also where a `with` block ends."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        try:
+            return super().__exit__(kind, error, trace)
+        except apsw.Error as failed:
+            # apsw gives SQLite's number alone here: what was raised below it comes along as context.
+            below: BaseException | None = failed
+            while below is not None and not isinstance(below, ReefError):
+                below = below.__context__
+            if below is None or below is error:
+                raise
+            raise below from None
+
+
+def connect(
+    url: str | os.PathLike[str],
+    *,
+    branch: str | None = None,
+    lsn: int | None = None,
+    mode: str = "w",
+    database: Database | None = None,
+    **settings: object,
+) -> Connection:
+    """Open the SQLite database at `url`, such as s3://bucket/app.db; return an apsw connection.
+
+    The last part of the URL is the name of the page store, what is before it the bucket; options of
+    the store go into its query. `branch` is one of the page store, `lsn` a version of it, which is
+    read for good; that and `mode="r"` are read-only. With `database` a bucket that is open already is
+    used, and of the URL only the name. `settings` are those of `docs/settings.md`.
+
+    Opening reads. The first write takes the database over: a writer in another process is fenced.
+    Raises NotFoundError for reading one that is not there, RetentionError, InvalidInputError.
+    """
+    if mode not in _FLAGS:
+        raise InvalidInputError.of("mode", mode, "w for writing, r for reading")
+    location = parse_location(url) if database is None else Location("memory://", str(url))
+    location = location.with_version(branch, lsn)
+    register()
+    token = registry.leave(Opening(database, settings))
+    try:
+        uri = replace(location, opening=token).uri(mode)
+        connection = Connection(uri, flags=_FLAGS[mode] | apsw.SQLITE_OPEN_URI)
+    finally:
+        registry.take_back(token)
+    try:
+        connection.set_busy_timeout(BUSY_MS)
+        connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
+    except BaseException:
+        connection.close(force=True)
+        raise
+    return connection

@@ -1,0 +1,223 @@
+"""Databases as a whole: in from a file, out to one, back to an earlier version, and their history."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import apsw
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reef.engine import COMMITTED_AT
+from reef.errors import AlreadyExistsError, CorruptError, InvalidInputError, NotFoundError
+from reef.format import KEY, LSN
+from reef.pages._rows import EXTENT_KEY
+from reef.sqlite._shared import said_size
+
+if TYPE_CHECKING:
+    from reef.database import Database
+    from reef.pages import Pages, PageView
+
+_CHUNK_BYTES = 32 << 20
+_MAGIC = b"SQLite format 3\0"
+_WAL_VERSION, _ROLLBACK_VERSION = b"\2\2", b"\1\1"
+_PROBLEMS_SHOWN = 5
+_HISTORY = [LSN, COMMITTED_AT, KEY]
+
+Progress = Callable[[int, int], None]
+"""Told how many pages are done, of how many."""
+
+
+class Copied(NamedTuple):
+    """What was copied."""
+
+    lsn: int
+    pages: int
+    page_size: int
+    size: int
+
+
+class CommitOf(NamedTuple):
+    """A commit, for people."""
+
+    lsn: int
+    committed_at_us: int | None
+    pages: int
+    """How many it wrote or cut off."""
+
+
+def import_file(
+    source: str | os.PathLike[str],
+    db: Database,
+    name: str,
+    *,
+    branch: str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Copied:
+    """Copy a database file into a new page store `name`; SQLite checks it first.
+
+    A large one goes in several commits, the first page in the last of them: until then, and after a
+    crash, there is no database of that name, and it can be imported again. Raises AlreadyExistsError
+    if there is one, CorruptError if SQLite finds fault with the file, InvalidInputError.
+    """
+    with ExitStack() as stack:
+        path, page_size = _locked_source(Path(source), stack)
+        _check_free(db, name, branch)  # first: opening it for writing would fence its writer
+        pages = stack.enter_context(db.pages(name, branch=branch, page_size=page_size))
+        size = path.stat().st_size
+        total = size // page_size
+        per_chunk = max(1, _CHUNK_BYTES // page_size)
+        lsn = pages.head
+        with path.open("rb") as file:
+            first = file.read(page_size)
+            if first[18:20] == _WAL_VERSION:
+                first = first[:18] + _ROLLBACK_VERSION + first[20:]
+            for start in range(1, total, per_chunk):
+                ids = range(start, min(total, start + per_chunk))
+                chunk = {page_id: file.read(page_size) for page_id in ids}
+                if ids.stop == total:
+                    chunk[0] = first
+                lsn = pages.write(chunk, n_pages=total if 0 in chunk else None)
+                progress(ids.stop, total)
+            if total == 1:
+                lsn = pages.write({0: first}, n_pages=1)
+    return Copied(lsn, total, page_size, size)
+
+
+def _check_free(db: Database, name: str, branch: str | None) -> None:
+    with suppress(NotFoundError), db.pages(name, branch=branch, mode="r") as pages:
+        if pages.get_page(0) is not None:
+            raise AlreadyExistsError(
+                f"there is a database {name!r} in {db.store.url}: choose another name, or drop it"
+            )
+
+
+def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
+    """Return a file that does not change, and its page size; SQLite has found no fault with it."""
+    try:
+        connection = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+        stack.callback(connection.close)
+        connection.execute("BEGIN")
+        page_size = connection.execute("PRAGMA page_size").get
+        if not connection.execute("SELECT count(*) FROM sqlite_schema").get:
+            raise InvalidInputError.of("file", str(source), "a database with something in it")
+        check(connection, str(source))
+        if connection.execute("PRAGMA journal_mode").get == "wal":  # the newest is not in the file
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reef-import-"))
+            copy = Path(folder) / "copy.db"
+            with closing(apsw.Connection(str(copy))) as target:
+                with target.backup("main", connection, "main") as backup:
+                    while not backup.done:
+                        backup.step(1000)
+                target.execute("PRAGMA journal_mode=DELETE").fetchall()
+            source = copy
+    except apsw.Error as error:
+        raise InvalidInputError.of("file", str(source), f"an SQLite database: {error}") from error
+    assert isinstance(page_size, int)
+    return source, page_size
+
+
+def check(connection: apsw.Connection, shown: str) -> None:
+    """Raise CorruptError if SQLite finds fault with a database."""
+    found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+    if found != ["ok"]:
+        raise CorruptError(
+            shown, 0, "a database that passes integrity_check", "; ".join(found[:_PROBLEMS_SHOWN])
+        )
+
+
+def export_file(
+    view: PageView,
+    target: str | os.PathLike[str],
+    *,
+    progress: Progress = lambda done, total: None,
+) -> Copied:
+    """Write a version of a database to the new file `target`, and have SQLite check it.
+
+    It gets its name when it is whole and checked. Raises AlreadyExistsError, CorruptError.
+    """
+    path = Path(target)
+    if path.exists():
+        raise AlreadyExistsError(f"{path} is there: choose another name, or remove it")
+    page_size, total = view.page_size, view.n_pages
+    zeros = bytes(page_size)
+    per_chunk = max(1, _CHUNK_BYTES // page_size)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            for start in range(0, total, per_chunk):
+                ids = range(start, min(total, start + per_chunk))
+                file.writelines(page or zeros for page in view.get_pages(ids))
+                progress(ids.stop, total)
+            size = file.tell()
+            header = view.get_page(0) or zeros
+            said = said_size(header)
+            if size - page_size < said < size:
+                file.truncate(size := said)
+            file.flush()
+            os.fsync(file.fileno())
+        flags = apsw.SQLITE_OPEN_READONLY
+        with closing(apsw.Connection(str(partial), flags=flags)) as connection:
+            check(connection, str(path))
+        os.link(partial, path)  # unlike a rename, it does not replace what came there meanwhile
+    except FileExistsError:
+        raise AlreadyExistsError(f"{path} is there: choose another name, or remove it") from None
+    except apsw.Error as error:
+        raise CorruptError(str(path), 0, "an SQLite database", str(error)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return Copied(view.lsn, total, page_size, size)
+
+
+def restore(pages: Pages, lsn: int) -> int:
+    """Make the state at `lsn` the newest again, as a commit of its own; return the newest LSN.
+
+    Nothing is lost by it: what was the newest before is there at its own LSN. Raises RetentionError.
+    """
+    now, then = pages.at(lsn=pages.head), pages.at(lsn=lsn)
+    n_now, n_then = now.n_pages, then.n_pages
+    zeros = bytes(pages.page_size)
+    per_chunk = max(1, _CHUNK_BYTES // pages.page_size)
+    changed: dict[int, bytes] = {}
+    for start in range(0, n_then, per_chunk):
+        ids = range(start, min(n_then, start + per_chunk))
+        for page_id, old, new in zip(ids, then.get_pages(ids), now.get_pages(ids), strict=True):
+            if (old or zeros) != (new or zeros):
+                changed[page_id] = old or zeros
+    if not changed and n_now == n_then:
+        return pages.head
+    first = changed.get(0) or then.get_page(0) or zeros
+    if first.startswith(_MAGIC):
+        # The counter tells connections whether their cached pages are good: it must not come back
+        # to a number that it had with other pages.
+        newest = int.from_bytes((now.get_page(0) or zeros)[24:28], "big")
+        counter = ((newest + 1) % 2**32).to_bytes(4, "big")
+        changed[0] = first[:24] + counter + first[28:92] + counter + first[96:]
+    return pages.write(changed, n_pages=n_then)
+
+
+def history(pages: Pages, *, after: int | None = None) -> Iterator[CommitOf]:
+    """Yield the commits that the log still has, in order. Raises RetentionError."""
+    last: CommitOf | None = None
+    for rows in pages._changes([], after, None, False):
+        is_page = pc.not_equal(rows.column(KEY), EXTENT_KEY).cast(pa.int64())
+        table = pa.table([rows.column(LSN), rows.column(COMMITTED_AT), is_page], _HISTORY)
+        found = table.group_by(LSN, use_threads=False).aggregate(
+            [(COMMITTED_AT, "max"), (KEY, "sum")]
+        )
+        times = pc.cast(found.column(f"{COMMITTED_AT}_max"), pa.int64()).to_pylist()
+        counts = found.column(f"{KEY}_sum").to_pylist()
+        for lsn, at, count in zip(found.column(LSN).to_pylist(), times, counts, strict=True):
+            if last is not None and last.lsn == lsn:  # a large commit comes in several batches
+                last = last._replace(pages=last.pages + count)
+                continue
+            if last is not None:
+                yield last
+            last = CommitOf(lsn, at, count)
+    if last is not None:
+        yield last

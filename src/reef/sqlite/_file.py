@@ -1,0 +1,297 @@
+"""One open database file: what SQLite reads, writes, locks and commits through it.
+
+Written pages are kept here until SQLite says that the transaction commits (COMMIT_PHASETWO, which
+comes on real commits only, after everything was written and cut). Then they go to the page store as
+one commit, or, if that fails, nowhere: they are dropped at once, and nothing is read through this file
+any more until SQLite has let go of its locks. They are dropped as well when it goes back to SHARED,
+which is how a rollback ends: what it has written to undo its own writes is then of no interest.
+
+A lock level is of this process. Between processes there is no lock: the writer is fenced.
+"""
+
+from __future__ import annotations
+
+from reef.errors import InvalidInputError, ReefError, UnavailableError
+from reef.sqlite._shared import SharedStore
+from reef.sqlite._version import Commit, Version
+
+NONE, SHARED, RESERVED, PENDING, EXCLUSIVE = range(5)
+
+_CHANGE_COUNTER = (24, 16)
+"""Where SQLite looks whether its cached pages are still those of the file: offset and bytes."""
+_VERSIONS = slice(18, 20)
+"""Where the header says in which journal mode a file is to be written, and read."""
+_OTHER_VERSION = b"\xff" * 16
+NO_WAL = (
+    "a write-ahead log is a file beside the database, and a bucket has none; the commit is durable "
+    "and atomic without"
+)
+_REFUSED = {
+    "wal": NO_WAL,
+    "off": "without a rollback journal SQLite cannot undo a transaction that was begun",
+}
+OVER_SEVERAL = (
+    "a transaction that writes to several databases needs journal_mode=MEMORY in those of Reef: run "
+    "PRAGMA journal_mode=MEMORY after ATTACH, and start it over; nothing of it was written"
+)
+
+
+class DatabaseFile:
+    """The logic of one file that SQLite has opened, whatever calls it. One thread at a time."""
+
+    def __init__(self, shared: SharedStore, *, lsn: int | None = None, read_only: bool) -> None:
+        """Read at `lsn` for good, or the newest. Raises what asking the store can raise."""
+        self.shared = shared
+        self.is_read_only = read_only or lsn is not None
+        self.level = NONE
+        self.lost: ReefError | None = None
+        self._waits = True
+        """Whether the commit that comes returns when it is durable; not with synchronous=OFF."""
+        self._is_behind = False
+        """Whether one was acknowledged that may not be durable yet."""
+        self._fixed = None if lsn is None else shared.at(lsn)
+        self._version: Version | None = None
+        self._serial = -2
+        self._is_other = False
+        self._has_failed = False
+        self._dirty: dict[int, bytes] = {}
+        self._size: int | None = None
+        """In bytes, if it was written; None: that of the version."""
+        self._least = 0
+        """So many pages of the version are still there; beyond that it was cut, or is new."""
+
+    @property
+    def lsn(self) -> int:
+        """The version that is read: of the transaction, or of one that would begin now."""
+        version = self._version or self._fixed or self.shared.begin()
+        return version.lsn
+
+    # Locks.
+
+    def lock(self, level: int) -> None:
+        """Raise the lock level. Raises Busy, and what asking the store can raise."""
+        if level <= self.level:
+            return
+        if self.level == NONE:
+            self._begin()
+            self.level = SHARED
+        if level >= RESERVED:
+            if self.level < RESERVED:
+                self._reserve()
+            self.level = level
+
+    def unlock(self, level: int) -> None:
+        """Lower the lock level; from SHARED on down what was written and not committed is gone."""
+        if level <= SHARED:
+            if self.level >= RESERVED or self.shared.is_held_by(self):  # Ctrl-C came in between
+                self._drop()
+                self.shared.give_back(self)
+            if level == NONE:
+                self._version = None
+                self._has_failed = False
+        self.level = min(self.level, level)
+
+    def is_reserved(self) -> bool:
+        """Return whether any connection of this process is about to write."""
+        return self.shared.is_reserved()
+
+    def _begin(self) -> None:
+        if self.lost is not None:
+            lost, self.lost = self.lost, None
+            raise lost
+        version = self._fixed or self.shared.begin()
+        # SQLite compares 16 bytes of the header to find out whether its cached pages are good. They
+        # may be the same in two versions, one of which was lost: the version decides.
+        self._is_other = version.serial != self._serial
+        self._serial = version.serial
+        self._version = version
+
+    def _reserve(self) -> None:
+        if self.is_read_only:
+            raise InvalidInputError.of("lock", "RESERVED", "SHARED: it was opened for reading")
+        version = self._read_version()
+        self.shared.reserve(self, version)
+        self._least = version.n_pages
+
+    # Reading.
+
+    def size(self) -> int:
+        """Return how many bytes there are."""
+        if self._size is not None:
+            return self._size
+        return self.shared.size_of(self._read_version())
+
+    def read(self, amount: int, offset: int) -> bytes:
+        """Return bytes; fewer than asked for at the end."""
+        page_size = self.shared.page_size
+        page_id, start = divmod(offset, page_size)
+        if self._is_other and (offset, amount) == _CHANGE_COUNTER:
+            self._is_other = False
+            return _OTHER_VERSION
+        end = start + amount
+        if end <= page_size and offset + amount <= self.size():
+            page = self._page(page_id)
+            return page if amount == page_size else page[start:end]
+        amount = max(0, min(amount, self.size() - offset))
+        last = (offset + amount - 1) // page_size
+        pieces = [self._page(one) for one in range(page_id, last + 1)]
+        return b"".join(pieces)[start : start + amount]
+
+    def _page(self, page_id: int) -> bytes:
+        dirty = self._dirty.get(page_id)
+        if dirty is not None:
+            return dirty
+        version = self._read_version()
+        if self._size is not None and page_id >= self._least:
+            return self.shared.zeros
+        return self.shared.page(page_id, version)
+
+    def _read_version(self) -> Version:
+        if self._has_failed:
+            raise UnavailableError(
+                f"a commit to {self.shared.shown} failed; nothing is read before its transaction "
+                "has ended"
+            )
+        version = self._version
+        if version is None:  # SQLite looks at the header before it locks anything
+            return self._fixed or self.shared.begin()
+        return version
+
+    # Writing.
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Keep bytes until the commit."""
+        self._check_writing()
+        page_size = self.shared.page_size
+        size = self.size()
+        page_id, start = divmod(offset, page_size)
+        if start == 0 and len(data) == page_size:
+            self._dirty[page_id] = data
+        else:
+            self._splice(page_id, start, data)
+        self._size = max(size, offset + len(data))
+
+    def _splice(self, page_id: int, start: int, data: bytes) -> None:
+        page_size = self.shared.page_size
+        at = 0
+        while at < len(data):
+            piece = data[at : at + page_size - start]
+            if len(piece) < page_size:
+                page = self._page(page_id)
+                piece = page[:start] + piece + page[start + len(piece) :]
+            self._dirty[page_id] = piece
+            at += page_size - start
+            page_id, start = page_id + 1, 0
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros, until the commit."""
+        self._check_writing()
+        page_size = self.shared.page_size
+        n_pages, rest = divmod(size, page_size)
+        if size < self.size():
+            if rest:  # what is cut off must not come back when the file grows again
+                self._dirty[n_pages] = self._page(n_pages)[:rest] + bytes(page_size - rest)
+                n_pages += 1
+            self._least = min(self._least, n_pages)
+            for page_id in [one for one in self._dirty if one >= n_pages]:
+                del self._dirty[page_id]
+        self._size = size
+
+    def _check_writing(self) -> None:
+        if self.level < RESERVED:
+            raise InvalidInputError.of("write", self.level, "at RESERVED or above")
+        self._read_version()
+
+    def before_sync(self, *, with_others: bool) -> None:
+        """Get ready for a commit: with synchronous=OFF, `sync` does not come between here and there.
+
+        What a PRAGMA says is not asked: SQLite may have refused it, or only looked at it.
+        `with_others`: SQLite commits several databases by a journal over all of them, and goes on as
+        if it had, whatever a single one answers then. Raises InvalidInputError for that.
+        """
+        if with_others:
+            raise InvalidInputError(OVER_SEVERAL)
+        self._waits = False
+
+    def sync(self) -> None:
+        """Have the commit wait; it comes on rollbacks as well, and makes nothing durable."""
+        self._waits = True
+
+    def commit(self) -> None:
+        """Make what was written durable; with synchronous=OFF, see to it in the background.
+
+        Raises FencedError, NotWrittenError, OutcomeUnknownError; what was written is dropped then.
+        """
+        if self._size is None:
+            return
+        base = self._read_version()
+        n_pages = -(-self._size // self.shared.page_size)
+        for page_id in range(self._least, min(base.n_pages, n_pages)):
+            self._dirty.setdefault(page_id, self.shared.zeros)
+        is_other = self._leave_wal()
+        commit = Commit(self._dirty, n_pages)
+        try:
+            self._is_behind = self._is_behind or not self._waits
+            version = self.shared.commit(self, base, commit, waits=self._waits)
+        except BaseException:
+            self._has_failed = True
+            self._serial = -2  # SQLite's cached pages are of no version
+            raise
+        finally:
+            self._drop()
+        self._version = version
+        self._serial = -2 if is_other else version.serial
+        self._least = version.n_pages
+
+    def _leave_wal(self) -> bool:
+        """Return whether the header was one of WAL mode, in which it could not be opened again.
+
+        A backup of a database that is in that mode brings its header along.
+        """
+        first = self._dirty.get(0)
+        if first is None or first[_VERSIONS] != b"\2\2":
+            return False
+        self._dirty[0] = first[: _VERSIONS.start] + b"\1\1" + first[_VERSIONS.stop :]
+        return True
+
+    def _drop(self) -> None:
+        self._dirty = {}
+        self._size = None
+        self._waits = True
+        self._least = self._version.n_pages if self._version is not None else 0
+
+    # What else there is to say.
+
+    def pragma(self, name: str, value: str | None) -> str | None:
+        """Return the answer to a PRAGMA that is ours; None: SQLite answers it. Raises
+        InvalidInputError for what cannot be."""
+        name, said = name.lower(), (value or "").lower().strip("'\"")
+        if name == "journal_mode" and said:
+            for mode, why in _REFUSED.items():
+                if mode.startswith(said):  # to SQLite the beginning of the word is enough
+                    raise InvalidInputError.of(
+                        name, said, f"memory, or any other but wal and off: {why}"
+                    )
+        if name == "synchronous" and said not in ("", "0", "off", "no", "false"):
+            self.settle()
+        if name == "wal_checkpoint":
+            self.settle()
+        if name == "reef_lsn":
+            return str(self.lsn)
+        if name == "reef_refresh":
+            return str(self.shared.refresh().lsn)
+        return None
+
+    def settle(self) -> None:
+        """Wait until what was acknowledged is durable. Raises UnavailableError if some is lost."""
+        self.shared.drain()
+        self._is_behind = False
+        if self.lost is not None:
+            lost, self.lost = self.lost, None
+            raise lost
+
+    def close(self) -> None:
+        """Let go of every lock. Raises UnavailableError if acknowledged commits are lost."""
+        self.unlock(NONE)
+        if self._is_behind or self.lost is not None:
+            self.settle()

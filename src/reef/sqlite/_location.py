@@ -1,0 +1,164 @@
+"""Where a database lies: a URL, or what SQLite made of one, taken apart.
+
+`s3://bucket/prefix/app.db?region=x` is the page store `app.db` in the bucket `s3://bucket/prefix`.
+As a URI of SQLite that is `file:s3://bucket/prefix/app.db?vfs=reef&region=x`; SQLite takes the URI
+apart itself and hands over a path and parameters.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote, urlsplit
+
+from reef.errors import InvalidInputError
+from reef.settings import parse_choice, parse_int
+from reef.store._url import OPTIONS, SCHEMES, without_secrets
+from reef.types import LSN_MAX, check_namespace
+
+VFS = "reef"
+_OWN = ("branch", "lsn", "page_size", "opening")
+# What SQLite itself understands, whatever the VFS.
+_SQLITE = ("vfs", "mode", "cache", "psow", "nolock", "immutable", "modeof")
+PAGE_SIZES = tuple(512 << i for i in range(8))
+_SAFE = "/:@._-~"
+
+
+@dataclass(frozen=True)
+class Location:
+    """A database: its bucket, its name there, and which version of it."""
+
+    bucket: str
+    """The store's URL, options and all."""
+    name: str
+    branch: str | None = None
+    lsn: int | None = None
+    """A version to read, for good; None: the newest, as it goes on."""
+    page_size: int | None = None
+    """Of a page store that is made; None: SQLite's own default."""
+    opening: str | None = None
+    """What the one who opens has left with the registry: settings, or an open bucket."""
+
+    @property
+    def shown(self) -> str:
+        """The database for people: without options, so without credentials."""
+        at = f" at LSN {self.lsn}" if self.lsn is not None else ""
+        branch = f" (branch {self.branch})" if self.branch else ""
+        return f"{without_secrets(self.bucket)}/{self.name}{branch}{at}"
+
+    def with_version(self, branch: str | None, lsn: int | None) -> Location:
+        """Return the same database on a branch, at a version; None leaves what the URL says."""
+        given: dict[str, object] = {"branch": branch, "lsn": lsn}
+        return _checked(
+            replace(self, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        )
+
+    def uri(self, mode: str) -> str:
+        """Return what SQLite opens: `mode` is r for reading or w for writing."""
+        parts = urlsplit(self.bucket)
+        if parts.scheme == "file":
+            path = f"{parts.path}/{self.name}"
+        else:
+            path = quote(f"{parts.scheme}://{parts.netloc}", _SAFE) + f"{parts.path}/{self.name}"
+        own = {name: getattr(self, name) for name in _OWN}
+        fields = [f"vfs={VFS}", f"mode={'ro' if mode == 'r' else 'rwc'}"]
+        fields += [f"{name}={value}" for name, value in own.items() if value is not None]
+        return f"file:{path}?" + "&".join(fields + ([parts.query] if parts.query else []))
+
+
+def parse_location(url: str | os.PathLike[str]) -> Location:
+    """Take the URL of a database apart. Raises InvalidInputError that names what is wrong with it."""
+    text = os.fspath(url)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in SCHEMES:
+        if "://" in text or text.startswith("file:"):
+            raise InvalidInputError.of(
+                "URL",
+                without_secrets(text),
+                "it starts with " + ", ".join(f"{s}://" for s in SCHEMES) + ", or is a path",
+            )
+        text = "file://" + quote(os.path.abspath(text))
+        parts = urlsplit(text)
+    folder, _, name = parts.path.rstrip("/").rpartition("/")
+    if not name or (parts.scheme == "file" and not folder):
+        raise InvalidInputError.of(
+            "URL", without_secrets(text), "a bucket and a name in it, as s3://bucket/app.db"
+        )
+    fields = [field for field in parts.query.split("&") if field]
+    for key in ("vfs", "mode"):  # SQLite would go by the last one, and open a file that is not ours
+        if any(field.partition("=")[0] == key for field in fields):
+            raise InvalidInputError.of(
+                "option",
+                key,
+                "one of the store's, or branch, lsn, page_size: give mode= as argument",
+            )
+    ours = {
+        key: unquote(value)
+        for key, _, value in (field.partition("=") for field in fields)
+        if key in ("branch", "lsn", "page_size")
+    }
+    rest = "&".join(field for field in fields if field.partition("=")[0] not in ours)
+    bucket = f"{parts.scheme}://{parts.netloc}{folder}" + (f"?{rest}" if rest else "")
+    return _checked(_with_own(Location(bucket, name), ours))
+
+
+def location_of(path: str, parameters: Mapping[str, str]) -> Location:
+    """Return the database that SQLite asks for: a path as `full_path` gives it, and parameters.
+
+    Raises InvalidInputError.
+    """
+    scheme, separator, _ = path.partition("://")
+    if not separator:
+        scheme = "file"
+    if scheme not in SCHEMES:
+        raise InvalidInputError.of("database", path, "a path, or one of " + ", ".join(SCHEMES))
+    for name in parameters:
+        if name not in _OWN and name not in _SQLITE and name not in OPTIONS[scheme]:
+            known = sorted((*_OWN[:-1], *_SQLITE, *OPTIONS[scheme]))
+            raise InvalidInputError.of("parameter", name, "one of " + ", ".join(known))
+    for name in ("nolock", "immutable"):
+        if parameters.get(name, "0").lower() not in ("0", "off", "no", "false"):
+            raise InvalidInputError.of(
+                name,
+                parameters[name],
+                "off: versions are told apart by locks; lsn= does not change",
+            )
+    chosen = [f"{key}={quote(parameters[key], '')}" for key in OPTIONS[scheme] if key in parameters]
+    if separator:
+        head, _, tail = path.partition("://")[2].partition("/")
+        url = f"{scheme}://{head}/{quote(tail, _SAFE)}"
+    else:
+        url = f"file://{quote(path, _SAFE)}"
+    found = parse_location(url + ("?" + "&".join(chosen) if chosen else ""))
+    return _checked(_with_own(found, parameters))
+
+
+def full_path(name: str) -> str:
+    """Return the one spelling of a path, relative or not; a URL stays as it is."""
+    return name if "://" in name else os.path.abspath(name)
+
+
+def _with_own(found: Location, given: Mapping[str, str]) -> Location:
+    lsn, size = given.get("lsn"), given.get("page_size")
+    return replace(
+        found,
+        branch=given.get("branch", found.branch),  # an empty one is none, and no other version
+        lsn=found.lsn if lsn is None else parse_int("lsn", lsn, 0, LSN_MAX),
+        page_size=found.page_size if size is None else parse_int("page_size", size, 1, 1 << 20),
+        opening=given.get("opening") or found.opening,
+    )
+
+
+def _checked(found: Location) -> Location:
+    check_namespace(found.name)
+    if found.branch is not None:
+        check_namespace(found.branch)
+    if found.lsn is not None:
+        parse_int("lsn", found.lsn, 0, LSN_MAX)
+    if found.page_size is not None:
+        parse_choice("page_size", str(found.page_size), tuple(map(str, PAGE_SIZES)))
+    return found

@@ -1,0 +1,42 @@
+"""Opening and closing the file that SQLite asks for, whichever SQLite it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from reef.errors import InvalidInputError, NotFoundError
+from reef.sqlite._file import DatabaseFile
+from reef.sqlite._location import location_of
+from reef.sqlite._registry import registry
+
+
+def open_file(
+    path: str, parameters: Mapping[str, str], *, may_create: bool, read_only: bool
+) -> DatabaseFile:
+    """Open the file that SQLite asks for. Raises NotFoundError, InvalidInputError, UnavailableError."""
+    location = location_of(path, parameters)
+    if "://" not in path and os.path.isfile(path):
+        raise InvalidInputError.of(
+            "database",
+            path,
+            "one in a bucket: this is a file. `reef sqlite import` copies it into one; in ATTACH and "
+            f"VACUUM INTO it is file:{path}?vfs=unix",
+        )
+    shared = registry.acquire(location)
+    try:
+        may_create = may_create and location.lsn is None and location.branch is None
+        if not shared.exists and not may_create:
+            raise NotFoundError(f"there is no database {location.shown}")
+        return DatabaseFile(shared, lsn=location.lsn, read_only=read_only)
+    except BaseException:
+        registry.release(shared)
+        raise
+
+
+def close_file(file: DatabaseFile) -> None:
+    """Let go of a file. Raises UnavailableError if commits that it acknowledged are lost."""
+    try:
+        file.close()
+    finally:
+        registry.release(file.shared)

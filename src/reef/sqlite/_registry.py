@@ -1,0 +1,137 @@
+"""Which databases are open in this process: each page store once, however many connections."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from reef.errors import InvalidInputError, ReefError
+from reef.sqlite._location import Location
+from reef.sqlite._shared import SharedStore
+
+if TYPE_CHECKING:
+    from reef.database import Database
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a URL cannot say of how a database is opened."""
+
+    database: Database | None = None
+    """A bucket that is open already, instead of that of the URL."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class _Open:
+    shared: SharedStore
+    db: Database
+    opening: Opening
+    uses: int = 0
+
+
+class Registry:
+    """The page stores that are open. Threads may share it."""
+
+    def __init__(self) -> None:
+        # Whatever is done under it, the collector may close a connection that nobody has any more.
+        self._lock = threading.RLock()
+        self._open: dict[tuple[object, str, str | None], _Open] = {}
+        self._openings: dict[str, Opening] = {}
+        self._next = count(1).__next__
+
+    def leave(self, opening: Opening) -> str:
+        """Keep what a URL cannot say under a name that it can; `take_back` forgets it."""
+        token = str(self._next())
+        self._openings[token] = opening
+        return token
+
+    def take_back(self, token: str) -> None:
+        """Forget it."""
+        self._openings.pop(token, None)
+
+    def acquire(self, location: Location) -> SharedStore:
+        """Return the open page store of a database; `release` it as often."""
+        opening = self._openings.get(location.opening or "", Opening())
+        # One that is opened waits for the store; so do others meanwhile, who may want the same.
+        with self._lock:
+            key = self._key(location, opening)
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = _opened(location, opening)
+            elif opening.settings and opening.settings != found.opening.settings:
+                raise InvalidInputError.of(
+                    "settings",
+                    sorted(opening.settings),
+                    f"those with which this process has {location.shown} open already",
+                )
+            found.uses += 1
+            if self._open.get(key) is not found:  # closed by the collector on the way here
+                found = self._open[key] = _opened(location, opening)
+                found.uses = 1
+            return found.shared
+
+    def release(self, shared: SharedStore) -> None:
+        """Close the page store when nobody uses it any more."""
+        with self._lock:
+            for key, found in self._open.items():
+                if found.shared is shared:
+                    found.uses -= 1
+                    if found.uses:
+                        return
+                    del self._open[key]
+                    break
+            else:
+                return
+        try:
+            shared.close()
+        finally:
+            if found.opening.database is None:
+                found.db.close()
+
+    def close(self) -> None:
+        """Close everything: the process ends, and whoever still has a connection cannot do it.
+
+        Later there would be no threads any more to wait for.
+        """
+        for found in list(self._open.values()):
+            found.uses = 1
+            with suppress(ReefError):
+                self.release(found.shared)
+
+    def forget(self) -> None:
+        """Start anew in a process that was forked: what is open is the parent's, and closed here."""
+        left, self._open, self._lock = self._open, {}, threading.RLock()
+        for found in left.values():
+            found.shared.abandon()
+
+    @staticmethod
+    def _key(location: Location, opening: Opening) -> tuple[object, str, str | None]:
+        bucket: object = location.bucket if opening.database is None else id(opening.database)
+        return bucket, location.name, location.branch
+
+
+def _opened(location: Location, opening: Opening) -> _Open:
+    from reef.database import connect
+
+    db = opening.database or connect(location.bucket, **opening.settings)
+    try:
+        shared = SharedStore(
+            db, location.name, branch=location.branch, page_size=location.page_size
+        )
+    except BaseException:
+        if opening.database is None:
+            db.close()
+        raise
+    return _Open(shared, db, opening)
+
+
+registry = Registry()
+atexit.register(registry.close)
+os.register_at_fork(after_in_child=registry.forget)

@@ -1,0 +1,453 @@
+"""The one open page store of a database in this process, shared by its connections.
+
+Invariants:
+
+- A transaction reads one version from its begin to its end, whatever is committed meanwhile.
+- At most one connection is between RESERVED and the end of its transaction, and only on top of the
+  newest version: whoever read an older one is told to start over.
+- A version moves in one step: the cached pages first, then what begins read.
+- After a commit whose outcome is unknown nothing is served before it is known: the page store is
+  opened for writing again, whose fence decides it, or for reading if somebody else's fence has.
+
+It is a reader until somebody wants to write. Then it opens the page store for writing, which fences
+every other process that does.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from reef.errors import (
+    ClosedError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    NotWrittenError,
+    ReefError,
+)
+from reef.format import log_key
+from reef.sqlite._behind import Behind, Queued
+from reef.sqlite._cache import CACHE_BYTES_DEFAULT, PageCache
+from reef.sqlite._version import Commit, Version, merged
+
+if TYPE_CHECKING:
+    from reef.database import Database
+    from reef.pages import Pages, PageView
+
+PAGE_SIZE_DEFAULT = 4096
+_PAGE_COUNT_AT = 28  # in SQLite's header: pages; and where its two change counters are
+_COUNTERS_AT = (24, 92)
+
+_log = logging.getLogger("reef")
+
+
+class Busy(Exception):
+    """Somebody else writes, or has written since this transaction began: start it over."""
+
+
+class Holder(Protocol):
+    """An open file, as the shared store sees it."""
+
+    lost: ReefError | None
+    """Why commits that were acknowledged to it are not there; it is told once."""
+
+
+class SharedStore:
+    """One database, open once. Threads may share it; `release` it as often as it was opened."""
+
+    def __init__(
+        self,
+        db: Database,
+        name: str,
+        *,
+        branch: str | None = None,
+        page_size: int | None = None,
+        cache_bytes: int = CACHE_BYTES_DEFAULT,
+    ) -> None:
+        """Use the page store `name` of `db`; it need not exist before somebody writes."""
+        self._db = db
+        self._name = name
+        self._branch = branch
+        context = db.context()
+        self._clock = context.clock
+        self._staleness_max_s = context.settings.max_staleness
+        self._cond = context.threads.condition()
+        self._pages: Pages | None = None
+        self._is_writer = False
+        self._is_in_doubt = False
+        self._slot_in_doubt = 0
+        self._is_closed = False
+        self._holder: Holder | None = None
+        self._looked_at: float | None = None
+        self._version = Version(0, 0, 0)
+        self.page_size = page_size or PAGE_SIZE_DEFAULT
+        self._cache_bytes = cache_bytes
+        self._behind = Behind(
+            self._cond, context.threads, self._clock, self._send_behind, self._drop_behind
+        )
+        self._set_page_size(self.page_size)
+        with self._cond:
+            self._follow()
+
+    def _set_page_size(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.zeros = bytes(page_size)
+        self.cache = PageCache(self._cache_bytes, page_size)
+
+    def abandon(self) -> None:
+        """Be closed, as it is in a process that was forked: its threads and its fence are the parent's.
+
+        Nothing is waited for, and no lock is taken: whoever held it is not in this process.
+        """
+        context = self._db.context()
+        self._cond = context.threads.condition()
+        self._behind = Behind(
+            self._cond, context.threads, self._clock, self._send_behind, self._drop_behind
+        )
+        self._pages, self._is_writer, self._looked_at = None, False, None
+        self._is_closed = True
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a page store, as far as this process knows."""
+        return self._pages is not None
+
+    @property
+    def shown(self) -> str:
+        """The database for people."""
+        branch = f" (branch {self._branch})" if self._branch else ""
+        return f"{self._db.store.url.partition('?')[0]}/{self._name}{branch}"
+
+    # Reading.
+
+    def begin(self) -> Version:
+        """Return the version that a transaction reads which begins now.
+
+        It is the newest, or in a process that does not write, one that was the newest within
+        `max_staleness`. Raises what asking the store can raise.
+        """
+        looked_at = self._looked_at
+        is_fresh = (
+            looked_at is not None and self._clock.monotonic() - looked_at <= self._staleness_max_s
+        )
+        if is_fresh and not self._is_in_doubt:
+            return self._version
+        with self._cond:
+            self._settle()
+            self._follow()
+            return self._version
+
+    def refresh(self) -> Version:
+        """Return the newest version as of now, whoever wrote it."""
+        with self._cond:
+            self._looked_at = None
+            self._settle()
+            self._follow()
+            return self._version
+
+    def at(self, lsn: int) -> Version:
+        """Return the version at `lsn`. Raises RetentionError, NotFoundError, UnavailableError."""
+        with self._cond:
+            self._settle()
+            pages = self._opened()
+            view = pages.at(lsn=lsn)
+            return Version(-1, view.lsn, view.n_pages, view)
+
+    def load(self, page_id: int, version: Version) -> bytes:
+        """Return a page that is not in the cache, as of `version`'s durable part."""
+        if page_id >= version.n_pages_durable:
+            return self.zeros
+        assert version.view is not None  # but for the version with no pages
+        data = version.view.get_page(page_id)
+        if data is None:
+            data = self.zeros
+        with self._cond:
+            # What is put there must be the newest, and somebody may have committed meanwhile.
+            if self._version.lsn == version.lsn and not self._is_in_doubt and version.serial >= 0:
+                self.cache.put({page_id: data}, version.lsn)
+        return data
+
+    def page(self, page_id: int, version: Version) -> bytes:
+        """Return a page as of `version`."""
+        for commit in reversed(version.behind):
+            found = commit.pages.get(page_id)
+            if found is not None:
+                return found
+            if page_id >= commit.n_pages:
+                return self.zeros
+        cached = self.cache.pages.get(page_id)
+        if cached is not None and version.serial >= 0 and cached[1] <= version.lsn:
+            return cached[0]
+        return self.load(page_id, version)
+
+    def size_of(self, version: Version) -> int:
+        """Return how many bytes the database has as of `version`.
+
+        Pages of SQLite may be smaller than ours: then its own header says where the last one ends.
+        """
+        if version.size is None:
+            size = version.n_pages * self.page_size
+            if version.n_pages:
+                said = said_size(self.page(0, version))
+                if size - self.page_size < said <= size:
+                    size = said
+            version.size = size
+        return version.size
+
+    # Writing.
+
+    def reserve(self, holder: Holder, version: Version) -> None:
+        """Make `holder` the one that writes, on top of `version`. Raises Busy.
+
+        Takes the page store over from other processes, if it has not yet.
+        """
+        with self._cond:
+            if self._holder is not None:
+                raise Busy(f"{self.shown} is being written by another connection of this process")
+            self._settle()
+            if not self._is_writer:
+                self._open_writer()
+            if self._version.serial != version.serial:
+                raise Busy(f"{self.shown} has changed since this transaction began")
+            self._holder = holder
+
+    def is_reserved(self) -> bool:
+        """Return whether a connection of this process is writing."""
+        return self._holder is not None
+
+    def is_held_by(self, holder: Holder) -> bool:
+        """Return whether `holder` is the one that writes."""
+        return self._holder is holder
+
+    def give_back(self, holder: Holder) -> None:
+        """Let others write.
+
+        It takes no lock: the collector may close a connection that nobody has any more while this
+        very thread has the lock, and nobody but the holder can be it until it is given back.
+        """
+        if self._holder is holder:
+            self._holder = None
+
+    def commit(self, holder: Holder, base: Version, commit: Commit, *, waits: bool) -> Version:
+        """Commit on top of `base` and return the new version: durable, if `waits`.
+
+        Raises FencedError (start over: somebody else writes), NotWrittenError (nothing was
+        written), OutcomeUnknownError (it is found out before anything is served again).
+        """
+        with self._cond:
+            self._check_writing(holder, base)
+            if not waits:
+                self._behind.wait_for_room()
+                self._check_writing(holder, base)  # what it stands on may be lost meanwhile
+                return self._acknowledge(holder, commit)
+        self.drain()
+        with self._cond:
+            self._check_writing(holder, base)
+            pages = self._pages
+            assert pages is not None
+        try:
+            view = self._write(pages, commit)
+            with self._cond:
+                return self._advance(view, commit, self._version.serial + 1)
+        except ReefError:
+            raise
+        except BaseException:  # Ctrl-C: it may be durable, and nobody has noted it
+            self._doubt(pages)
+            raise
+
+    def _check_writing(self, holder: Holder, base: Version) -> None:
+        if holder.lost is not None:
+            lost, holder.lost = holder.lost, None
+            raise lost
+        if self._holder is not holder or not self._is_writer or self._is_in_doubt:
+            raise FencedError(
+                f"{self.shown} was taken over by another writer during this transaction; nothing of "
+                "it was written: start it over"
+            )
+        if base.serial != self._version.serial:
+            raise NotWrittenError(
+                f"what this transaction of {self.shown} has read was lost; nothing of it was "
+                "written: start it over"
+            )
+
+    def _write(self, pages: Pages, commit: Commit) -> PageView:
+        """Make a commit durable and return what is there after it. No lock held."""
+        try:
+            return pages.at(lsn=pages.write(commit.pages, n_pages=commit.n_pages))
+        except FencedError as error:
+            with self._cond:
+                self._step_down()
+            raise FencedError(
+                f"{self.shown} was taken over by another writer; nothing of this transaction was "
+                "written: start it over, which takes it back",
+                error.durable_lsn,
+            ) from error
+        except BaseException as error:
+            is_certain = isinstance(error, NotWrittenError | InvalidInputError)
+            if not is_certain or isinstance(error, ClosedError):
+                self._doubt(pages)
+            raise
+
+    def _doubt(self, pages: Pages) -> None:
+        with self._cond:
+            self._is_in_doubt = True
+            self._slot_in_doubt = pages.stats()["next_slot"]
+
+    def _advance(
+        self, view: PageView, commit: Commit, serial: int, behind: tuple[Commit, ...] = ()
+    ) -> Version:
+        """Make `commit`, which is durable as `view`, part of what is read from now on. Lock held."""
+        if commit.n_pages < self._version.n_pages_durable:
+            self.cache.cut(commit.n_pages)
+        self.cache.put(commit.pages, view.lsn)
+        self._version = Version(serial, view.lsn, commit.n_pages, view, behind)
+        self._looked_at = self._clock.monotonic()
+        return self._version
+
+    # Acknowledging before it is durable.
+
+    def _acknowledge(self, holder: Holder, commit: Commit) -> Version:
+        self._behind.add(Queued(holder, commit))
+        base = self._version
+        self._version = Version(
+            base.serial + 1, base.lsn, base.n_pages_durable, base.view, (*base.behind, commit)
+        )
+        return self._version
+
+    def _send_behind(self, queued: list[Queued]) -> None:
+        """Make the oldest commits that are behind durable, as one. No lock held."""
+        with self._cond:
+            pages, base = self._pages, self._version.n_pages_durable
+            if pages is None or not self._is_writer or self._is_in_doubt:
+                raise FencedError(f"{self.shown} was taken over by another writer")
+        commit = merged((one.commit for one in queued), base, self.zeros)
+        view = self._write(pages, commit)
+        with self._cond:
+            now = self._version
+            self._advance(view, commit, now.serial, now.behind[len(queued) :])
+
+    def _drop_behind(self) -> None:
+        """Whatever was on top of what is durable is gone. Lock held."""
+        now = self._version
+        self._version = Version(now.serial + 1, now.lsn, now.n_pages_durable, now.view)
+
+    def drain(self) -> None:
+        """Return when everything that was acknowledged is durable, or known to be lost."""
+        self._behind.drain()
+
+    # What the page store is, and which version it has. Everything from here on holds the lock.
+
+    def _settle(self) -> None:
+        """Find out what became of a commit whose outcome is unknown."""
+        if self._is_closed:
+            raise ClosedError(f"{self.shown} was closed: open it again")
+        if not self._is_in_doubt:
+            return
+        self._let_go()
+        self._use(reader := self._open("r"), is_writer=False)
+        # A newer epoch alone decides nothing: its fence may not stand yet. An object in the slot does.
+        if reader.stats()["next_slot"] <= self._slot_in_doubt:
+            self._open_writer()  # its fence stands where the commit would have gone, or behind it
+        self._is_in_doubt = False
+        _log.warning(
+            "an unknown outcome is settled: %s is at LSN %s", self.shown, self._version.lsn
+        )
+
+    def _follow(self) -> None:
+        """Take in what others have committed, if the last look is too long ago."""
+        now = self._clock.monotonic()
+        last = self._looked_at
+        if last is not None and now - last <= self._staleness_max_s:
+            return
+        if self._holder is not None and self._pages is not None:
+            return  # the commit will tell
+        if self._pages is None:
+            try:
+                self._open_reader()
+            except NotFoundError:
+                if self._version.view is not None:  # it was there: what is in memory was dropped
+                    raise
+        elif not self._is_writer:
+            self._pages.refresh()
+            self._stand_on(self._pages)
+        elif not self._behind.is_busy and self._is_superseded(self._pages):
+            self._step_down()
+            self._open_reader()
+        self._looked_at = now
+
+    def _is_superseded(self, pages: Pages) -> bool:
+        """Return whether somebody else's object is in the slot that this writer would use next."""
+        slot = pages.stats()["next_slot"]
+        try:
+            self._db.store.head(log_key(pages.name, slot))
+        except NotFoundError:
+            return False
+        return True
+
+    def _opened(self) -> Pages:
+        if self._pages is None:
+            self._open_reader()
+            assert self._pages is not None
+        return self._pages
+
+    def _open_reader(self) -> None:
+        self._use(self._open("r"), is_writer=False)
+
+    def _open_writer(self) -> None:
+        try:
+            pages = self._open("w", None if self._pages is not None else self.page_size)
+        except InvalidInputError:
+            if self._pages is not None:
+                raise
+            pages = self._open("w")  # somebody else has made it meanwhile, with other pages
+        self._use(pages, is_writer=True)
+
+    def _open(self, mode: str, page_size: int | None = None) -> Pages:
+        return self._db.pages(self._name, branch=self._branch, page_size=page_size, mode=mode)
+
+    def _use(self, pages: Pages, *, is_writer: bool) -> None:
+        self._let_go()
+        if pages.page_size != self.page_size:
+            self._set_page_size(pages.page_size)
+            self._version = Version(self._version.serial + 1, 0, 0)
+        self._pages = pages
+        self._is_writer = is_writer
+        self._stand_on(pages)
+        self._looked_at = self._clock.monotonic()
+
+    def _stand_on(self, pages: Pages) -> None:
+        view = pages.at(lsn=pages.head)
+        lsn, n_pages = view.lsn, view.n_pages
+        if (lsn, n_pages) != (self._version.lsn, self._version.n_pages) or self._version.behind:
+            self.cache.clear()
+            self._version = Version(self._version.serial + 1, lsn, n_pages, view)
+
+    def _step_down(self) -> None:
+        """Go on as a reader, once somebody asks."""
+        self._let_go()
+        self._looked_at = None
+
+    def _let_go(self) -> None:
+        pages, self._pages, self._is_writer = self._pages, None, False
+        if pages is not None:
+            with suppress(ReefError):
+                pages.close()
+
+    def close(self) -> None:
+        """Wait for what is on its way and let go."""
+        self._behind.close()
+        with self._cond:
+            self._is_closed = True
+            self._let_go()
+
+
+def said_size(header: bytes) -> int:
+    """Return how long SQLite's header says that the file is; 0 if it does not say."""
+    first, second = (header[at : at + 4] for at in _COUNTERS_AT)
+    if first != second or not header.startswith(b"SQLite format 3\0"):
+        return 0
+    page_size = int.from_bytes(header[16:18], "big")
+    page_size = 65536 if page_size == 1 else page_size
+    return page_size * int.from_bytes(header[_PAGE_COUNT_AT : _PAGE_COUNT_AT + 4], "big")

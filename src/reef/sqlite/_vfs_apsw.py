@@ -1,0 +1,198 @@
+"""The VFS of `apsw`: SQLite's calls, handed to the file they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+import apsw
+
+from reef.errors import InvalidInputError, ReefError
+from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
+from reef.sqlite._guard import from_entry
+from reef.sqlite._location import VFS, full_path
+from reef.sqlite._open import close_file, open_file
+from reef.sqlite._scratch import ScratchFile
+from reef.sqlite._shared import Busy
+
+SECTOR_BYTES = 4096
+PATH_BYTES_MAX = 2048
+CHARACTERISTICS = (
+    apsw.SQLITE_IOCAP_SAFE_APPEND
+    | apsw.SQLITE_IOCAP_SEQUENTIAL
+    | apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN
+    | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
+)
+_COMMIT = apsw.SQLITE_FCNTL_COMMIT_PHASETWO
+_PRAGMA = apsw.SQLITE_FCNTL_PRAGMA
+_BEFORE_SYNC = apsw.SQLITE_FCNTL_SYNC
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+_classes: dict[tuple[type, type], type[BaseException]] = {}
+"""Classes of errors that are one of Reef's and one of apsw's, so that both can be caught."""
+
+
+def as_apsw(error: BaseException, theirs: type[apsw.Error] = apsw.IOError) -> BaseException:
+    """Return the same error, such that SQLite knows what to do with it."""
+    kind = type(error)
+    made = _classes.get((kind, theirs))
+    try:
+        if made is None:
+            made = type(kind.__name__, (kind, theirs), {"__module__": kind.__module__})
+            _classes[kind, theirs] = made
+        same = made.__new__(made)
+    except TypeError:  # it cannot be both
+        return theirs(str(error))
+    same.args = error.args
+    same.__dict__.update(error.__dict__)
+    return same
+
+
+def _told(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Have what a call raises become an error of SQLite, too."""
+
+    @wraps(call)
+    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return call(*args, **kwargs)
+        except Busy as busy:
+            raise apsw.BusyError(str(busy)) from None
+        except ReefError as error:
+            if isinstance(error, apsw.Error):
+                raise
+            raise as_apsw(error) from error
+
+    return told
+
+
+class ApswFile:
+    """An open database file, as apsw calls it."""
+
+    def __init__(self, file: DatabaseFile | ScratchFile) -> None:
+        self._file = file
+        # SQLite asks these most, and what they raise is told by `_told` either way.
+        self.xRead = _told(file.read)
+        self.xLock = _told(file.lock)
+        self.xFileSize = _told(file.size)
+        self.xTruncate = _told(file.truncate)
+        self.xCheckReservedLock = file.is_reserved
+
+    def xUnlock(self, level: int) -> None:
+        try:
+            self._file.unlock(level)
+        except BaseException:  # Ctrl-C: SQLite goes on as if it were unlocked
+            self._file.unlock(level)
+            raise
+
+    xUnlock.__code__ = from_entry(xUnlock.__code__)
+
+    @_told
+    def xWrite(self, data: Any, offset: int) -> None:
+        self._file.write(bytes(data), offset)
+
+    def xSync(self, flags: int) -> None:
+        self._file.sync()
+
+    def xFileControl(self, op: int, pointer: int) -> bool:
+        try:
+            return self._control(op, pointer)
+        except BaseException as error:
+            if isinstance(error, apsw.Error):
+                raise
+            # Whatever it is, Ctrl-C too: after any other code SQLite would go on as if it had
+            # committed.
+            raise as_apsw(error) from error
+
+    xFileControl.__code__ = from_entry(xFileControl.__code__)
+
+    def _control(self, op: int, pointer: int) -> bool:
+        file = self._file
+        if not isinstance(file, DatabaseFile):
+            return False
+        if op == _COMMIT:
+            file.commit()
+            return True
+        if op == _BEFORE_SYNC:
+            file.before_sync(with_others=bool(pointer))  # the name of the journal over all
+            return True
+        return op == _PRAGMA and self._pragma(file, apsw.VFSFcntlPragma(pointer))
+
+    def _pragma(self, file: DatabaseFile, pragma: apsw.VFSFcntlPragma) -> bool:
+        try:
+            answer = file.pragma(pragma.name, pragma.value)
+        except InvalidInputError as error:
+            pragma.result = str(error)
+            raise as_apsw(error, apsw.SQLError) from error
+        if answer is None:
+            return False
+        pragma.result = answer
+        return True
+
+    def xSectorSize(self) -> int:
+        return SECTOR_BYTES
+
+    def xDeviceCharacteristics(self) -> int:
+        return CHARACTERISTICS
+
+    @_told
+    def xClose(self) -> None:
+        if isinstance(self._file, DatabaseFile):
+            close_file(self._file)
+
+
+class ApswVFS(apsw.VFS):
+    """Databases by Reef; temporary files by the system's own VFS; journals in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(VFS, "", maxpathname=PATH_BYTES_MAX)
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        wanted = flags[0]
+        if wanted & apsw.SQLITE_OPEN_MAIN_DB and name is not None:
+            return cast(apsw.VFSFile, self._open(name, flags))
+        if wanted & apsw.SQLITE_OPEN_MAIN_JOURNAL:
+            flags[1] = wanted
+            return cast(apsw.VFSFile, ApswFile(ScratchFile()))
+        if wanted & apsw.SQLITE_OPEN_SUPER_JOURNAL:
+            raise as_apsw(InvalidInputError(OVER_SEVERAL), apsw.CantOpenError)
+        if wanted & apsw.SQLITE_OPEN_WAL:
+            raise as_apsw(InvalidInputError(NO_WAL), apsw.CantOpenError)
+        return apsw.VFSFile("", name, flags)
+
+    @_told
+    def _open(self, name: str | apsw.URIFilename, flags: list[int]) -> ApswFile:
+        parameters: dict[str, str] = {}
+        path = name if isinstance(name, str) else name.filename()
+        if isinstance(name, apsw.URIFilename):
+            parameters = {key: name.uri_parameter(key) or "" for key in name.parameters}
+        try:
+            file = open_file(
+                path,
+                parameters,
+                may_create=bool(flags[0] & apsw.SQLITE_OPEN_CREATE),
+                read_only=bool(flags[0] & apsw.SQLITE_OPEN_READONLY),
+            )
+        except ReefError as error:
+            raise as_apsw(error, apsw.CantOpenError) from error
+        mode = apsw.SQLITE_OPEN_READONLY if file.is_read_only else apsw.SQLITE_OPEN_READWRITE
+        flags[1] = apsw.SQLITE_OPEN_MAIN_DB | mode
+        return ApswFile(file)
+
+    def xFullPathname(self, name: str) -> str:
+        return full_path(name)
+
+    def xAccess(self, pathname: str, flags: int) -> bool:
+        return False  # no journal is ever left behind
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        pass
+
+
+@lru_cache(1)
+def register() -> ApswVFS:
+    """Register the VFS with apsw's SQLite, once; return it, for somebody has to hold it."""
+    return ApswVFS()

@@ -1,0 +1,267 @@
+"""Making, dropping and collecting branches, ended at every request that changes the bucket.
+
+The process ends right before the request, or right after it: what it asked for was done, and nobody was
+told. A fresh one then finds a branch that is whole or none at all, can go on, and in the end nothing is
+left that nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from reef.errors import AlreadyExistsError, NotFoundError
+from reef.pipeline import InProcess, detach, end_job, standing_intents
+from reef.store import Store
+from reef.testing import WrapperStore
+from reef.testing._wrapper import Operation, T
+from tests.branching import NS, Grove, grown
+
+PUTS = frozenset({"put_if_absent", "upload"})
+CHANGES = PUTS | {"delete"}
+
+
+class Killed(BaseException):
+    """The process ends here: nothing may catch this and clean up."""
+
+
+class Dying(WrapperStore):
+    """Ends the process at its n-th change, before it is carried out or after."""
+
+    def __init__(
+        self, inner: Store, at: int, *, after: bool, changes: frozenset[str] = CHANGES
+    ) -> None:
+        super().__init__(inner)
+        self.changes = changes
+        self.left = at
+        self.after = after
+        self.is_dead = False
+
+    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
+        if self.is_dead:
+            raise Killed
+        if operation not in self.changes:
+            return call()
+        self.left -= 1
+        if self.left:
+            return call()
+        self.is_dead = True
+        if self.after:
+            call()
+        raise Killed
+
+
+Act = Callable[[Grove, Store], object]
+
+
+def deaths(
+    prepare: Callable[[], Grove], act: Act, changes: frozenset[str] = CHANGES
+) -> Iterator[tuple[str, Grove]]:
+    """Yield a bucket for every point at which `act` can end, the last one at none."""
+    for after in (False, True):
+        at = 0
+        while True:
+            at += 1
+            grove = prepare()
+            try:
+                act(grove, Dying(grove.inner, at, after=after, changes=changes))
+            except Killed:
+                yield f"{'after' if after else 'before'} change {at}", grove
+                continue
+            assert at > 1
+            break
+    yield "not at all", grove
+
+
+def parent() -> Grove:
+    grove = Grove()
+    grown(grove).close()
+    return grove
+
+
+def make(name: str, of: str | None = None) -> Act:
+    def act(grove: Grove, store: Store) -> None:
+        grove.database(store).kv(NS, branch=of, mode="r").branch(name)
+
+    return act
+
+
+def is_there(grove: Grove, name: str) -> bool:
+    try:
+        grove.contents(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def settle(grove: Grove, *names: str | None) -> None:
+    """Let the grace period pass, and collect, until there is nothing more to do."""
+    for _ in range(3):
+        live = [name for name in names if name is None or is_there(grove, name)]
+        grove.age(*live)
+        for name in names:
+            if grove.chain(name).load() is not None:
+                grove.collect(name)
+
+
+def check_no_waste(grove: Grove, *names: str) -> None:
+    """What lies in the bucket is named by a live head, or by a pinned generation."""
+    wanted: set[str] = set()
+    for name in (None, *names):
+        head = grove.chain(name).load()
+        if head is None:
+            continue
+        chain = grove.chain(name)
+        pinned = [chain.at(pin.generation).manifest for pin in head.manifest.pins]
+        for manifest in (head.manifest, *pinned):
+            wanted |= {ref.id for ref in manifest.segments}
+    for name in (None, *names):
+        assert set(grove.objects(name, "segments")) <= wanted
+
+
+def test_making_a_branch() -> None:
+    points = 0
+    for point, grove in deaths(parent, make("b")):
+        points += 1
+        before = grove.contents()
+        there = is_there(grove, "b")
+        if there:
+            assert grove.contents("b") == before, point
+            with pytest.raises(AlreadyExistsError):
+                grove.kv(mode="r").branch("b")
+        else:
+            grove.kv(mode="r").branch("b")  # it can be made at once
+            assert grove.contents("b") == before, point
+        grove.kv("b").put(b"mine", b"1")
+        writer = grove.kv()
+        writer.put(b"k1", b"later")
+        writer.flush()
+        grove.compact(floor_lsn=writer.lsn)
+        settle(grove, None, "b")
+        assert grove.contents("b") == before | {b"mine": b"1"}, point
+        assert [pin.child for pin in grove.pins()] == ["ns@b"], point
+        check_no_waste(grove, "b")
+    assert points == 2 * 3 + 1
+
+
+def test_making_a_branch_that_nobody_makes_again() -> None:
+    for point, grove in deaths(parent, make("b")):
+        there = is_there(grove, "b")
+        before = grove.contents()
+        settle(grove, None, "b")
+        assert is_there(grove, "b") == there, point
+        assert len(grove.pins()) == there, point
+        assert grove.contents() == before
+        if there:
+            assert grove.contents("b") == before
+        check_no_waste(grove, "b")
+
+
+def two_deep() -> Grove:
+    grove = parent()
+    grove.kv(mode="r").branch("b")
+    with grove.kv("b") as branch:
+        branch.put(b"k2", b"branch")
+        branch.flush()
+        branch.put(b"k3", b"branch")
+    return grove
+
+
+def test_making_a_branch_of_a_branch() -> None:
+    points = 0
+    for point, grove in deaths(two_deep, make("c", "b")):
+        points += 1
+        before = grove.contents("b")
+        there = is_there(grove, "c")
+        settle(grove, None, "b", "c")
+        assert is_there(grove, "c") == there, point
+        assert {pin.child for pin in grove.pins()} == ({"ns@b", "ns@c"} if there else {"ns@b"})
+        assert [pin.child for pin in grove.pins("b")] == (["ns@c"] if there else [])
+        if there:
+            assert grove.contents("c") == before
+        assert grove.contents("b") == before
+        check_no_waste(grove, "b", "c")
+    assert points == 2 * 4 + 1
+
+
+def drop(name: str | None) -> Act:
+    return lambda grove, store: grove.database(store).drop(NS, branch=name)
+
+
+def test_dropping_a_branch() -> None:
+    for point, grove in deaths(two_deep, drop("b")):
+        before = grove.contents()
+        if is_there(grove, "b"):
+            assert grove.contents("b")[b"k3"] == b"branch", point
+            grove.kv("b").put(b"k3", b"still there")
+            grove.db.drop(NS, branch="b")
+        with pytest.raises(NotFoundError):
+            grove.contents("b")
+        grove.kv(mode="r").branch("b")  # the name is free
+        assert grove.contents("b") == before, point
+        grove.kv("b").put(b"k3", b"anew")
+        settle(grove, None, "b")
+        assert grove.contents("b") == before | {b"k3": b"anew"}, point
+        assert len(grove.pins()) == 1, point
+        check_no_waste(grove, "b")
+
+
+def test_dropping_a_namespace_on_which_a_dead_pin_stands() -> None:
+    def prepare() -> Grove:
+        grove = parent()
+        with pytest.raises(Killed):
+            make("b")(grove, Dying(grove.inner, 3, after=False))
+        assert grove.pins()
+        return grove
+
+    for point, grove in deaths(prepare, drop(None)):
+        if grove.manifest().state == "live":
+            assert grove.contents()[b"log"] == b"unfolded", point
+            grove.db.drop(NS)
+        assert grove.manifest().state == "dropped"
+        for _ in range(3):
+            grove.clock.advance(1000)
+            grove.collect()
+        assert grove.objects(None, "segments") == [], point
+
+
+def test_collecting_what_was_never_made() -> None:
+    def prepare() -> Grove:
+        grove = parent()
+        with pytest.raises(Killed):
+            make("b")(grove, Dying(grove.inner, 3, after=False))
+        grove.age(None)
+        return grove
+
+    def act(grove: Grove, store: Store) -> None:
+        grove.collect(store=store)
+
+    # Ending between deletes is what the tests of collection itself are about.
+    for point, grove in deaths(prepare, act, PUTS):
+        before = grove.contents()
+        settle(grove, None, "b")
+        assert not grove.pins(), point
+        grove.kv(mode="r").branch("b")
+        settle(grove, None, "b")
+        assert grove.contents("b") == grove.contents() == before, point
+
+
+def test_detaching() -> None:
+    def act(grove: Grove, store: Store) -> None:
+        context = grove.database(store).context()
+        detach(context, "ns@b", InProcess(context))
+
+    for point, grove in deaths(two_deep, act):
+        before = grove.contents("b")
+        assert before[b"k3"] == b"branch", point
+        act(grove, grove.inner)
+        assert grove.contents("b") == before, point
+        assert grove.manifest("b").origin is None
+        grove.kv("b").put(b"mine", b"1")
+        context = grove.db.context()
+        for intent in standing_intents(context, "ns@b"):
+            end_job(context, "ns@b", intent.id)
+        settle(grove, "b", None, "b", None)
+        assert not grove.pins(), point
+        assert grove.contents("b") == before | {b"mine": b"1"}
