@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import operator
+import signal
+from collections.abc import Iterator
 from functools import partial
 
 import apsw
@@ -14,6 +16,14 @@ from reef.sqlite._guard import guarded
 from reef.sqlite._shared import SharedStore
 from reef.sqlite._vfs_apsw import ApswFile
 from tests.kernel import database
+
+
+@pytest.fixture(autouse=True)
+def _listens() -> Iterator[None]:
+    """Ctrl-C counts here, also where whoever started the tests has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupted(call: object) -> list[object]:
