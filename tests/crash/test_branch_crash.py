@@ -133,7 +133,9 @@ def test_making_a_branch() -> None:
         else:
             grove.kv(mode="r").branch("b")  # it can be made at once
             assert grove.contents("b") == before, point
-        grove.kv("b").put(b"mine", b"1")
+        branch = grove.kv("b")
+        branch.put(b"mine", b"1")
+        branch.flush()  # behind its fences: until then, what an earlier maker has left is spared
         writer = grove.kv()
         writer.put(b"k1", b"later")
         writer.flush()

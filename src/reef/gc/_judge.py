@@ -5,7 +5,7 @@ Two things protect what is not named by any retained generation, and age alone i
 - A segment was *replaced*: `gc.pending` says since when. It can never be named again.
 - A segment that was never named is an *orphan* only if whoever wrote it cannot publish any more. Its
   id says who: an intent that does not stand any more, or a writer's epoch that is over. The open
-  writer's own leftovers wait until the next one opens.
+  writer's own leftovers wait until the log is folded behind the fences of the next one.
 - A dedup window that was never named can be published only with a fold that goes beyond its last
   commit. Once the head's segments reflect that commit, it cannot.
 - What the log attaches is as good as named, although no manifest names it until it is folded.

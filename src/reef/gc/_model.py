@@ -28,7 +28,7 @@ class Reason(StrEnum):
     UNREADABLE = "a retained generation that may need it cannot be read"
     GRACE = "nothing names it, and the grace period is not over"
     INTENT = "its job may still publish it: the intent stands"
-    EPOCH = "the open writer may still publish it"
+    EPOCH = "its writer may still publish it"
     OWNERLESS = "nothing names it, and its id does not say who might publish it"
     WINDOW = "a flush may still publish it: the log is not folded that far"
     ATTACHED = "the log attaches it"
