@@ -61,9 +61,12 @@ def test_seaweedfs_can_back_a_log(seaweedfs: SeaweedFS) -> None:
         assert list(store.list()) == []
 
 
-def test_moto_can_back_a_log(moto: Moto) -> None:
+def test_moto_does_all_that_one_client_can_see(moto: Moto) -> None:
+    """It looks and writes in two steps: now and then, on a loaded machine, two racers win."""
     url = moto.fresh_url()
-    assert_can_back_a_log(check_store(url, racers=8, rounds=100), 8, 100)
+    verdict = check_store(url, racers=4, rounds=10)
+    assert verdict.failed().keys() <= {"racing threads", "racing processes"}
+    assert verdict.code == (2 if verdict.failed() else 0)
     with open_store(url) as store:
         assert list(store.list()) == []
 
