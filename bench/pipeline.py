@@ -100,12 +100,13 @@ class _Bench:
         yield from self._with_workers("bulk load", loads)
         reads = bench_reads(self.spark, address(compacted), by_id, count, self.rounds)
         yield from self._with_workers("Spark reads", reads)
-        plainer = linked(folded, self.here / "lz4")
-        with reef.connect(address(plainer)) as db:
-            self._compact(db, self._runners(db)["ours"], bottom_codec="lz4")
-        yield from self._verifies(plainer, "a log and segments, all lz4")
-        reads = bench_reads(self.spark, address(plainer), by_id, count, self.rounds, ", lz4")
-        yield from self._with_workers("Spark reads of lz4", reads)
+        smaller = linked(folded, self.here / "zstd")
+        with reef.connect(address(smaller)) as db:
+            self._compact(db, self._runners(db)["ours"], bottom_codec="zstd")
+        reads = bench_reads(self.spark, address(smaller), by_id, count, self.rounds, ", zstd")
+        yield from self._with_workers(
+            "Spark reads of zstd", (replace(one, bar=None) for one in reads)
+        )
 
     def warm(self) -> None:
         """Run the tasks of passes on both sides: they load code and start their workers then."""
@@ -136,7 +137,7 @@ class _Bench:
         return done.tasks.count
 
     def _compact(
-        self, db: Database, runner: Runner, bottom_codec: Literal["lz4", "zstd"] = "zstd"
+        self, db: Database, runner: Runner, bottom_codec: Literal["lz4", "zstd"] = "lz4"
     ) -> int:
         options = CompactionOptions(
             full=True, target_file_size_bytes=self._part_bytes, bottom_codec=bottom_codec

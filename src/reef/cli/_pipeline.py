@@ -118,9 +118,9 @@ def compact(
     bottom_codec: Annotated[
         str,
         typer.Option(
-            metavar="lz4|zstd", help="Of the bottom run: zstd is smaller, lz4 faster to read."
+            metavar="lz4|zstd", help="Of the bottom run: lz4 is faster to read, zstd smaller."
         ),
-    ] = "zstd",
+    ] = "lz4",
     keep_floor: Annotated[
         bool, typer.Option("--keep-floor", help="Drop no version that can be read now.")
     ] = False,

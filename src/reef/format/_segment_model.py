@@ -100,7 +100,7 @@ class SegmentOptions:
     """How a segment is written."""
 
     codec: Literal["lz4", "zstd"] = "lz4"
-    """lz4 for fresh levels, zstd for the bottom."""
+    """zstd only where a compaction was asked for it."""
     wide: tuple[str, ...] | None = None
     """None: every column of vectors."""
     row_block_bytes: int = ROW_BLOCK_BYTES_DEFAULT

@@ -42,8 +42,8 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Rewrite everything, into one run."""
     raise_floor: bool = True
     """Let the retention floor follow the window for time travel first."""
-    bottom_codec: Literal["lz4", "zstd"] = "zstd"
-    """Of the bottom run: zstd is smaller, lz4 is read in about half the time. Others are lz4."""
+    bottom_codec: Literal["lz4", "zstd"] = "lz4"
+    """Of the bottom run: lz4 is read in about half the time, zstd is smaller. Others are lz4."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     """What one task may hold: bounds how many runs it merges at once."""
 
