@@ -1,7 +1,8 @@
 """One life of a namespace on a Spark session: a driver in a process of its own, as a JVM serves one master.
 
 Rows are written, folded, merged, checked and read, loaded in bulk, collected and rebuilt; after each
-step what Spark reads is compared with a dict. Prints what happened as JSON.
+step what Spark reads is compared with a dict. Its feed is streamed into another namespace meanwhile.
+Prints what happened as JSON.
 
 python -m tests.spark.drive MASTER|"" URL FOLDER STEP=ACT,STEP=ACT...|"" [NAME=VALUE...]
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +31,7 @@ from tests.spark.gates import Act, Gate, Gatekeeper, gated_frame
 from tests.spark.tasks import Ask, Told, wait_until
 
 NAME = "life"
+COPY = "copy"
 Rows = dict[str, dict[str, Any]]
 
 
@@ -81,6 +84,38 @@ class Life:
                     url=self._url, namespace=NAME, method="bulk", job_key=job_key
                 ).mode("append").save()
         self.rows |= {f"{i * 7919 % 4001 * 5:05d}": {"n": i, "s": "loaded"} for i in range(2000)}
+
+    def stream(self, act: Act | None = None) -> None:
+        """Stream what has changed since the last time into another namespace: each change once."""
+        feed = (
+            self._spark.readStream.format("reef")
+            .options(url=self._url, namespace=NAME, starting="earliest")
+            .load()
+            .selectExpr("concat(id, '@', _lsn) id", "_op op")
+        )
+        with self._step("stream"), self._frame_gate(act, "stream") as gate:
+            query = (
+                (gated_frame(feed, gate) if gate else feed)
+                .writeStream.format("reef")
+                .options(url=self._url, namespace=COPY)
+                .options(checkpointLocation=f"{self._folder}/checkpoint")
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+        found, wanted = Counter[str](), Counter[str]()
+        with (
+            self._db.namespace(NAME, mode="r") as ns,
+            self._db.namespace(COPY, mode="r") as copy,
+        ):
+            for rows in copy.changes():
+                found.update(rows.column("id").to_pylist())
+            for rows in ns.changes():
+                named = zip(
+                    rows.column("id").to_pylist(), rows.column("_lsn").to_pylist(), strict=True
+                )
+                wanted.update(f"{id}@{lsn}" for id, lsn in named)
+        assert found == wanted, (len(found), len(wanted))
 
     def index(self, act: Act | None = None, attached: int = 0) -> None:
         """Fold one log object in each task; so many segments of a bulk load are among them."""
@@ -240,6 +275,7 @@ def live(life: Life, acts: dict[str, Act]) -> None:
     life.write(0)
     life.index()
     life.write(1)
+    life.stream()
     early = life.snapshot()
     life.index(acts.get("index"))
     life.check_directly()
@@ -251,6 +287,7 @@ def live(life: Life, acts: dict[str, Act]) -> None:
     life.load("first", acts.get("load"))
     life.check_directly()
     life.write(3)
+    life.stream(acts.get("stream"))
     life.index(attached=1)
     life.collect()
     life.verify()

@@ -197,7 +197,7 @@ class ConnectServer(SparkServer):
 def test_an_executor_killed_in_every_step_costs_nothing(
     mark: str, url: str, tmp_path: Path
 ) -> None:
-    steps = ("index", "compact", "read", "load")
+    steps = ("index", "compact", "read", "load", "stream")
     acts = ",".join(f"{step}=die" for step in steps)
     told = lived(mark, "local-cluster[2,1,1024]", url, tmp_path, *CONF, acts=acts)
     dead = {told[step][0] for step in steps}

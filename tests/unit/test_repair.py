@@ -22,7 +22,7 @@ from reef.engine import (
     repair,
     verify,
 )
-from reef.engine._quarantine import quarantine_key
+from reef.engine._quarantine import Quarantine
 from reef.engine._verify_segments import read_tail
 from reef.format import SegmentRef
 from reef.kv._rows import FACE, rows_of
@@ -104,7 +104,8 @@ def only(report: RepairReport) -> RepairStep:
 
 def is_quarantined(bucket: Bucket, path: Path, checksum: int | None = None) -> bool:
     """Return whether the bytes of `path` were copied."""
-    folder = bucket.root / Path(quarantine_key(bucket.key(path), checksum)).parent
+    place = Quarantine(bucket.context().store, NAMESPACE).place(bucket.key(path), checksum)
+    folder = bucket.root / Path(place).parent
     copies = [copy.read_bytes() for copy in folder.glob(f"{path.name}*")]
     return copies == [path.read_bytes()]
 

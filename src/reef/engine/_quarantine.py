@@ -15,16 +15,7 @@ from reef.store import Store
 
 _PART_BYTES = 8 << 20
 _MISSING = b"reef repair: the object of this name was missing\n"
-
-
-def quarantine_key(key: str, checksum: int | None = None) -> str:
-    """Return where a copy of the object `key` is kept.
-
-    `checksum` is that of its damaged bytes, for names that can hold different bytes over time.
-    """
-    root, namespace, rest = key.split("/", 2)
-    tail = "" if checksum is None else f".{checksum:08x}"
-    return f"{root}/{namespace}/quarantine/{rest}{tail}"
+_ELSEWHERE = b"reef repair: the object of this name is kept by the namespace that it belongs to\n"
 
 
 def size_of(store: Store, key: str) -> int | None:
@@ -41,34 +32,40 @@ class Quarantine:
     def __init__(self, store: Store, namespace: str) -> None:
         """List them."""
         self._store = store
-        self.sizes = {
-            meta.key: meta.size for meta in store.list(f"namespaces/{namespace}/quarantine/")
-        }
+        self._own = f"namespaces/{namespace}/"
+        self._folder = f"{self._own}quarantine/"
+        self.sizes = {meta.key: meta.size for meta in store.list(self._folder)}
+
+    def place(self, key: str, checksum: int | None = None) -> str:
+        """Return where a copy of the object `key` is kept, which may be another namespace's.
+
+        `checksum` is that of its damaged bytes, for names that can hold different bytes over time.
+        """
+        tail = "" if checksum is None else f".{checksum:08x}"
+        return f"{self._folder}{key.removeprefix(self._own)}{tail}"
 
     def holds(self, key: str, checksum: int | None = None) -> bool:
         """Return whether the damaged or missing object has been dealt with."""
-        return quarantine_key(key, checksum) in self.sizes
+        return self.place(key, checksum) in self.sizes
 
-    def copy(self, key: str, checksum: int | None = None) -> str:
-        """Copy the object, if that was not done, and return where to; of a missing one, a note on that.
+    def copy(self, key: str, checksum: int | None = None) -> None:
+        """Copy the object, if that was not done; of a missing one, or of another's, leave a note.
 
         Raises UnavailableError.
         """
-        target = quarantine_key(key, checksum)
+        target = self.place(key, checksum)
         if target in self.sizes:
-            return target
+            return
         size = size_of(self._store, key)
+        note = _MISSING if size is None else b"" if key.startswith(self._own) else _ELSEWHERE
         try:
-            if size is None:
-                self._store.put_if_absent(target, _MISSING)
-            elif size <= _PART_BYTES:
-                self._store.put_if_absent(target, self._store.get(key))
+            if note or size is None or size <= _PART_BYTES:
+                self._store.put_if_absent(target, note or self._store.get(key))
             else:
                 self._store.upload(target, self._parts(key, size))
         except AlreadyExistsError:
             pass  # the same bytes, by an earlier or another repair
-        self.sizes[target] = len(_MISSING) if size is None else size
-        return target
+        self.sizes[target] = len(note) or size or 0
 
     def _parts(self, key: str, size: int) -> Iterator[bytes]:
         for start in range(0, size, _PART_BYTES):

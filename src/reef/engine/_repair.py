@@ -347,7 +347,8 @@ class _Run:
         segments = [self._named_anew(ref, anew) for ref in m.segments]
         kept = tuple(ref for ref in segments if ref is not None)
         named = {ref.id for ref in kept if not ref.namespace}
-        gone = [segment_key(self._namespace, ref.id) for ref in anew if ref.id not in named]
+        own = (ref.id for ref in anew if not ref.namespace)
+        gone = [segment_key(self._namespace, id) for id in own if id not in named]
         if window is not None:
             gone.append(dedup_key(self._namespace, window[0].id))
             m = _replace(m, dedup=window[1])

@@ -11,6 +11,7 @@
 | log object whose rows are in segments | name it as skipped; nothing is lost |
 | log object that is gone | put a mark in its place, and name that as skipped |
 | live segment | write its rows anew from the log, or from what it replaced; else, if the loss is accepted, from its sound blocks |
+| live segment of another namespace | the same, from that one's log and segments; what is written is the branch's own |
 | live dedup window | write it anew from an older one and the log |
 
 A step that loses what cannot be told to be uncommitted needs the loss to be accepted, save for a log
@@ -20,6 +21,7 @@ object that others follow: there nothing can be done but that, and nothing opens
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from reef.engine._context import Context
@@ -235,13 +237,12 @@ class Planner:
         if facts.key not in self._survey.live:
             self._old_object(facts.key, facts.is_missing)
             return
-        restorer = Restorer(self._context, self._survey)
-        impossible = self._untouchable(facts)
-        if impossible:
+        if any(isinstance(error, FormatVersionError) for error in facts.errors):
+            impossible = "it is of another format version: use a version of Reef that reads it"
             self._step("restore-segment", facts.key, impossible, state="impossible")
             return
-        found = restorer.restore(facts)
-        restored = found if isinstance(found, Restored) else restorer.salvage(facts)
+        found = self._restorer.restore(facts)
+        restored = found if isinstance(found, Restored) else self._restorer.salvage(facts)
         lost = (Lost.whole(facts.ref),) if restored is None else restored.lost
         if restored is None:
             kind, text = "drop-segment", "drop it from the manifest"
@@ -251,16 +252,23 @@ class Planner:
             kind, text = "restore-segment", f"write its rows anew from {restored.text}"
         if isinstance(found, str) and lost:
             text += f"; its rows are nowhere else ({found})"
+        text += self._shared_with(facts.ref)
         told = "; ".join([*map(str, lost), "older versions of these keys may be seen again"])
         if self._fencing(kind, facts.key, text, lost=told if lost else ""):
             self.plan.segments.append((len(self.plan.steps) - 1, facts.ref, restored))
             self._copy(facts.key, None)
 
-    def _untouchable(self, facts: SegmentFacts) -> str:
-        if facts.ref.namespace:
-            return f"it belongs to namespace {facts.ref.namespace!r}: repair cannot write there"
-        if any(isinstance(error, FormatVersionError) for error in facts.errors):
-            return "it is of another format version: use a version of Reef that reads it"
+    @cached_property
+    def _restorer(self) -> Restorer:
+        return Restorer(self._context, self._survey)
+
+    def _shared_with(self, ref: SegmentRef) -> str:
+        """Return who else has to be repaired, as text: each namespace is, by itself."""
+        assert self._survey.head is not None
+        if ref.namespace:
+            return f"; repair namespace {ref.namespace!r}, to which it belongs, as well"
+        if children := sorted({pin.child for pin in self._survey.head.manifest.pins}):
+            return f"; repair its branches too, before it is collected: {', '.join(children)}"
         return ""
 
     def _windows(self, head: Head) -> None:
@@ -270,7 +278,7 @@ class Planner:
             if facts.ref != head.manifest.dedup:
                 self._old_object(facts.key, facts.error is None)
                 continue
-            restored = Restorer(self._context, self._survey).window()
+            restored = self._restorer.window()
             text = f"write it anew from {restored.text}"
             if self._fencing("restore-dedup", facts.key, text, lost=restored.lost):
                 self.plan.window = (len(self.plan.steps) - 1, facts.ref, restored)

@@ -12,6 +12,8 @@ A segment, in this order:
 3. Its own blocks, those that are not damaged, found through its index, or by their frames where the
    tail is lost. What the others held is lost.
 
+A segment that a branch shares with another namespace is sought there, in that one's log and generations.
+
 Nothing here writes. Rows come in bounded memory, but for a fold of the log, which takes what the
 flush took.
 """
@@ -43,9 +45,9 @@ from reef.engine._restore_rows import (
     own_rows,
     walked_rows,
 )
-from reef.engine._verify import Survey
+from reef.engine._verify import Survey, survey_namespace
 from reef.engine._verify_segments import SegmentFacts, check_segment
-from reef.errors import IncompleteError, UnreadableError
+from reef.errors import IncompleteError, NotFoundError, UnreadableError
 from reef.format import (
     DedupWindow,
     LogObject,
@@ -90,6 +92,7 @@ class Restorer:
         # Of this life of the namespace: another one's log and segments are none of its own.
         self._retained = [m for m in survey.retained if m.born == self._head.born]
         self._slot_lowest = 1 if self._head.born == 1 else self._head.gc.boundary.slot
+        self._owners: dict[str, Restorer | str] = {}
 
     def restore(self, facts: SegmentFacts) -> Restored | str:
         """Return all rows of a damaged segment, or why they cannot be had.
@@ -183,6 +186,9 @@ class Restorer:
         return first
 
     def _restore(self, facts: SegmentFacts, depth: int) -> Restored | str:
+        if facts.ref.namespace not in ("", self._survey.namespace):
+            owner = self._owner(facts.ref.namespace)
+            return owner if isinstance(owner, str) else owner._restore(facts, depth)
         from_log = self._from_log(facts)
         if isinstance(from_log, Restored):
             return from_log
@@ -190,6 +196,21 @@ class Restorer:
         if isinstance(from_inputs, Restored):
             return from_inputs
         return f"{from_log}; {from_inputs}"
+
+    def _owner(self, namespace: str) -> Restorer | str:
+        """Return who finds what segments of another namespace held, or why nobody can."""
+        if namespace not in self._owners:
+            self._owners[namespace] = self._surveyed(namespace)
+        return self._owners[namespace]
+
+    def _surveyed(self, namespace: str) -> Restorer | str:
+        try:
+            survey = survey_namespace(self._context, namespace, deep=False)
+        except NotFoundError:
+            return f"namespace {namespace!r}, to which it belongs, is not there"
+        if survey.head is None:
+            return f"no generation of {namespace!r}, to which it belongs, can be read"
+        return Restorer(self._context, survey)
 
     # From the log.
 

@@ -1,0 +1,98 @@
+"""Repair beside branches: a damaged segment is mended for each namespace that names it."""
+
+from __future__ import annotations
+
+import pytest
+
+from reef.engine import repair, verify
+from reef.format import segment_key
+from reef.types import namespace_of
+from tests.branching import NS, Grove, grown
+
+
+@pytest.fixture
+def grove() -> Grove:
+    return Grove(retained_generations=20)
+
+
+def harm(grove: Grove, id: str, *, gone: bool) -> None:
+    """Damage a segment of the root, or take it away."""
+    key = segment_key(NS, id)
+    data = bytearray(grove.inner.get(key))
+    data[60] ^= 0xFF
+    grove.inner.delete(key)
+    if not gone:
+        grove.inner.put_if_absent(key, bytes(data))
+
+
+def mend(grove: Grove, branch: str | None) -> str:
+    """Repair, look that nothing is wrong any more, and return what was said of the first step."""
+    context, namespace = grove.db.context(), namespace_of(NS, branch)
+    report = repair(context, namespace, apply=True)
+    assert report.is_mended, report
+    assert verify(context, namespace, deep=True).problems == ()
+    return report.steps[0].text
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("order", [(None, "b", "c"), ("c", "b", None)])
+def test_a_shared_segment_is_mended_for_everyone(
+    grove: Grove, order: tuple[str | None, ...], compacted: bool, gone: bool
+) -> None:
+    kv = grown(grove)
+    kv.flush()
+    if compacted:
+        grove.compact()
+    kv.branch("b")
+    grove.kv("b").branch("c")
+    grove.kv("b").put(b"own", b"b")
+    kv.put(b"own", b"root")
+    before = {branch: grove.contents(branch) for branch in order}
+    for ref in grove.manifest().segments:
+        harm(grove, ref.id, gone=gone)
+    said = {branch: mend(grove, branch) for branch in order}
+    assert {branch: grove.contents(branch) for branch in order} == before
+    assert "repair its branches too, before it is collected: ns@b, ns@c" in said[None]
+    assert "repair namespace 'ns', to which it belongs, as well" in said["b"]
+    # What was written in its place is each one's own, and nobody needs the others any more.
+    for branch in ("b", "c"):
+        assert not any(ref.namespace for ref in grove.manifest(branch).segments)
+    for _ in range(4):
+        grove.age(*order)
+        for branch in reversed(order):
+            grove.collect(branch)
+    assert {branch: grove.contents(branch) for branch in order} == before
+
+
+def test_a_branch_cut_at_an_old_version_gets_no_newer_one_by_repair(grove: Grove) -> None:
+    kv = grove.kv()
+    early = kv.put(b"k", b"1").lsn
+    kv.put(b"k", b"2")
+    kv.put(b"late", b"2")
+    kv.flush()
+    kv.branch("b", lsn=early)
+    harm(grove, grove.manifest().segments[0].id, gone=False)
+    mend(grove, "b")
+    assert grove.contents("b") == {b"k": b"1"}
+    branch = grove.kv("b")
+    branch.put(b"more", b"3")
+    branch.flush()
+    grove.compact("b")
+    assert grove.contents("b") == {b"k": b"1", b"more": b"3"}
+
+
+def test_what_a_branch_compacted_is_restored_from_what_it_shares(grove: Grove) -> None:
+    kv = grown(grove)
+    kv.flush()
+    kv.branch("b")
+    grove.kv("b").put(b"k1", b"b")
+    grove.kv("b").flush()
+    before = grove.contents("b")
+    shared = grove.manifest("b").segments[-1].id
+    grove.compact("b")
+    (ref,) = grove.manifest("b").segments
+    grove.inner.delete(segment_key(namespace_of(NS, "b"), ref.id))
+    harm(grove, shared, gone=True)
+    mend(grove, "b")
+    assert grove.contents("b") == before
