@@ -34,7 +34,7 @@ Namespace: TypeAlias = Annotated[
 ]
 NamespaceOrAll: TypeAlias = Annotated[
     str | None,
-    typer.Argument(metavar="[NAMESPACE]", help="The namespace, or NAME@BRANCH, or --all."),
+    typer.Argument(metavar="NAMESPACE", help="The namespace, or NAME@BRANCH, or --all."),
 ]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Every namespace of the bucket.")]
 AsJson: TypeAlias = Annotated[

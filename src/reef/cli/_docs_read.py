@@ -39,7 +39,7 @@ _PAGE_ROWS = 5000
 def get(
     url: Url,
     namespace: Namespace,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The ids.")],
     columns: Columns = None,
     lsn: Lsn = None,
     snapshot: AtSnapshot = None,

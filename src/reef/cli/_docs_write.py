@@ -74,7 +74,7 @@ def patch(
     url: Url,
     namespace: Namespace,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="Patches: .jsonl, .csv; - is stdin.")
+        str | None, typer.Argument(metavar="FILE", help="Patches: .jsonl, .csv; - is stdin.")
     ] = None,
     where: Where = None,
     set: Annotated[
@@ -125,7 +125,7 @@ def patch(
 def delete(
     url: Url,
     namespace: Namespace,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="The ids.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids.")] = None,
     where: Where = None,
     file: Annotated[
         str | None, typer.Option(metavar="FILE", help="A file with an id a line; - is stdin.")

@@ -25,7 +25,7 @@ def ingest(
     namespace: Namespace,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILES...", help="Files or folders that Spark can read."),
+        typer.Argument(metavar="FILE", help="Files or folders that Spark can read."),
     ],
     format: Annotated[
         str | None,

@@ -35,13 +35,13 @@ def inspect(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[WHAT]", help="manifest, log, segment or block; default: a listing."
+            metavar="WHAT", help="manifest, log, segment or block; default: a listing."
         ),
     ] = None,
     which: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WHICH]...", help="A generation, a slot, a segment's id, a block's number."
+            metavar="WHICH", help="A generation, a slot, a segment's id, a block's number."
         ),
     ] = None,
     limit: Annotated[

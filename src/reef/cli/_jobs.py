@@ -158,7 +158,7 @@ def end(
     url: Url,
     namespace: NamespaceOrAll = None,
     jobs: Annotated[
-        list[str] | None, typer.Argument(metavar="[JOB]...", help="As `reef jobs standing` shows.")
+        list[str] | None, typer.Argument(metavar="JOB", help="As `reef jobs standing` shows.")
     ] = None,
     older_than: Annotated[
         str | None,

@@ -138,7 +138,7 @@ def put(
     namespace: Namespace,
     key: Key,
     value: Annotated[
-        str | None, typer.Argument(metavar="[VALUE]", help="The value, or - to read it from stdin.")
+        str | None, typer.Argument(metavar="VALUE", help="The value, or - to read it from stdin.")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="PATH", help="Read the value from a file.")

@@ -44,7 +44,7 @@ def shell(
     url: DatabaseUrl,
     statements: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SQL]...", help="Statements or dot commands to run, then end."),
+        typer.Argument(metavar="SQL", help="Statements or dot commands to run, then end."),
     ] = None,
     branch: Branch = None,
     lsn: At = None,

@@ -35,7 +35,7 @@ def worker(
     url: Url,
     namespaces: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAMESPACE]...", help="Only these. [default: all, new ones too]"),
+        typer.Argument(metavar="NAMESPACE", help="Only these. [default: all, new ones too]"),
     ] = None,
     interval: Annotated[
         str | None,
