@@ -34,9 +34,7 @@ def inspect(
     namespace: Namespace,
     what: Annotated[
         str | None,
-        typer.Argument(
-            metavar="WHAT", help="manifest, log, segment or block; default: a listing."
-        ),
+        typer.Argument(metavar="WHAT", help="manifest, log, segment or block; default: a listing."),
     ] = None,
     which: Annotated[
         list[str] | None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -53,6 +54,7 @@ def shell(
     ] = False,
 ) -> None:
     """Run SQL, interactively or as given. The first write takes over from a writer elsewhere."""
+    _check_apsw()
     import apsw.shell
 
     from reef.sqlite import connect
@@ -86,6 +88,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Copy a database file into the bucket, under a name that is free; SQLite checks it first."""
+    _check_apsw()
     from reef.sqlite._copy import import_file
     from reef.sqlite._location import parse_location
 
@@ -110,6 +113,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a version of a database to a file, and have SQLite check it."""
+    _check_apsw()
     from reef.sqlite._copy import export_file
     from reef.sqlite._location import parse_location
 
@@ -160,6 +164,7 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """List commits: their LSN, when, and how many pages. As far back as the log is kept."""
+    _check_apsw()
     from reef.sqlite._copy import history
     from reef.sqlite._location import parse_location
 
@@ -192,6 +197,7 @@ def restore_(
 
     A writer that runs elsewhere is fenced. To look first, read it with --at, or make a branch.
     """
+    _check_apsw()
     from reef.sqlite._copy import restore
     from reef.sqlite._location import parse_location
 
@@ -207,6 +213,14 @@ def restore_(
         print(f"LSN {lsn} is what the newest version is already")
     else:
         print(f"LSN {newest} is as LSN {lsn} was; what was there before is at LSN {before}")
+
+
+def _check_apsw() -> None:
+    """Raise InvalidInputError if apsw is not installed."""
+    if find_spec("apsw") is None:
+        raise InvalidInputError(
+            "SQLite databases need apsw, which is not installed: pip install 'reefdb[sqlite]'"
+        )
 
 
 def _print_copied(copied: Copied, what: str, as_json: bool) -> None:
