@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.engine import Context
-from reef.engine._flush import FlushPlan, _write_window, plan_flush
-from reef.engine._open import _load_dedup, _replay
+from reef.engine._flush import FlushPlan, plan_flush, write_window
+from reef.engine._open import _replay, load_dedup
 from reef.errors import NotFoundError
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
 from reef.manifest import (
@@ -214,13 +214,13 @@ def fold_log(context: Context, namespace: str) -> Manifest:
     m = publish(
         lambda m: register_intent(m, id=job, kind="index", author="test", opened_at_us=0)
     ).manifest
-    dedup = _load_dedup(context, m)
+    dedup = load_dedup(context, m)
     tail, _ = _replay(context, m, lambda entry: dedup.replay(entry.log) if entry.is_valid else None)
     plan = plan_flush(m, tail, dedup, context.clock.now_us())
     if plan is None:
         return publish(lambda m: end_intent(m, job)).manifest
     segments = (*plan.attached, *fold_rows(context, namespace, job, plan))
-    window = None if plan.window is None else _write_window(context, namespace, plan.window)
+    window = None if plan.window is None else write_window(context, namespace, plan.window)
 
     def folded(m: Manifest) -> Manifest:
         done = fold(

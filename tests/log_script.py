@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from reef.engine import Context
-from reef.engine._flush import _write_window, plan_flush
-from reef.engine._open import _load_dedup, _replay
+from reef.engine._flush import plan_flush, write_window
+from reef.engine._open import _replay, load_dedup
 from reef.format import (
     KEY,
     LSN,
@@ -240,12 +240,12 @@ def flush_at_once(context: Context) -> Manifest:
     """Fold the log as recovery and a flush would, in one go; return the manifest."""
     job = Job.begin(context, NS, "flush")
     manifest = job.head.manifest
-    dedup = _load_dedup(context, manifest)
+    dedup = load_dedup(context, manifest)
     tail, _ = _replay(context, manifest, lambda e: dedup.replay(e.log) if e.is_valid else None)
     plan = plan_flush(manifest, tail, dedup, job.now_us)
     assert plan is not None
     segments = (*plan.attached, *fold_rows(context, NS, job.id, plan))
-    window = None if plan.window is None else _write_window(context, NS, plan.window)
+    window = None if plan.window is None else write_window(context, NS, plan.window)
 
     def folded(m: Manifest) -> Manifest:
         done = fold(

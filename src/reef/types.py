@@ -123,3 +123,9 @@ def new_ulid(clock: Clock, rng: random.Random) -> str:
     """Return a fresh name of 26 characters: 48 bits of milliseconds, then 80 random bits."""
     value = (clock.now_us() // 1000 & (2**48 - 1)) << 80 | rng.getrandbits(80)
     return "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """Return the least key above every key that starts with `prefix`, or None if there is none."""
+    short = prefix.rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1]) if short else None

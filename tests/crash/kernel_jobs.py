@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from reef.engine import Context
-from reef.engine._flush import FlushPlan, _write_window, plan_flush
-from reef.engine._open import _load_dedup, _replay
+from reef.engine._flush import FlushPlan, plan_flush, write_window
+from reef.engine._open import _replay, load_dedup
 from reef.errors import NotFoundError, UnavailableError
 from reef.format import Manifest
 from reef.gc import collect
@@ -55,7 +55,7 @@ def fold_once(context: Context, namespace: str, floor_lsn: int) -> int:
             return 0
         segments = fold_rows(context, namespace, job, planned)
         window = (
-            None if planned.window is None else _write_window(context, namespace, planned.window)
+            None if planned.window is None else write_window(context, namespace, planned.window)
         )
         publish(
             lambda m: fold(
@@ -78,7 +78,7 @@ def fold_once(context: Context, namespace: str, floor_lsn: int) -> int:
 
 
 def _plan_fold(context: Context, manifest: Manifest) -> FlushPlan | None:
-    dedup = _load_dedup(context, manifest)
+    dedup = load_dedup(context, manifest)
 
     def decided(entry: LogEntry) -> None:
         if entry.is_valid:

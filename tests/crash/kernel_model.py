@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -152,11 +152,6 @@ class Model:
         """Return the numbers of the newest commits."""
         newest = set(self._lsns[-count:])
         return [number for number, lsn in self.committed.items() if lsn in newest]
-
-    def lsn_before(self, lsn: int) -> int:
-        """Return the LSN of the commit before the one at `lsn`, or 0."""
-        place = bisect_left(self._lsns, lsn)
-        return self._lsns[place - 1] if place else 0
 
     @property
     def keys(self) -> list[bytes]:

@@ -42,15 +42,12 @@ class Recorder(WrapperStore):
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.made: dict[int, Made] = {}
-        self.made_again = 0
 
     def put_if_absent(self, key: str, data: Buffer) -> None:
         super().put_if_absent(key, data)
         named, whole = parse_manifest_key(key), bytes(data)
         assert named is not None
-        if named.generation in self.made:
-            self.made_again += 1
-        else:
+        if named.generation not in self.made:
             made = Made(decode_manifest(whole, key=key), manifest_checksum(whole, key=key))
             self.made[named.generation] = made
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reef.engine import Context
-from reef.engine._open import _load_dedup
+from reef.engine._open import load_dedup
 from reef.format import DedupWindow, Manifest
 from reef.pipeline._index import index
 from reef.pipeline._index_plan import IndexOptions
@@ -48,7 +48,7 @@ STEPS = st.one_of(
 
 def _window(context: Context, manifest: Manifest) -> DedupWindow:
     """Return the idempotency window that a writer would begin with."""
-    return _load_dedup(context, manifest).window(LSN_MAX, 0)
+    return load_dedup(context, manifest).window(LSN_MAX, 0)
 
 
 def _step(script: LogScript, name: str, what: object, options: IndexOptions) -> None:

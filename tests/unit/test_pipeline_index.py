@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from reef.engine._open import _load_dedup
+from reef.engine._open import load_dedup
 from reef.errors import (
     CorruptError,
     FencedError,
@@ -715,7 +715,7 @@ def test_the_window_is_the_one_that_a_flush_writes(store: Store) -> None:
     context = database(store, seed=9, **settings).context()
     index(context, NS, InProcess(context), options=IndexOptions(task_slots=2))
     ours, theirs = (
-        _load_dedup(database(s, **settings).context(), head(s)).window(1 << 62, 0)
+        load_dedup(database(s, **settings).context(), head(s)).window(1 << 62, 0)
         for s in (store, other)
     )
     assert ours == theirs

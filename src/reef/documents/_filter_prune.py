@@ -31,6 +31,7 @@ from reef.documents._filter_nodes import (
 )
 from reef.documents._filter_pattern import glob_prefix
 from reef.documents._schema import Attribute
+from reef.types import after_prefix
 
 Answers: TypeAlias = npt.NDArray[np.bool_]
 KeyRange: TypeAlias = tuple[bytes, bytes | None]
@@ -159,12 +160,6 @@ class _Bounds:
 
     def _high(self, function: str, value: Value, unknown: bool = True) -> Answers:
         return _compared(self.high, function, value, unknown)
-
-
-def after_prefix(prefix: bytes) -> bytes | None:
-    """Return the least bytes above everything that starts with `prefix`, or None if there are none."""
-    short = prefix.rstrip(b"\xff")
-    return short[:-1] + bytes([short[-1] + 1]) if short else None
 
 
 def key_range(node: Node) -> KeyRange:

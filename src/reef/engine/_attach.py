@@ -37,7 +37,7 @@ from reef.format import Manifest, SegmentRef, log_schema, segment_key
 from reef.gc._names import epoch_of, owner_of
 from reef.side_by_side import for_each
 
-_NOBODY = pa.RecordBatch.from_pylist([], schema=log_schema([]))
+NO_ROWS = pa.RecordBatch.from_pylist([], schema=log_schema([]))
 ATTACH_DIGEST = b"reef: an attach."
 """Of every request that gives a key and no digest: under one key, segments are attached once."""
 
@@ -78,7 +78,7 @@ def attach_request(
             f"at most {bytes_max} bytes, by log_segment_max_bytes: make them fewer and larger",
         )
     return WriteRequest(
-        batch=_NOBODY,
+        batch=NO_ROWS,
         nbytes=nbytes,
         segments=tuple(ordered),
         idempotency_key=idempotency_key,

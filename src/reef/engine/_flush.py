@@ -102,7 +102,7 @@ def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -
         rows = chain((first,), batches)
         part = (number, len(opened))
         segments += (_write_rows(context, namespace, epoch, plan, part, first.schema, rows),)
-    dedup = None if plan.window is None else _write_window(context, namespace, plan.window)
+    dedup = None if plan.window is None else write_window(context, namespace, plan.window)
     return Written(segments, dedup)
 
 
@@ -153,7 +153,8 @@ def _write_rows(
     return write_segment(context.store, namespace, schema, origin, options, batches)
 
 
-def _write_window(context: Context, namespace: str, window: DedupWindow) -> DedupRef:
+def write_window(context: Context, namespace: str, window: DedupWindow) -> DedupRef:
+    """Upload a dedup window; return what a manifest says of it. Raises UnavailableError."""
     data = encode_dedup(window)
     id = new_ulid(context.clock, context.rng)
     context.store.upload(dedup_key(namespace, id), [data])

@@ -21,9 +21,6 @@ from reef.engine._grammar import log_parts, manifest_parts, segment_parts
 from reef.engine._quarantine import Quarantine, size_of
 from reef.engine._receipt import OUTCOMES, unpack_codes
 from reef.engine._verify_log import list_slots
-from reef.engine._verify_manifests import (
-    is_retained,
-)
 from reef.engine._verify_segments import check_segment
 from reef.errors import InvalidInputError, NotFoundError, UnreadableError
 from reef.format import (
@@ -43,6 +40,7 @@ from reef.format import (
     segment_key,
     tail_length,
 )
+from reef.manifest import is_retained
 from reef.store import ObjectMeta, Store
 from reef.types import check_namespace
 
@@ -60,7 +58,7 @@ def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
     manifests = list(store.list(f"{prefix}manifest/"))
     if not manifests and not any(store.list(prefix)):
         raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
-    head = _head(context, namespace, manifests)
+    head = _head(context, manifests)
     live = {} if head is None else {s.id: s for s in head.segments if not s.namespace}
     pending = set() if head is None else {waiting.key for waiting in head.gc.pending}
     return {
@@ -305,7 +303,7 @@ def _outcome(code: int) -> str:
     return OUTCOMES[code] if code < len(OUTCOMES) else f"code {code}"
 
 
-def _head(context: Context, namespace: str, listed: list[ObjectMeta]) -> Manifest | None:
+def _head(context: Context, listed: list[ObjectMeta]) -> Manifest | None:
     """Return the newest manifest that can be read, looking no further than needed."""
     for meta in reversed(listed):
         named = parse_manifest_key(meta.key)
@@ -337,7 +335,7 @@ def _id(meta: ObjectMeta) -> str:
 def _ref(context: Context, namespace: str, id: str) -> SegmentRef | None:
     """Return what the newest generation that can be read says of a segment."""
     listed = list(context.store.list(f"namespaces/{namespace}/manifest/"))
-    head = _head(context, namespace, listed)
+    head = _head(context, listed)
     return (
         next((s for s in head.segments if s.id == id and not s.namespace), None) if head else None
     )

@@ -185,7 +185,7 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
     manifest = head.manifest
     namespace, epoch = manifest.namespace, manifest.writer_epoch
     writer_id = new_nonce(context.rng)
-    dedup = _load_dedup(context, manifest)
+    dedup = load_dedup(context, manifest)
 
     def decided(entry: LogEntry) -> None:
         check_epoch(entry, epoch, namespace)
@@ -266,7 +266,7 @@ def _check_whole(manifest: Manifest, tail: Tail) -> None:
         )
 
 
-def _load_dedup(context: Context, manifest: Manifest) -> Dedup:
+def load_dedup(context: Context, manifest: Manifest) -> Dedup:
     window: DedupWindow | None = None
     if manifest.dedup is not None:
         key = dedup_key(manifest.namespace, manifest.dedup.id)

@@ -30,6 +30,7 @@ import msgspec
 from reef.engine._branch_list import lost_pins
 from reef.engine._context import Context
 from reef.engine._findings import Finding, Progress, silent
+from reef.engine._flush import write_window
 from reef.engine._repair_plan import Planner, RepairPlan, RepairStep, StepState
 from reef.engine._restore_rows import Restored
 from reef.engine._verify import Survey, survey_namespace
@@ -37,7 +38,6 @@ from reef.engine._verify_segments import overlaps
 from reef.errors import FencedError, InvariantError, NotFoundError
 from reef.format import (
     DedupRef,
-    DedupWindow,
     Lease,
     Manifest,
     PendingDelete,
@@ -46,9 +46,7 @@ from reef.format import (
     SegmentRef,
     SkippedSlot,
     damaged_checksum,
-    dedup_checksum,
     dedup_key,
-    encode_dedup,
     log_key,
     segment_key,
 )
@@ -279,7 +277,7 @@ class _Run:
         window: tuple[DedupRef, DedupRef] | None = None
         if plan.window is not None:
             _, old, restored_window = plan.window
-            window = old, self._write_window(restored_window.window)
+            window = old, write_window(self._context, self._namespace, restored_window.window)
         if anew or window:
             self._chain.publish(lambda head: self._renewed(head, epoch, anew, window))
 
@@ -320,12 +318,6 @@ class _Run:
         others = [other for other in self._survey.head.manifest.segments if other != ref]
         is_across = any(written in pair for pair in overlaps([*others, written]))
         return None if written.rows < restored.rows_min or is_across else written
-
-    def _write_window(self, window: DedupWindow) -> DedupRef:
-        context, data = self._context, encode_dedup(window)
-        id = new_ulid(context.clock, context.rng)
-        context.store.upload(dedup_key(self._namespace, id), [data])
-        return DedupRef(id=id, size=len(data), checksum=dedup_checksum(data))
 
     def _renewed(
         self,

@@ -20,7 +20,7 @@ from reef.format import (
     manifest_key,
     parse_manifest_key,
 )
-from reef.manifest import Head, check_successor
+from reef.manifest import Head, check_successor, is_retained
 from reef.store import Store
 
 
@@ -85,15 +85,6 @@ def newest_readable(found: Sequence[ReadGeneration]) -> Head | None:
             raise read.error
         damaged.insert(0, read.number)
     return None
-
-
-def is_retained(head: Manifest, generation: int) -> bool:
-    """Return whether a generation counts, as the head sees it."""
-    return (
-        generation >= head.gc.boundary.generation
-        or any(s.generation == generation for s in head.snapshots)
-        or any(p.generation == generation for p in head.pins)
-    )
 
 
 def retained_manifests(head: Head, found: Sequence[ReadGeneration]) -> list[Manifest]:

@@ -32,7 +32,7 @@ from reef.format import (
 from reef.format._block_index import Places
 from reef.format._rows import SEGMENT_COLUMNS
 from reef.format._segment_model import split_schema
-from reef.format._segment_reader import _decode_block
+from reef.format._segment_reader import decode_block
 from reef.manifest._overlap import keys_seen, lsn_max_seen
 from reef.store import Store
 
@@ -193,7 +193,7 @@ class _DeepCheck:
         They have not been held against the index.
         """
         try:
-            return _decode_block(data, place, self._narrow, self._tail.key)
+            return decode_block(data, place, self._narrow, self._tail.key)
         except DamagedError:
             return self._decoded_again(number, place)
         except UnreadableError as error:

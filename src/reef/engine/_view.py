@@ -30,7 +30,7 @@ from reef.segment import (
     lookup_many,
     merge,
 )
-from reef.types import KEY_BYTES_MAX
+from reef.types import KEY_BYTES_MAX, after_prefix
 
 _T = TypeVar("_T")
 _RELOADS_MAX = 3
@@ -287,9 +287,3 @@ def key_range(
         above = after_prefix(bytes(prefix))
         high = above if high is None else high if above is None else min(high, above)
     return low, high
-
-
-def after_prefix(prefix: bytes) -> bytes | None:
-    """Return the least key above every key that starts with `prefix`, or None if there is none."""
-    short = prefix.rstrip(b"\xff")
-    return short[:-1] + bytes([short[-1] + 1]) if short else None

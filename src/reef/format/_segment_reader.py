@@ -107,7 +107,7 @@ class SegmentTail:
     def decode_rows(self, block: int, data: bytes) -> pa.RecordBatch:
         """Return the narrow columns of row block `block` from its bytes, frame included."""
         place = self.row_places[block]
-        rows = _decode_block(pa.py_buffer(data), place, self._narrow, self.key)
+        rows = decode_block(pa.py_buffer(data), place, self._narrow, self.key)
         self.check_rows(block, rows)
         return rows
 
@@ -133,7 +133,7 @@ class SegmentTail:
         """Return the values of block `block` of a wide column from its bytes, frame included."""
         schema = pa.schema([self.schema.field(column)])
         place = self.column_places[column][block]
-        return _decode_block(pa.py_buffer(data), place, schema, self.key).column(0)
+        return decode_block(pa.py_buffer(data), place, schema, self.key).column(0)
 
 
 def tail_length(data: bytes, *, key: str = "", size: int) -> int:
@@ -335,7 +335,7 @@ def _decode_index(
     return index
 
 
-def _decode_block(block: pa.Buffer, place: Place, schema: pa.Schema, key: str) -> pa.RecordBatch:
+def decode_block(block: pa.Buffer, place: Place, schema: pa.Schema, key: str) -> pa.RecordBatch:
     """Return the rows of a block from its bytes, frame included."""
     if block.size != place.length:
         raise IncompleteError(key, place.offset, f"{place.length} bytes", f"{block.size}")
@@ -372,7 +372,7 @@ def _decode_run(
 ) -> list[pa.RecordBatch]:
     """Return the rows of the blocks from number `start` on, as many as a thread takes at a time."""
     return [
-        _decode_block(whole.slice(place.offset, place.length), place, schema, key)
+        decode_block(whole.slice(place.offset, place.length), place, schema, key)
         for place in places[start : start + _RUN]
     ]
 

@@ -118,7 +118,7 @@ def _puts(puts: Puts | None) -> tuple[pa.Array, pa.Array]:
             raise InvalidInputError.of(
                 "puts", f"columns {puts.schema.names}", "a table with the columns key and value"
             )
-        return _column(puts, "key"), _column(puts, "value")
+        return binary_column(puts, "key"), binary_column(puts, "value")
     if isinstance(puts, Mapping):
         return _array("key", puts.keys()), _array("value", puts.values())
     raise InvalidInputError.of(
@@ -126,7 +126,8 @@ def _puts(puts: Puts | None) -> tuple[pa.Array, pa.Array]:
     )
 
 
-def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+def binary_column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column as binary, without nulls. Raises InvalidInputError."""
     column = table.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

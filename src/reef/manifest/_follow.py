@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from reef.clock import Clock
 from reef.errors import DamagedError, NotFoundError, UnavailableError
-from reef.format import Manifest
 from reef.manifest._read import Generation, Head, ManifestReader
+from reef.manifest._retention import is_retained
 from reef.store import Store
 
 LISTINGS_MAX = 10
@@ -117,7 +117,7 @@ class ManifestFollower:
         head = self.head
         if head is not None and head.generation == generation:
             return head
-        if head is not None and not _is_retained(head.manifest, generation):
+        if head is not None and not is_retained(head.manifest, generation):
             raise self._reader.collected(generation)
         manifest, checksum = self._reader.read(generation)
         return Head(manifest, checksum, self._reader.published_at_us(generation))
@@ -196,12 +196,3 @@ class ManifestFollower:
             f"namespace {self.namespace!r} has no manifest in {self._store.url}: it does not exist; "
             "open it for writing to create it"
         )
-
-
-def _is_retained(manifest: Manifest, generation: int) -> bool:
-    """Return whether collection is bound to have spared a generation, as this head sees it."""
-    return (
-        generation >= manifest.gc.boundary.generation
-        or any(s.generation == generation for s in manifest.snapshots)
-        or any(p.generation == generation for p in manifest.pins)
-    )

@@ -102,6 +102,15 @@ def retained_points(m: Manifest, now_us: int | None = None) -> list[int]:
     return sorted(points)
 
 
+def is_retained(m: Manifest, generation: int) -> bool:
+    """Return whether collection is bound to have spared a generation, as the head `m` sees it."""
+    return (
+        generation >= m.gc.boundary.generation
+        or any(s.generation == generation for s in m.snapshots)
+        or any(p.generation == generation for p in m.pins)
+    )
+
+
 def set_retention(
     m: Manifest,
     *,

@@ -77,11 +77,6 @@ class MergedRange(msgspec.Struct, frozen=True):
     """Of the blocks that hold the range."""
     bytes_out: int
 
-    @property
-    def rows_dropped(self) -> int:
-        """The versions that retention did not keep."""
-        return self.rows_in - self.rows_out
-
 
 def merge_range(context: Context, task: MergeTask) -> MergedRange:
     """Write the versions of a key range that retention keeps as one segment.

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from reef.engine import Context
-from reef.engine._flush import _write_window
+from reef.engine._flush import write_window
 from reef.errors import CorruptError, OutcomeUnknownError, ReefError, UnavailableError
 from reef.format import DedupRef, Manifest, SegmentRef, SkippedSlot, decode_schema
 from reef.manifest import StalePlanError, end_intent, fold
@@ -263,7 +263,7 @@ def _publish(context: Context, plan: IndexPlan, found: Stitched) -> int:
     window = found.window(context, job.now_us)
     dedup: DedupRef | None = None
     if window is not None:
-        dedup = _write_window(context, plan.namespace, window)
+        dedup = write_window(context, plan.namespace, window)
     skipped = [skip for part in found.parts for skip in part.skipped]
     known = {*manifest.skipped_slots, *skipped}
     schema = decode_schema(pa.py_buffer(found.schema), "", 0) if found.schema else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from reef.engine import Context
-from reef.engine._open import _load_dedup
+from reef.engine._open import load_dedup
 from reef.errors import InvariantError
 from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
 from reef.pipeline._fold import FoldedPart, FoldPart, fold_part
@@ -74,7 +74,7 @@ class Stitched:
         """Return the idempotency window that holds from here on; None: as before."""
         if not any(part.window.last_lsn for part in self.parts):
             return None
-        dedup = _load_dedup(context, self.manifest)
+        dedup = load_dedup(context, self.manifest)
         for part in self.parts:
             for record, committed_at_us in _requests(part.window):
                 dedup.add(record, committed_at_us)

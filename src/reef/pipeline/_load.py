@@ -39,7 +39,7 @@ from reef.documents._schema import Schema
 from reef.engine import Context, Face, Namespace, Receipt, check_idempotency_key, open_for_reading
 from reef.engine import open_for_writing as take_over
 from reef.engine._attach import ATTACH_DIGEST
-from reef.engine._open import _load_dedup
+from reef.engine._open import load_dedup
 from reef.errors import (
     InvalidInputError,
     NotFoundError,
@@ -70,7 +70,7 @@ KIND = "load"
 
 _log = logging.getLogger("reef")
 
-_FACES: dict[FaceName, Face] = {"documents": DOCUMENTS_FACE, "kv": KV_FACE}
+FACES: dict[FaceName, Face] = {"documents": DOCUMENTS_FACE, "kv": KV_FACE}
 _MAY_BE_COMMITTED = (OutcomeUnknownError, UnavailableError)
 _INPUT_ROWS = 1 << 16
 
@@ -138,7 +138,7 @@ def find_load(context: Context, namespace: str, job_key: str) -> Receipt | None:
         return None
     manifest = head.manifest
     with suppress(NotFoundError):  # collected meanwhile: the commit will see it
-        dedup = _load_dedup(context, manifest)
+        dedup = load_dedup(context, manifest)
         reader = LogReader(context.store, namespace, manifest.lsn_policy)
         for entry in reader.read(LogFold.of(manifest), last_known=manifest.wal_last_seen):
             if entry.is_valid:
@@ -169,14 +169,14 @@ def begin_load(
         raise InvalidInputError.of("target_bytes", target_bytes, "at least 1")
     if duplicates not in ("error", "last"):
         raise InvalidInputError.of("duplicates", duplicates, "'error' or 'last'")
-    if face not in _FACES:
+    if face not in FACES:
         raise InvalidInputError.of("face", face, "'documents' or 'kv'")
-    arrow = _current_schema(context, namespace, _FACES[face])
+    arrow = current_schema(context, namespace, FACES[face])
     base = wider = b""
     if face == "documents":
         schema = Schema.from_arrow(arrow)
-        base = _bytes(schema)
-        wider = _bytes(schema if columns is None else schema_for(schema, columns, declared))
+        base = schema_bytes(schema)
+        wider = schema_bytes(schema if columns is None else schema_for(schema, columns, declared))
     job = Job.begin(context, namespace, KIND)
     return LoadPlan(
         namespace=namespace,
@@ -241,7 +241,7 @@ def abandon_load(context: Context, plan: LoadPlan) -> None:
     Takes the writer's place first: a commit of this load that is on its way gets its slot before that
     or not at all. Raises UnavailableError, OutcomeUnknownError, FencedError.
     """
-    take_over(context, plan.namespace, _FACES[plan.face]).close()
+    take_over(context, plan.namespace, FACES[plan.face]).close()
     _end(context, plan)
 
 
@@ -311,7 +311,7 @@ def _gather(plan: LoadPlan, rows: object, runs: SortedRuns) -> LoadPlan:
         stored, schema = widening_rows(schema, table, duplicates=plan.duplicates)
         runs.add(stored)
         runs.dropped += _count(table) - stored.num_rows
-    return msgspec.structs.replace(plan, schema=_bytes(schema))
+    return msgspec.structs.replace(plan, schema=schema_bytes(schema))
 
 
 def _inputs(rows: object) -> Iterator[object]:
@@ -373,7 +373,7 @@ def _handle(context: Context, plan: LoadPlan, into: Namespace | None) -> Iterato
         yield opened
 
 
-def _current_schema(context: Context, namespace: str, face: Face) -> pa.Schema:
+def current_schema(context: Context, namespace: str, face: Face) -> pa.Schema:
     """Return the columns of a namespace, which is made if there is none; takes nobody's place."""
     try:
         reader = open_for_reading(context, namespace, face)
@@ -393,7 +393,8 @@ def _end(context: Context, plan: LoadPlan) -> None:
     Job(chain, plan.job, KIND, head).end()
 
 
-def _bytes(schema: Schema) -> bytes:
+def schema_bytes(schema: Schema) -> bytes:
+    """Return a schema as the Arrow IPC message that plans carry."""
     return bytes(schema.to_arrow().serialize().to_pybytes())
 
 

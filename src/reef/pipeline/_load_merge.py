@@ -19,7 +19,7 @@ from reef.engine import Context
 from reef.format import SegmentRef
 from reef.pipeline._load import LoadPlan
 from reef.pipeline._load_part import LoadedPart, write_part
-from reef.pipeline._sorted_runs import Unique, _merge
+from reef.pipeline._sorted_runs import Unique, merge_runs
 from reef.segment import align
 from reef.types import LSN_MAX
 
@@ -60,7 +60,7 @@ def merged_rows(
     opened = [
         part_rows(context, plan, run) if isinstance(run, LoadedPart) else run() for run in runs
     ]
-    return unique.batches(_merge(opened))
+    return unique.batches(merge_runs(opened))
 
 
 def part_rows(context: Context, plan: LoadPlan, part: LoadedPart) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from reef.documents._values import is_vector_name
 from reef.errors import InvalidInputError
 from reef.format import segment_schema
 from reef.kv import FACE as KV_FACE
-from reef.kv._rows import _column
+from reef.kv._rows import binary_column
 from reef.types import KEY_BYTES_MAX
 
 ROW_LSN = 1
@@ -110,7 +110,7 @@ def stored_pairs(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         raise InvalidInputError.of(
             "rows", f"columns {batch.schema.names}", "a table with the columns key and value"
         )
-    keys, values = _column(batch, "key"), _column(batch, "value")
+    keys, values = binary_column(batch, "key"), binary_column(batch, "value")
     longest = pc.max(pc.binary_length(keys)).as_py() or 0
     if longest > KEY_BYTES_MAX:
         raise InvalidInputError.of("key", f"{longest} bytes", f"at most {KEY_BYTES_MAX} bytes")

@@ -15,7 +15,7 @@ from reef.pipeline._verify import (
     VerifiedTask,
     VerifyOptions,
     VerifyPart,
-    _packed,
+    pack_parts,
     verify_parts,
 )
 
@@ -32,7 +32,7 @@ def checked(
     for key, ref in named.items():
         size = size_of(context.store, key)
         cuts.append([*cut_segment(namespace, ref, size, part_bytes=options.task_bytes)])
-    tasks = [*_packed([VerifyPart(segment=part) for cut in cuts for part in cut], options)]
+    tasks = [*pack_parts([VerifyPart(segment=part) for cut in cuts for part in cut], options)]
     if not tasks:
         return []
     sizes = [sum(part.nbytes for part in task.parts) for task in tasks]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from reef.engine import Context
 from reef.engine._dedup import Dedup
-from reef.engine._flush import _write_window
+from reef.engine._flush import write_window
 from reef.errors import CorruptError, IncompleteError, NotFoundError, UnreadableError
 from reef.format import (
     DedupRef,
@@ -51,7 +51,7 @@ def renew_window(
         return m.dedup, "kept"
     if new is None:
         return None, "none"
-    return _write_window(context, m.namespace, new), "anew"
+    return write_window(context, m.namespace, new), "anew"
 
 
 def read_window(context: Context, m: Manifest) -> DedupWindow | None:

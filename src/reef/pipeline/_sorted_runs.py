@@ -117,7 +117,7 @@ class SortedRuns:
         if self._held:
             self._spill()
         unique = Unique(self._duplicates)
-        yield from unique.batches(_merge([self._read(path, schema) for path in self._files]))
+        yield from unique.batches(merge_runs([self._read(path, schema) for path in self._files]))
         self.dropped += unique.dropped
 
     def _spill(self) -> None:
@@ -149,7 +149,7 @@ class SortedRuns:
                 yield align(run.get_batch(number), schema)
 
 
-def _merge(runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+def merge_runs(runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of sorted runs in order; of equal keys, those of earlier runs first."""
     at_hand: dict[int, pa.RecordBatch] = {}
     while True:

@@ -285,7 +285,7 @@ def run_parts(
     parts: Sequence[VerifyPart], runner: Runner, options: VerifyOptions, progress: Progress | None
 ) -> list[VerifiedPart]:
     """Return what each part is, looked at by tasks of about the same size."""
-    tasks = [*_packed(parts, options)]
+    tasks = [*pack_parts(parts, options)]
     outcomes = runner.run(
         verify_parts,
         tasks,
@@ -303,7 +303,8 @@ def run_parts(
     return found
 
 
-def _packed(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
+def pack_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
+    """Yield tasks of neighbouring parts, none much larger than `options` ask for."""
     some: list[VerifyPart] = []
     nbytes = objects = 0
     for part in parts:

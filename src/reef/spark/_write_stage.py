@@ -26,7 +26,7 @@ from reef.errors import FencedError, InvalidInputError, NotFoundError
 from reef.format import Manifest
 from reef.manifest import Head, register_intent
 from reef.pipeline._job import Job
-from reef.pipeline._load import _FACES, KIND, LoadPlan, _bytes, _current_schema, abandon_load
+from reef.pipeline._load import FACES, KIND, LoadPlan, abandon_load, current_schema, schema_bytes
 from reef.pipeline._load_part import LoadedPart, write_part
 from reef.pipeline._load_rows import schema_for, stored_pairs, stored_rows
 from reef.pipeline._sorted_runs import SortedRuns
@@ -117,7 +117,7 @@ def planned(context: Context, write: Write) -> LoadPlan:
     arrow = _found_schema(context, write)
     if options.face == "documents":
         schema = Schema.from_arrow(arrow)
-        base, wider = _bytes(schema), _bytes(schema_for(schema, used, options.declared))
+        base, wider = schema_bytes(schema), schema_bytes(schema_for(schema, used, options.declared))
     return LoadPlan(
         namespace=write.namespace,
         face=options.face,
@@ -276,7 +276,7 @@ def _found_schema(context: Context, write: Write) -> pa.Schema:
     """Return the columns of the namespace, which is made if there is none."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return _current_schema(context, write.namespace, _FACES[write.options.face])
+            return current_schema(context, write.namespace, FACES[write.options.face])
         except FencedError:  # several tasks have made it at once
             if attempt == _ATTEMPTS:
                 raise
