@@ -87,7 +87,8 @@ class Database:
     ) -> KeyValue:
         """Open the key-value namespace `name`, for writing (`mode="w"`) or reading (`mode="r"`).
 
-        Or a branch of it, which must be there. `settings` override those of the database. Opening for writing fences whoever wrote before.
+        A `branch` of it must be there. `settings` override those of the database. Opening for writing
+        fences whoever wrote before.
         """
         self._check_open()
         opened = KeyValue(self.context(**settings), namespace_of(name, branch), mode=mode)
@@ -198,7 +199,7 @@ class Database:
 
 
 def connect(url: str | os.PathLike[str], **settings: Any) -> Database:
-    """Open the bucket at `url`: file://, memory://, s3://, gs:// or az://; or a folder by its path.
+    """Open the bucket at `url`: file://, memory://, s3://, gs:// or az://; or a folder, as a `Path`.
 
     `settings` are those of `docs/settings.md`; they override `REEF_*` variables and `reef.toml`.
     """

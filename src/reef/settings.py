@@ -172,7 +172,7 @@ class Settings:
     gc_grace: float = 900.0
     retained_generations: int = 10
     pitr_window: float | None = None
-    """None: what the manifest says, nothing for a new namespace."""
+    """None: what the manifest says; for a new namespace nothing, but 7 days for pages."""
     snapshot_ttl: float = 3600.0
 
 

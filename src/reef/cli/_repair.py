@@ -30,7 +30,8 @@ def repair(
     """Say what is damaged and what would be done about it; with --apply, do it.
 
     Damaged objects are copied to quarantine/ and passed over by name; nothing is deleted. A running
-    writer is fenced, if what is mended concerns it. Exit code 0: nothing is wrong, any more; 2: something is.
+    writer is fenced, if what is mended concerns it. Exit code 0: nothing is wrong, any more; 2:
+    something is.
     """
     from reef.engine import repair as repair_namespace
 

@@ -427,8 +427,9 @@ class Documents(Namespace):
         `before_image`, `_before`: the document as it was. Without `after`, from the oldest that the
         log still has; without `upto`, up to the newest version as of this call. What to go
         on after is the last `_lsn` when all has been seen, or one that a greater one has followed: a
-        bulk load may come in several batches of one `_lsn`. Raises RetentionError if the log, or the version
-        below an operation, is not kept any more, UnavailableError if `after` or `upto` lies ahead.
+        bulk load may come in several batches of one `_lsn`. Raises RetentionError if the log, or the
+        version below an operation, is not kept any more, UnavailableError if `after` or `upto` lies
+        ahead.
         """
         self.refresh()  # the newest rows come with the newest attributes
         selection = Selection.of(self._schema(), columns)

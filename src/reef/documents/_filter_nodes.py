@@ -67,7 +67,7 @@ class IsNull:
 
 @dataclass(frozen=True)
 class Compare:
-    """How the attribute lies to a value."""
+    """Compares the attribute with a value."""
 
     order: Order
     attribute: Attribute
@@ -80,7 +80,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class CompareIncoming:
-    """How the attribute lies to the incoming document's value of `other`, which has the same type."""
+    """Compares the attribute with the incoming document's `other`, which has the same type."""
 
     order: Order
     attribute: Attribute

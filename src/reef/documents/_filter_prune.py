@@ -1,8 +1,9 @@
 """What a filter can tell from bounds alone: which blocks cannot hold a match, which keys can.
 
-Of each block and condition one of two things is asked: whether a row may be there for which it is
-true, or one for which it is false (null is neither). Not swaps them. Both err to "yes" only: bounds of strings are wider than the strings, NaN lies outside every bound, and a
-column whose bounds are not known may hold anything.
+Of each block and condition one of two things is asked: may a row be there for which it is true, or
+may one be there for which it is false (null is neither)? `Not` swaps the two. Both err on the side of
+"yes": bounds of strings are wider than the strings, NaN lies outside every bound, and a column whose
+bounds are not known may hold anything.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class _Bounds:
         return _Bounds(blocks, low, high, has_value, nulls > 0, may_be_nan=may_be_nan)
 
     def compared(self, order: str, value: Value) -> Answers:
-        """Return whether a value may lie so to `value`."""
+        """Return for each block whether it may hold a value that compares so with `value`."""
         match order:
             case "Eq":
                 return self._low("less_equal", value) & self._high("greater_equal", value)
@@ -128,7 +129,7 @@ class _Bounds:
                 return self._high(_KERNEL[order], value)
 
     def differing(self, order: str, value: Value) -> Answers:
-        """Return whether a value may lie otherwise to `value`."""
+        """Return for each block whether it may hold a value that does not."""
         if self.may_be_nan:
             return self.all
         if order == "Eq":

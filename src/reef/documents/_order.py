@@ -74,7 +74,7 @@ class Order:
         return [*values, rows.column(KEY)[row].as_py()]
 
     def check_position(self, position: object) -> list[Any]:
-        """Return `position` if `position` can have made it for this order. Raises ValueError."""
+        """Return `position` if `Order.position` could have made it. Raises ValueError."""
         if not isinstance(position, list) or len(position) != len(self.terms) + 1:
             raise ValueError("not a position of this order")
         for term, value in zip(self.terms, position[:-1], strict=True):

@@ -1,6 +1,6 @@
 """The forms that input may have → named columns of one length: lists of Python values, or Arrow arrays.
 
-pandas and Polars are recognised without being imported: who gives one has it loaded.
+pandas and Polars are recognised without being imported: whoever passes one has imported it.
 """
 
 from __future__ import annotations
@@ -179,7 +179,9 @@ def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
             column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             raise InvalidInputError.of(
-                f"column {name!r}", f"{column.nbytes} bytes", "write it in smaller batches"
+                f"column {name!r}",
+                f"{column.nbytes} bytes",
+                "too large: write it in smaller batches",
             )
         column.validate(full=True)
     except CONVERSION_ERRORS as error:

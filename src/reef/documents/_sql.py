@@ -30,7 +30,7 @@ __all__ = ["run_sql"]
 
 TABLE = "docs"
 MEMORY_LIMIT = "1GB"
-TEXT_BYTES_MAX = 1 << 20
+TEXT_CHARS_MAX = 1 << 20
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 # In this order: the directory cannot be changed any more once access is disabled.
@@ -62,9 +62,9 @@ def run_sql(view: Documents, text: str, parameters: Parameters | None = None) ->
     `parameters` are for `?` (a list) or `$name` (a dict) in the text. A uuid comes back as one.
     Raises InvalidInputError with what DuckDB says of the query; what a scan raises.
     """
-    if not isinstance(text, str) or len(text) > TEXT_BYTES_MAX:
+    if not isinstance(text, str) or len(text) > TEXT_CHARS_MAX:
         raise InvalidInputError.of(
-            "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_BYTES_MAX} characters"
+            "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_CHARS_MAX} characters"
         )
     _check_names(view.schema)
     documents = _Dataset(view)

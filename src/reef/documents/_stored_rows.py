@@ -2,8 +2,8 @@
 
 A filter that lets few rows through is answered source by source, without a merge: blocks that its
 bounds rule out are not read, what matches is gathered, and where another source may have a newer
-version, point reads tell. All of that is given up as soon as it is too much, for a merged scan of the keys
-between which there may be matches. Wide columns are read for rows that match, and for no others, unless most do.
+version, point reads tell. As soon as that is too much, it is given up for a merged scan of the keys
+between which there may be matches. Wide columns are read for rows that match only, unless most do.
 """
 
 from __future__ import annotations

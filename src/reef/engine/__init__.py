@@ -4,7 +4,7 @@ open_for_writing, open_for_reading    recovery, fencing; a `Writer`, a `Reader`
 WriteRequest, Receipt                 a batch to commit, and what its author is told
 CreateOnly, MustExist, Equals         what must hold of a row for its write to count
 Namespace, Held                       what every face offers of a namespace and of a snapshot
-create_branch, list_branches          branches, and `drop_namespace`; `Branch` is what there is to know of one
+create_branch, list_branches, Branch  branches; `drop_namespace` drops them too
 list_namespaces, are_live             which namespaces there are
 View, SnapshotView                    reads at one version
 Feed, FeedLog                         what was committed, operation by operation

@@ -1,9 +1,9 @@
 """Rows that may be what a filter or a search looks for, found without a merge.
 
 A merge has to see every key. A filter that lets few rows through is faster the other way round: each
-source is asked by itself, blocks that cannot hold a match are not read, and of what matches it is
-made sure that nothing newer hides it. That is a point read for each of them, without the wide
-columns; and none where no other source has keys there.
+source is asked by itself, blocks that cannot hold a match are not read, and each match is checked for
+a newer version that hides it. The check is a point read without the wide columns, and is left out
+where no other source has keys.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def candidates(
 ) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
     """Yield rows with the source that has them: the newest there at or below `lsn`, no tombstones.
 
-    The columns are those of segments, as far as the source has them. Another source may have a
-    newer version, and so may the same one of the first row of each batch: see `may_be_hidden`.
+    The columns are those of segments, as far as the source has them. Another source may have a newer
+    version of a row. So may the same source, of the first row of a batch only: see `may_be_hidden`.
     """
     for source in state.sources:
         if source.lsn_min > lsn or source.key_max < start:
@@ -71,9 +71,10 @@ def matching(
 def may_be_hidden(
     state: ReadState, source: RowSource, rows: pa.RecordBatch, *, is_first: bool
 ) -> bool:
-    """Return whether there may be newer versions of any of some rows of `source`.
+    """Return whether any of some rows of `source` may have a newer version.
 
-    `is_first`: the first of them was the first of its batch, of whose key there may be more before.
+    `is_first`: the first of them was the first of its batch: newer versions of its key may lie in the
+    block before.
     """
     low, high = rows.column(0)[0].as_py(), rows.column(0)[-1].as_py()
     oldest = rows.column(1).to_numpy().min()

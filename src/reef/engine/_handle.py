@@ -218,7 +218,7 @@ class Handle(ABC):
         return sorted(sources, key=lambda source: source.lsn_max, reverse=True)
 
     def tell(self) -> None:
-        """Set the gauges of this namespace to what is so now."""
+        """Set the gauges of this namespace to their current values."""
         manifest = self.manifest
         metrics, labels = self._context.metrics, {"namespace": self.namespace}
         metrics.forget(**labels)  # a level that is empty by now has no figure

@@ -1,8 +1,9 @@
 """Looking at single objects: what they say, as plain values, and where they are damaged.
 
 Everything comes as dicts that JSON can hold: bytes are base64, checksums numbers, times microseconds
-since 1970. What people have put into a log record comes as `readable` has it. `damage` is None, or what is wrong and where; what can be read all the same is told beside it.
-Nothing is written, and nothing is fallen back to.
+since 1970. What people have put into a log record comes as `readable` has it. `damage` is None, or
+what is wrong and where; what can be read all the same is told beside it. Nothing is written, and
+there is no falling back to another object.
 """
 
 from __future__ import annotations

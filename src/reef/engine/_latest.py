@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, keys: pa.BinaryArray) -> Asked:
-        """Return `keys`, which are in any order, and which there may be several of."""
+        """Return what is asked by `keys`, in any order and perhaps with repetitions."""
         order = pc.array_sort_indices(keys)
         ordered = keys.take(order)
         is_new = changes(ordered)

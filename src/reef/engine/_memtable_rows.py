@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
         return self._replace(older=array("q", older)) if max(older) >= 0 else self
 
     def linked(self, older: Sequence[int]) -> Chunk:
-        """Return the same, also if there are none: so that it is known to have been asked."""
+        """Return the same as `behind`, but keep the numbers even if all are -1: they were looked up."""
         return self._replace(older=array("q", older))
 
     @classmethod
@@ -100,7 +100,7 @@ class Chunk(NamedTuple):
         )
 
     def moved(self, by: int) -> Chunk:
-        """Return the same chunk for rows whose numbers have changed by so much, below 0 to none."""
+        """Return the same chunk with the numbers of older versions shifted; those below 0 become -1."""
         if self.older is None:
             return self
         older = np.maximum(np.array(self.older) + by, -1)
@@ -121,7 +121,7 @@ class Chunk(NamedTuple):
 
     @property
     def grade(self) -> int:
-        """How great it is; what is not of the last grade is worth joining with its like."""
+        """Its size class; chunks below the last class are worth joining with others of theirs."""
         if self.data_bytes >= _TOP_BYTES:
             return _TOP_GRADE
         return bisect_right(_GRADE_ROWS, self.batch.num_rows)

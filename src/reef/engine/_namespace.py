@@ -219,7 +219,7 @@ def parse_ttl(ttl: float | str | None) -> float | None:
 
 
 def check_number(name: str, value: object) -> int:
-    """Return a version, a generation or a place in a stream. Raises InvalidInputError."""
+    """Return `value` if it can be a version, a generation or a sequence. Raises InvalidInputError."""
     if type(value) is not int or not 0 <= value <= LSN_MAX:
         raise InvalidInputError.of(name, value, "a whole number from 0 to 2**63 - 1")
     return value

@@ -92,8 +92,8 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
 def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     """Open a namespace as its one writer; every older one is fenced. Creates it if need be.
 
-    Branches are not created here: NotFoundError. Raises FencedError if a newer writer came in between, OutcomeUnknownError, CorruptError (then
-    `reef repair` is needed), UnavailableError.
+    Branches are not created here: NotFoundError. Raises FencedError if a newer writer came in
+    between, OutcomeUnknownError, CorruptError (then `reef repair` is needed), UnavailableError.
     """
     chain = context.chain(check_namespace(namespace))
     for _ in range(_OPENS_MAX):

@@ -295,10 +295,10 @@ class Outbox:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """If something can be sent, let somebody who waits do that. Lock held.
+        """If something can be sent, wake one of those who wait to send it. Lock held.
 
-        To be called whenever that may have become so: only who is woken looks. Whose batch it is may
-        be busy with sending another's, so those who wait for what is in flight come into question.
+        Call it whenever that may have become true: nobody looks without being woken. Whoever owns the
+        next batch may be busy sending another's, so those who wait for what is in flight are asked too.
         """
         if self.may_send():
             groups = (*self.pending, *self._in_flight)
@@ -501,7 +501,7 @@ class Outbox:
         self._note_bytes(len(group.data))
 
     def _fail(self, group: Group, kind: str, error: ReefError | None) -> None:
-        """The lowest slot that is not durable was answered with `error`."""
+        """Deal with `error`, the answer for the lowest slot that is not durable."""
         assert error is not None
         if kind == "lost":
             self._stop(error)

@@ -120,7 +120,7 @@ class Restorer:
         )
 
     def _is_seen(self, ref: SegmentRef, lost: Lost) -> bool:
-        """Return whether the head shows any of some keys of a segment: others hold those it does not."""
+        """Return whether the head still shows any of the lost keys through a segment."""
         named = (r for r in (*self._head.segments, *self._log.attached) if r.id == ref.id)
         return any(low <= lost.key_max and lost.key_min < end for low, end in map(keys_seen, named))
 

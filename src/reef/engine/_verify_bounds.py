@@ -46,7 +46,7 @@ class Bounds:
         )
 
     def problem(self, number: int, rows: pa.RecordBatch) -> str:
-        """Return the column of whose values in a block the index gives other bounds, or ""."""
+        """Return the first column whose bounds in the index are not those of a block's values, or ""."""
         for at, name in self._ordered(rows.schema):
             what = self._problem(name, number, rows.column(at))
             if what:
@@ -93,7 +93,7 @@ class Bounds:
         return bool((found[0] == least[some]).all() and (found[1] == greatest[some]).all())
 
     def _problem(self, name: str, number: int, column: pa.Array) -> str:
-        """Return which of its bounds in a block the index gives otherwise, or ""."""
+        """Return which bound of a column the index has wrong for a block, or ""."""
         for what, value in zip(("min", "max", "nulls"), bounds_of(column), strict=True):
             if not self._agrees(f"{what}:{name}", number, value):
                 return what

@@ -336,7 +336,7 @@ def _opening(data: pa.Buffer) -> bytes:
 
 
 def _remember(opening: bytes, batch: pa.RecordBatch, size: int) -> None:
-    """Keep the schema of a batch that was read and found in order, if the next can do with it."""
+    """Keep the schema of a batch that was read and found in order, if the next one can use it."""
     message = opening[: -_MESSAGE.size]
     # Batches of another byte order or version need what only a stream's reader knows. So may those
     # of a type that is registered later. Compressed ones would be read with threads.

@@ -150,7 +150,8 @@ def decode_tail(
 ) -> SegmentTail:
     """Return what the tail of a segment of `size` bytes says, every check made.
 
-    `data` is exactly the tail; `ref` is what a manifest says of the segment. Raises IncompleteError, CorruptError, FormatVersionError.
+    `data` is exactly the tail; `ref` is what a manifest says of the segment. Raises IncompleteError,
+    CorruptError, FormatVersionError.
     """
     footer_bytes, checksum, length, start = _decode_trailer(data, key, size)
     if len(data) != length:

@@ -1,10 +1,11 @@
-"""Garbage collection: what nothing needs any more is deleted, in two phases.
+"""Garbage collection: what nothing needs any more is deleted, once the manifest says so.
 
 1. List the namespace, load its head, plan.               crash: nothing happened
    Put "aborted" where branches would begin that were     crash: their names are free, and the next
    never made, and yet have pins here.                           run takes the pins out
-2. Publish the manifest that takes expired snapshots out  crash: the next run finds the boundary
-   and pins, and moves the boundary up to where things will go.            raised, and deletes
+2. Publish the manifest that takes expired snapshots      crash: the next run finds the boundary
+   and pins out, and raises the boundary to where                 raised, and deletes
+   things will go.
 3. Delete, manifests first.                               crash: the next run deletes the rest
 4. Publish the manifest without the pending entries       crash: the next run sees that their
    whose objects are gone.                                        objects are gone
@@ -19,8 +20,8 @@ Invariants:
   below the boundary learns from the head that it does not count.
 - Time is the store's. What is published rests on the Last-Modified of generations: where this
   machine's clock promises more than those prove, a generation is published first to learn the time.
-- Nothing outside the namespace's own prefix is deleted, and only "aborted" is written there. Deletes are idempotent, and two collections
-  at once do no harm.
+- Nothing outside the namespace's own prefix is deleted, and nothing but "aborted" is written there.
+  Deletes are idempotent, and two collections at once do no harm.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def collect(
     """Delete what nothing needs any more; without `apply`, write nothing and tell what would go.
 
     `delete` deletes elsewhere what it is given; when it returns, all of that must be gone. Where more
-    than `objects_max` objects would go, nothing is written, as without `apply`. Raises NotFoundError if there is no such namespace, UnavailableError, OutcomeUnknownError,
-    CorruptError. Whatever it raises, calling it again goes on where it ended.
+    than `objects_max` objects would go, nothing is written, as without `apply`. Raises NotFoundError
+    if there is no such namespace, UnavailableError, OutcomeUnknownError, CorruptError. Whatever it
+    raises, calling it again goes on where it ended.
     """
     collector = _Collector(
         chain, store, settings, clock, metrics, threads or SystemThreads(), delete, objects_max

@@ -1,8 +1,8 @@
 """Which objects may go: the rules, one function for each kind of object.
 
-Two things protect what is not named by any retained generation, and age alone is never one of them:
+What no retained generation names may go only if nobody can name it again; age alone never shows that:
 
-- A segment was *replaced*: `gc.pending` says since when. It can never be named again.
+- A segment that was *replaced* can never be named again: `gc.pending` says since when.
 - A segment that was never named is an *orphan* only if whoever wrote it cannot publish any more. Its
   id says who: an intent that does not stand any more, or a writer's epoch that is over. The open
   writer's own leftovers wait until the log is folded behind the fences of the next one.
@@ -120,8 +120,9 @@ def judge_slots(ground: Ground, survey: Survey, judgement: Judgement) -> None:
 def judge_segments(ground: Ground, survey: Survey, judgement: Judgement) -> None:
     """A segment goes that no retained generation names, and that nobody can come to name.
 
-    Where branches stand, what the log attached when they were made has to stay. Where it is kept for those who read it from a point in the past, what it attaches has to
-    stay even if compaction has replaced it since.
+    Where branches stand, what the log attached when they were made has to stay. Where the log is kept
+    for those who read it from a point in the past, what it attaches has to stay, even if compaction
+    has replaced it since.
     """
     keeps_log = (
         ground.pitr_since_us is not None

@@ -89,9 +89,10 @@ def first_recent(
 ) -> int:
     """Return the generation from which on all stay: the newest ones, and what was head since then.
 
-    `listed` is in order. `newest` counts the head's successor, which is about to be published. A generation was the head
-    until its successor was written. One that a sleeper created below the boundary was never a head,
-    and its time says nothing; but repair may move the boundary past generations that were.
+    `listed` is in order. `newest` counts the head's successor, which is about to be published. A
+    generation was the head until its successor was written. One that a sleeper created below the
+    boundary was never a head, and its time says nothing; but repair may move the boundary past
+    generations that were.
     """
     head = manifest.generation
     boundary = manifest.gc.boundary.generation

@@ -35,7 +35,7 @@ from reef.pages._views import PageSnapshot, PageView, bring_ahead, page_of, page
 from reef.types import check_namespace
 
 _POLICIES: Mapping[str, LsnPolicy] = {"kernel": "packed", "caller": "caller"}
-_SAMPLED_MASK = 63  # one read of so many and one is measured
+_SAMPLED_MASK = 63  # one read in 64 is measured
 
 
 class WalRecord(NamedTuple):

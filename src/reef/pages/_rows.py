@@ -58,14 +58,14 @@ def page_size_of(manifest: Manifest) -> int:
 
 
 def check_page_size(page_size: object) -> int:
-    """Return how large pages may be. Raises InvalidInputError."""
+    """Return `page_size` if pages may be that large. Raises InvalidInputError."""
     if type(page_size) is not int or not 1 <= page_size <= PAGE_SIZE_MAX:
         raise InvalidInputError.of("page_size", page_size, f"a number from 1 to {PAGE_SIZE_MAX}")
     return page_size
 
 
 def check_n_pages(n_pages: object) -> int:
-    """Return how far a store may extend. Raises InvalidInputError."""
+    """Return `n_pages` if a store may extend that far. Raises InvalidInputError."""
     if type(n_pages) is not int or not 0 <= n_pages <= PAGES_MAX:
         raise InvalidInputError.of("n_pages", n_pages, f"a number from 0 to {PAGES_MAX}")
     return n_pages

@@ -25,8 +25,7 @@ def output_format(said: str) -> OutputFormat:
         raise InvalidInputError.of(
             "format",
             said,
-            f"one that can be written here: it takes a package that is not installed, "
-            f"pip install '{package}'",
+            f"it takes a package that is not installed: pip install '{package}'",
         )
     return cast(OutputFormat, said)
 

@@ -42,7 +42,7 @@ class Stitched:
 
     @property
     def slot_last(self) -> int:
-        """Up to which slot the fold is final; below the first one if it is nowhere."""
+        """The last slot up to which the fold is final; one below the first slot if none is."""
         return self.state.last_decided(self.parts[-1].slot_last)
 
     @property

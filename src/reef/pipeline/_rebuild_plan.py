@@ -78,7 +78,7 @@ class Ground:
         return tuple(Backlog(entry.base, sizes).parts(job_id, options.fold))
 
     def slot_of(self, key: str) -> int:
-        """Return the slot of a log object; that of the last one for another object."""
+        """Return the slot that `key` names; `wal_floor` for an object that is not a log object."""
         return parse_slot(key.rsplit("/", 1)[-1]) or self.manifest.wal_floor
 
     def slot_of_lsn(self, lsn: int) -> int:

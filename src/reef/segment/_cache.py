@@ -35,7 +35,7 @@ class Entry(Protocol):
 
 
 class _Hits:
-    """A counter whose `step` is atomic: `next` of it, of which some are readings, not hits."""
+    """Counts hits without a lock. A reading takes a step too, which is subtracted again."""
 
     def __init__(self) -> None:
         self.step = count(1).__next__

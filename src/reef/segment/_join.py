@@ -75,10 +75,11 @@ def join(
     *,
     wide: bool,
 ) -> list[Joined]:
-    """Return the rows at or below `lsn` of sorted `keys`, each once, that have newer versions there.
+    """Return the rows that segments have, at or below `lsn`, in newer versions than `newest`.
 
-    `newest` is what is known of other sources, 0 for nothing; it is raised to what is found,
-    tombstones included. Without `wide`, rows lack the columns that lie in blocks of their own.
+    `keys` are sorted, each once. `newest` is the version of each that other sources have, 0 for none;
+    it is raised to what is found, tombstones included. Without `wide`, rows lack the columns that lie
+    in blocks of their own.
     """
     visible = [clipped for clipped in segments if clipped.file_lsn(lsn)]
     entries = loader.tails([(clipped.object_key, clipped.ref) for clipped in visible])

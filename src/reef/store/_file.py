@@ -7,13 +7,12 @@ Invariants:
 - After a put returns, the object survives a power failure: the folder's entry is fsynced too, and
   so is the entry of every folder that had to be made.
 - Nothing is written in place, so a reader never sees a partial object.
-
 - Whatever fails before the link is `NotWrittenError`, or a refusal: the object is not there.
 
 Crash points: before the link, a stray temporary file, which `sweep` removes; after the link, the
-object, whole. A delete is not fsynced: after a power failure the object may be back. If the fsync of a folder fails, the kernel may have dropped what was to be
-written and report success the next time: the handle refuses everything from then on, and after a
-link the outcome is unknown.
+object, whole. A delete is not fsynced: after a power failure the object may be back. If the fsync of
+a folder fails, the kernel may have dropped what was to be written, and report success the next time:
+the handle refuses everything from then on, and after a link the outcome is unknown.
 
 `?fsync=off` skips every fsync: still atomic and safe among processes, not safe against power loss.
 """

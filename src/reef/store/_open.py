@@ -215,7 +215,7 @@ def _profile(name: str) -> Any:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         raise InvalidInputError.of(
-            "profile", name, "boto3 to read profiles: pip install 'reefdb[s3]'"
+            "profile", name, "it takes boto3, which is not installed: pip install 'reefdb[s3]'"
         ) from None
     try:
         return Boto3CredentialProvider(boto3.Session(profile_name=name))

@@ -225,7 +225,7 @@ class RemoteStore(Store):
             return NotFoundError(f"{key!r} is not in {self.url}")
         if status in (401, 403) or code in _CREDENTIALS:
             return AccessDeniedError(
-                f"{self.url}: access to {key!r} was refused ({status} {code}); "
+                f"{self.url}: access to {key!r} was refused ({f'{status} {code}'.strip()}); "
                 "check the credentials, the region, and what they allow"
             )
         if _NO_CREDENTIALS.search(text):
