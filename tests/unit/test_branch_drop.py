@@ -9,6 +9,7 @@ from reef.errors import FencedError, InvalidInputError, NotFoundError, SnapshotE
 from reef.format import dedup_key, segment_key
 from reef.manifest import register_intent
 from reef.pipeline import InProcess, rebuild
+from reef.types import namespace_of
 from tests.attaching import begin_load, upload
 from tests.branching import NS, Grove, grown
 from tests.collecting import GRACE_S
@@ -208,6 +209,22 @@ def test_rebuilding_brings_nothing_of_an_old_life_back(grove: Grove) -> None:
     assert not result.failed
     assert grove.contents() == {b"c": b"1"}
     assert verify(grove.db.context(), NS, deep=True).problems == ()
+
+
+def test_what_an_old_life_shared_is_not_missed_in_the_new_one(grove: Grove) -> None:
+    kv = grown(grove)
+    kv.branch("b")
+    shared = [ref for ref in grove.manifest("b").segments if ref.namespace]
+    assert shared
+    kv.drop_branch("b")
+    kv.flush()
+    grove.compact(floor_lsn=kv.lsn)
+    for _ in range(3):
+        grove.age(None)
+        grove.collect()
+    kv.branch("b")
+    assert not {ref.id for ref in shared} & {*grove.objects(None, "segments")}
+    assert verify(grove.db.context(), namespace_of(NS, "b"), deep=True).problems == ()
 
 
 @pytest.mark.parametrize("branch", [None, "b"])

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import reef
@@ -158,12 +159,23 @@ def test_what_cannot_be_a_page_is_refused_and_nothing_is_written(store: Pages) -
             store.get_page(page_id)  # type: ignore[arg-type]
         with pytest.raises(InvalidInputError, match="page_id"):
             store.get_pages([page_id])  # type: ignore[list-item]
+    for records in (None, [1, 2], [(1, None)], [([], None, page("a"))]):
+        with pytest.raises(InvalidInputError, match="WalRecords"):
+            store.append_wal(records)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="lsn"):
         store.write({1: page("a")}, lsn=5)
     with pytest.raises(UnavailableError, match="not there yet"):
         store.get_page(1, head + 1)
     assert store.head == head
     assert store.n_pages == 0
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2", "i4", "i8", "u8"])
+def test_a_page_id_may_be_of_any_integer_type(store: Pages, kind: str) -> None:
+    page_id = np.dtype(kind).type(min(np.iinfo(kind).max, PAGES_MAX - 1))
+    assert store.write({page_id: page("a")}) > 0
+    assert store.get_page(int(page_id)) == page("a")
+    assert store.n_pages == int(page_id) + 1
 
 
 def test_pages_may_be_anything_that_is_bytes(store: Pages) -> None:

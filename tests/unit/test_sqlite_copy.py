@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 import reef
@@ -90,8 +89,9 @@ def test_a_file_in_wal_mode_comes_with_what_is_in_its_log(tmp_path: Path) -> Non
     held.close()
 
 
+@pytest.mark.parametrize("page_size", [512, 4096])
 def test_an_import_that_was_cut_short_is_no_database_and_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_size: int
 ) -> None:
     monkeypatch.setattr(_copy, "_CHUNK_BYTES", 3 * 4096)
     source = make(tmp_path / "in.db", rows=500)
@@ -103,9 +103,10 @@ def test_an_import_that_was_cut_short_is_no_database_and_can_be_repeated(
     with reef.connect("memory://") as db:
         with pytest.raises(KeyboardInterrupt):
             import_file(source, db, "app.db", progress=interrupt)
-        with pytest.raises(apsw.NotADBError):
-            reef.sqlite.connect("app.db", database=db)
-        smaller = make(tmp_path / "smaller.db", rows=20)
+        for mode in ("r", "w"):
+            with pytest.raises(NotFoundError, match="its first page is missing"):
+                reef.sqlite.connect("app.db", database=db, mode=mode)
+        smaller = make(tmp_path / "smaller.db", rows=20, page_size=page_size)
         copied = import_file(smaller, db, "app.db")
         with db.pages("app.db", mode="r") as pages:
             export_file(pages.at(lsn=copied.lsn), tmp_path / "out.db")
@@ -232,3 +233,17 @@ def test_commands_that_cannot_be(run: Run, tmp_path: Path, monkeypatch: pytest.M
     assert code == 2
     assert "out.db is there" in err
     assert (tmp_path / "out.db").read_text() == "mine"
+    mine = tmp_path / "new.db.partial"
+    mine.write_text("mine")
+    assert run("export", str(tmp_path / "new.db"))[0] == 0
+    assert mine.read_text() == "mine"
+    for arguments, why in (
+        (("export", str(tmp_path / "no" / "folder.db")), "No such file or directory"),
+        (("shell", ".nope"), 'Unknown command "nope"'),
+        (("shell", ".read /no/file"), "No such file or directory"),
+        (("restore", "--at", "0"), "there was no database in 'app.db' at LSN 0"),
+    ):
+        code, _, err = run(*arguments)
+        assert code in (1, 2)
+        assert why in err
+        assert err.count("\n") == 1

@@ -73,7 +73,7 @@ def shell(
         else:
             said = f"Reef, SQLite {apsw.sqlite_lib_version()}; .help, .quit\n"
             runner.cmdloop(said)  # type: ignore[no-untyped-call]
-    except apsw.Error as error:
+    except (apsw.Error, apsw.shell.Shell.Error, OSError) as error:
         if isinstance(error, ReefError):
             raise
         raise InvalidInputError(f"SQLite: {error}") from error

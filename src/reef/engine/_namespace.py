@@ -64,6 +64,11 @@ class Namespace:
         """The newest version that this handle has seen."""
         return self._handle.lsn
 
+    @property
+    def born(self) -> int:
+        """The generation with which this life of the name began: it may have been dropped before."""
+        return self._handle.manifest.born
+
     def flush(self) -> None:
         """Fold what is committed into a segment, so that opening need not replay it."""
         self._writing().flush()
@@ -96,8 +101,7 @@ class Namespace:
             lsn = self._handle.newest_lsn()
         else:
             self._handle.catch_up(check_number("lsn", lsn))
-        born = self._handle.manifest.born
-        return create_branch(self._context, self.name, child, lsn, born=born)
+        return create_branch(self._context, self.name, child, lsn, born=self.born)
 
     def branches(self) -> list[Branch]:
         """Return the branches of this namespace's root that are there, in order of their names."""

@@ -213,9 +213,13 @@ class Look:
         namespace = survey.namespace
         attached = () if survey.log is None else survey.log.attached
         named: dict[str, SegmentRef] = {}
-        for refs in (*(manifest.segments for manifest in survey.retained), attached):
-            for ref in refs:
-                named[segment_key(ref.namespace or namespace, ref.id)] = ref
+        for manifest in survey.retained:
+            # What a former life of this name shared with others has gone with its pin.
+            is_former = manifest.generation < survey.head.manifest.born
+            for ref in manifest.segments:
+                if not (is_former and ref.namespace):
+                    named[segment_key(ref.namespace or namespace, ref.id)] = ref
+        named |= {segment_key(namespace, ref.id): ref for ref in attached}
         survey.live = frozenset(
             segment_key(ref.namespace or namespace, ref.id)
             for ref in (*survey.head.manifest.segments, *attached)

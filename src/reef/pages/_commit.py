@@ -116,7 +116,7 @@ class Commits:
             raise InvalidInputError.of("pages", list(pages)[:8], "numbers to bytes") from None
         page_key(low)
         page_key(high)
-        return high + 1
+        return int(high) + 1  # of a narrow type, it would come round to 0
 
     def _each(
         self, commit: Commit, tops: Sequence[int]

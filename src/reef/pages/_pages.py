@@ -118,10 +118,14 @@ class Pages(Namespace):
         again), NotWrittenError and OverloadedError (retry), InvalidInputError.
         """
         versions: list[tuple[int | None, dict[int, bytes]]] = []
-        for page_id, lsn, data in records:
-            if not versions or versions[-1][0] != lsn:
-                versions.append((lsn, {}))
-            versions[-1][1][page_id] = data
+        try:
+            for page_id, lsn, data in records:
+                if not versions or versions[-1][0] != lsn:
+                    versions.append((lsn, {}))
+                versions[-1][1][page_id] = data
+        except (TypeError, ValueError):
+            wanted = "WalRecords: each a page_id, an LSN or None, and the page's bytes"
+            raise InvalidInputError.of("records", records, wanted) from None
         return self._commit(versions or [(None, {})], n_pages, idempotency_key)
 
     def write(

@@ -1,7 +1,7 @@
 """SQLite on Reef: databases whose every commit is in the bucket, with branches and time travel.
 
-`connect(url)` gives an apsw connection; `reef.sqlite.dbapi` is the standard library's `sqlite3` with
-the same databases.
+`connect(url)` gives an apsw connection; `register()` has apsw know URIs with `vfs=reef`;
+`reef.sqlite.dbapi` is the standard library's `sqlite3` with the same databases.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reef.sqlite._connect import Connection, connect
+    from reef.sqlite._vfs_apsw import register
 
-__all__ = ["Connection", "connect"]
+__all__ = ["Connection", "connect", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,7 +25,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "apsw":
             raise
         raise ModuleNotFoundError(
-            "reef.sqlite.connect needs apsw: pip install 'reefdb[sqlite]'; "
+            f"reef.sqlite.{name} needs apsw: pip install 'reefdb[sqlite]'; "
             "reef.sqlite.dbapi does without",
             name="apsw",
         ) from error

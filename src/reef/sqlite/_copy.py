@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,7 +68,8 @@ def import_file(
     """
     with ExitStack() as stack:
         path, page_size = _locked_source(Path(source), stack)
-        _check_free(db, name, branch)  # first: opening it for writing would fence its writer
+        # First: opening it for writing would fence its writer.
+        _check_free(db, name, branch, page_size)
         pages = stack.enter_context(db.pages(name, branch=branch, page_size=page_size))
         size = path.stat().st_size
         total = size // page_size
@@ -89,12 +91,20 @@ def import_file(
     return Copied(lsn, total, page_size, size)
 
 
-def _check_free(db: Database, name: str, branch: str | None) -> None:
-    with suppress(NotFoundError), db.pages(name, branch=branch, mode="r") as pages:
-        if pages.get_page(0) is not None:
-            raise AlreadyExistsError(
-                f"there is a database {name!r} in {db.store.url}: choose another name, or drop it"
-            )
+def _check_free(db: Database, name: str, branch: str | None, page_size: int) -> None:
+    """Raise AlreadyExistsError if there is a database; make way if there are only pages of another size."""
+    try:
+        with db.pages(name, branch=branch, mode="r") as pages:
+            if pages.get_page(0) is not None:
+                raise AlreadyExistsError(
+                    f"there is a database {name!r} in {db.store.url}: choose another name, or drop it "
+                    f"(`reef.connect(url).drop({name!r})`)"
+                )
+            if pages.page_size == page_size:
+                return
+    except NotFoundError:
+        return
+    db.drop(name, branch=branch)
 
 
 def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
@@ -139,7 +149,8 @@ def export_file(
 ) -> Copied:
     """Write a version of a database to the new file `target`, and have SQLite check it.
 
-    It gets its name when it is whole and checked. Raises AlreadyExistsError, CorruptError.
+    It gets its name when it is whole and checked. Raises AlreadyExistsError, CorruptError,
+    InvalidInputError if it cannot be written there.
     """
     path = Path(target)
     if path.exists():
@@ -147,9 +158,9 @@ def export_file(
     page_size, total = view.page_size, view.n_pages
     zeros = bytes(page_size)
     per_chunk = max(1, _CHUNK_BYTES // page_size)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             for start in range(0, total, per_chunk):
                 ids = range(start, min(total, start + per_chunk))
                 file.writelines(page or zeros for page in view.get_pages(ids))
@@ -169,6 +180,10 @@ def export_file(
         raise AlreadyExistsError(f"{path} is there: choose another name, or remove it") from None
     except apsw.Error as error:
         raise CorruptError(str(path), 0, "an SQLite database", str(error)) from error
+    except OSError as error:
+        raise InvalidInputError.of(
+            "file", str(path), f"one that can be written: {error.strerror}"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return Copied(view.lsn, total, page_size, size)
@@ -177,11 +192,17 @@ def export_file(
 def restore(pages: Pages, lsn: int) -> int:
     """Make the state at `lsn` the newest again, as a commit of its own; return the newest LSN.
 
-    Nothing is lost by it: what was the newest before is there at its own LSN. Raises RetentionError.
+    Nothing is lost by it: what was the newest before is there at its own LSN. Raises RetentionError,
+    NotFoundError if there was no database then.
     """
     now, then = pages.at(lsn=pages.head), pages.at(lsn=lsn)
     n_now, n_then = now.n_pages, then.n_pages
     zeros = bytes(pages.page_size)
+    first = then.get_page(0) or zeros
+    if not first.startswith(_MAGIC):
+        raise NotFoundError(
+            f"there was no database in {pages.name!r} at LSN {lsn}; `reef sqlite log` lists its commits"
+        )
     per_chunk = max(1, _CHUNK_BYTES // pages.page_size)
     changed: dict[int, bytes] = {}
     for start in range(0, n_then, per_chunk):
@@ -191,14 +212,20 @@ def restore(pages: Pages, lsn: int) -> int:
                 changed[page_id] = old or zeros
     if not changed and n_now == n_then:
         return pages.head
-    first = changed.get(0) or then.get_page(0) or zeros
-    if first.startswith(_MAGIC):
-        # The counter tells connections whether their cached pages are good: it must not come back
-        # to a number that it had with other pages.
-        newest = int.from_bytes((now.get_page(0) or zeros)[24:28], "big")
-        counter = ((newest + 1) % 2**32).to_bytes(4, "big")
-        changed[0] = first[:24] + counter + first[28:92] + counter + first[96:]
+    # By two numbers connections know whether their cached pages are good, and what they know of the
+    # schema: neither may come back to what it was with other pages, or with another schema.
+    newest = now.get_page(0) or zeros
+    counter, cookie = (_next(newest[at : at + 4], first[at : at + 4]) for at in (24, 40))
+    changed[0] = b"".join(
+        (first[:24], counter, first[28:40], cookie, first[44:92], counter, first[96:])
+    )
     return pages.write(changed, n_pages=n_then)
+
+
+def _next(*numbers: bytes) -> bytes:
+    """Return the number behind the greatest of some, as SQLite keeps them."""
+    greatest = max(int.from_bytes(number, "big") for number in numbers)
+    return ((greatest + 1) % 2**32).to_bytes(4, "big")
 
 
 def history(pages: Pages, *, after: int | None = None) -> Iterator[CommitOf]:

@@ -19,6 +19,8 @@ NONE, SHARED, RESERVED, PENDING, EXCLUSIVE = range(5)
 
 _CHANGE_COUNTER = (24, 16)
 """Where SQLite looks whether its cached pages are still those of the file: offset and bytes."""
+_COOKIE = slice(40, 44)
+"""Where the header has the number of the schema: by it alone SQLite knows that one has changed."""
 _VERSIONS = slice(18, 20)
 """Where the header says in which journal mode a file is to be written, and read."""
 _OTHER_VERSION = b"\xff" * 16
@@ -53,6 +55,10 @@ class DatabaseFile:
         self._version: Version | None = None
         self._serial = -2
         self._is_other = False
+        self._breaks: int | None = None
+        self._cookie: bytes | None = None
+        """What to show instead of the number of the schema, which another one may have had."""
+        self._was_shown = False
         self._has_failed = False
         self._dirty: dict[int, bytes] = {}
         self._size: int | None = None
@@ -105,6 +111,18 @@ class DatabaseFile:
         self._is_other = version.serial != self._serial
         self._serial = version.serial
         self._version = version
+        self._begin_cookie(version)
+
+    def _begin_cookie(self, version: Version) -> None:
+        """See to it that SQLite reads the schema anew if this version does not go on from the last.
+
+        One transaction is shown a number that no schema has. If it commits, that is the number.
+        """
+        if self._was_shown:
+            self._cookie, self._was_shown, self._is_other = None, False, True
+        if self._breaks not in (None, version.breaks):
+            self._cookie = self.shared.rng.randbytes(4)
+        self._breaks = version.breaks
 
     def _reserve(self) -> None:
         if self.is_read_only:
@@ -123,11 +141,24 @@ class DatabaseFile:
 
     def read(self, amount: int, offset: int) -> bytes:
         """Return bytes; fewer than asked for at the end."""
-        page_size = self.shared.page_size
-        page_id, start = divmod(offset, page_size)
         if self._is_other and (offset, amount) == _CHANGE_COUNTER:
             self._is_other = False
             return _OTHER_VERSION
+        if self._cookie is not None and offset == 0:
+            return self._with_cookie(amount, self._cookie)
+        return self._read(amount, offset)
+
+    def _with_cookie(self, amount: int, cookie: bytes) -> bytes:
+        """Return the beginning of the file with another number of the schema."""
+        data = self._read(amount, 0)
+        if len(data) < _COOKIE.stop or 0 in self._dirty:
+            return data
+        self._was_shown = True
+        return data[: _COOKIE.start] + cookie + data[_COOKIE.stop :]
+
+    def _read(self, amount: int, offset: int) -> bytes:
+        page_size = self.shared.page_size
+        page_id, start = divmod(offset, page_size)
         end = start + amount
         if end <= page_size and offset + amount <= self.size():
             page = self._page(page_id)

@@ -10,6 +10,8 @@ from reef.sqlite._file import DatabaseFile
 from reef.sqlite._location import location_of
 from reef.sqlite._registry import registry
 
+HEADER_BYTES = 100
+
 
 def open_file(
     path: str, parameters: Mapping[str, str], *, may_create: bool, read_only: bool
@@ -28,7 +30,15 @@ def open_file(
         may_create = may_create and location.lsn is None and location.branch is None
         if not shared.exists and not may_create:
             raise NotFoundError(f"there is no database {location.shown}")
-        return DatabaseFile(shared, lsn=location.lsn, read_only=read_only)
+        file = DatabaseFile(shared, lsn=location.lsn, read_only=read_only)
+        if file.size() and not any(
+            file.read(HEADER_BYTES, 0)
+        ):  # which SQLite reads next in any case
+            raise NotFoundError(
+                f"there is no database {location.shown}: its first page is missing, which an import "
+                "writes last; `reef sqlite import` again"
+            )
+        return file
     except BaseException:
         registry.release(shared)
         raise

@@ -6,6 +6,8 @@ Invariants:
 - At most one connection is between RESERVED and the end of its transaction, and only on top of the
   newest version: whoever read an older one is told to start over.
 - A version moves in one step: the cached pages first, then what begins read.
+- Where a version does not go on from the one before, because acknowledged commits are lost, or the
+  database is another of the same name, it says so: the numbers in its header may have been in use.
 - After a commit whose outcome is unknown nothing is served before it is known: the page store is
   opened for writing again, whose fence decides it, or for reading if somebody else's fence has.
 
@@ -82,6 +84,8 @@ class SharedStore:
         self._holder: Holder | None = None
         self._looked_at: float | None = None
         self._version = Version(0, 0, 0)
+        self._born: int | None = None
+        self.rng = context.rng
         self.page_size = page_size or PAGE_SIZE_DEFAULT
         self._cache_bytes = cache_bytes
         self._behind = Behind(
@@ -302,7 +306,9 @@ class SharedStore:
         if commit.n_pages < self._version.n_pages_durable:
             self.cache.cut(commit.n_pages)
         self.cache.put(commit.pages, view.lsn)
-        self._version = Version(serial, view.lsn, commit.n_pages, view, behind)
+        self._version = Version(
+            serial, view.lsn, commit.n_pages, view, behind, self._version.breaks
+        )
         self._looked_at = self._clock.monotonic()
         return self._version
 
@@ -312,7 +318,12 @@ class SharedStore:
         self._behind.add(Queued(holder, commit))
         base = self._version
         self._version = Version(
-            base.serial + 1, base.lsn, base.n_pages_durable, base.view, (*base.behind, commit)
+            base.serial + 1,
+            base.lsn,
+            base.n_pages_durable,
+            base.view,
+            (*base.behind, commit),
+            base.breaks,
         )
         return self._version
 
@@ -331,7 +342,9 @@ class SharedStore:
     def _drop_behind(self) -> None:
         """Whatever was on top of what is durable is gone. Lock held."""
         now = self._version
-        self._version = Version(now.serial + 1, now.lsn, now.n_pages_durable, now.view)
+        self._version = Version(
+            now.serial + 1, now.lsn, now.n_pages_durable, now.view, breaks=now.breaks + 1
+        )
 
     def drain(self) -> None:
         """Return when everything that was acknowledged is durable, or known to be lost."""
@@ -409,9 +422,14 @@ class SharedStore:
 
     def _use(self, pages: Pages, *, is_writer: bool) -> None:
         self._let_go()
+        now, born = self._version, pages.born
+        breaks = now.breaks + (self._born not in (None, born))
+        self._born = born
         if pages.page_size != self.page_size:
             self._set_page_size(pages.page_size)
-            self._version = Version(self._version.serial + 1, 0, 0)
+            breaks += 1
+        if breaks != now.breaks:
+            self._version = Version(now.serial + 1, 0, 0, breaks=breaks)
         self._pages = pages
         self._is_writer = is_writer
         self._stand_on(pages)
@@ -422,7 +440,9 @@ class SharedStore:
         lsn, n_pages = view.lsn, view.n_pages
         if (lsn, n_pages) != (self._version.lsn, self._version.n_pages) or self._version.behind:
             self.cache.clear()
-            self._version = Version(self._version.serial + 1, lsn, n_pages, view)
+            now = self._version
+            breaks = now.breaks + bool(now.behind)
+            self._version = Version(now.serial + 1, lsn, n_pages, view, breaks=breaks)
 
     def _step_down(self) -> None:
         """Go on as a reader, once somebody asks."""

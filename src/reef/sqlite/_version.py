@@ -19,7 +19,7 @@ class Commit(NamedTuple):
 class Version:
     """A state of the database, which does not change any more."""
 
-    __slots__ = ("behind", "lsn", "n_pages", "n_pages_durable", "serial", "size", "view")
+    __slots__ = ("behind", "breaks", "lsn", "n_pages", "n_pages_durable", "serial", "size", "view")
 
     def __init__(
         self,
@@ -28,7 +28,10 @@ class Version:
         n_pages_durable: int,
         view: PageView | None = None,
         behind: tuple[Commit, ...] = (),
+        breaks: int = 0,
     ) -> None:
+        self.breaks = breaks
+        """How often what was served before was no part of what came after."""
         self.serial = serial
         """The same for what is the same, durable by now or not."""
         self.lsn = lsn
