@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,21 @@ def test_threads_write_in_turns(url: str) -> None:
     assert connection.execute("SELECT count(DISTINCT b) FROM t").get == 40
     assert connection.pragma("integrity_check") == "ok"
     connection.close()
+
+
+def test_whoever_waits_for_a_lock_lets_other_threads_go_on() -> None:
+    begun = threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        reef.sqlite.register().xSleep(60_000_000)
+
+    waiting = threading.Thread(target=wait, daemon=True)  # nobody waits for its end
+    waiting.start()
+    begun.wait()
+    for _ in range(10):
+        time.sleep(0.001)  # each time another thread may run, and keep the interpreter's lock
+    assert waiting.is_alive()
 
 
 def test_a_fenced_commit_says_so_and_the_connection_goes_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
@@ -190,6 +191,11 @@ class ApswVFS(apsw.VFS):
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         pass
+
+    def xSleep(self, microseconds: int) -> int:
+        # SQLite's own would keep the interpreter's lock, and whoever is waited for from going on.
+        time.sleep(microseconds / 1e6)
+        return microseconds
 
 
 @lru_cache(1)
