@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reef.engine import repair, verify
-from reef.format import segment_key
+from reef.engine import are_live, list_namespaces, repair, verify
+from reef.errors import CorruptError, NotFoundError
+from reef.format import manifest_key, segment_key
 from reef.types import namespace_of
 from tests.branching import NS, Grove, grown
 
@@ -15,14 +16,24 @@ def grove() -> Grove:
     return Grove(retained_generations=20)
 
 
+def put_instead(grove: Grove, key: str, data: bytes) -> None:
+    grove.inner.delete(key)
+    grove.inner.put_if_absent(key, data)
+
+
+def flip(grove: Grove, key: str) -> bytes:
+    """Damage an object; return what it was."""
+    whole = grove.inner.get(key)
+    put_instead(grove, key, whole[:60] + bytes([whole[60] ^ 0xFF]) + whole[61:])
+    return whole
+
+
 def harm(grove: Grove, id: str, *, gone: bool) -> None:
     """Damage a segment of the root, or take it away."""
     key = segment_key(NS, id)
-    data = bytearray(grove.inner.get(key))
-    data[60] ^= 0xFF
-    grove.inner.delete(key)
-    if not gone:
-        grove.inner.put_if_absent(key, bytes(data))
+    flip(grove, key)
+    if gone:
+        grove.inner.delete(key)
 
 
 def mend(grove: Grove, branch: str | None) -> str:
@@ -96,3 +107,56 @@ def test_what_a_branch_compacted_is_restored_from_what_it_shares(grove: Grove) -
     harm(grove, shared, gone=True)
     mend(grove, "b")
     assert grove.contents("b") == before
+
+
+# A name that had another life.
+
+
+@pytest.mark.parametrize("branch", [None, "b"])
+def test_a_new_life_is_not_ended_because_its_only_generation_is_damaged(
+    grove: Grove, branch: str | None
+) -> None:
+    kv = grown(grove)
+    if branch:
+        kv.branch(branch)
+    grove.db.drop(NS, branch=branch)
+    if branch:
+        kv.branch(branch)
+    else:
+        grove.kv().put(b"new", b"life")
+    before, pins = grove.contents(branch), grove.pins()
+    name, context = namespace_of(NS, branch), grove.db.context()
+    key = manifest_key(name, grove.manifest(branch).generation)
+    whole = flip(grove, key)
+    with pytest.raises(CorruptError, match="put back a copy"):
+        grove.contents(branch)
+    listed = list(list_namespaces(grove.inner))
+    assert are_live(grove.database(grove.inner).context(), listed) == [True] * len(listed)
+    report = repair(context, name, apply=True)
+    assert (report.applied, report.is_mended) == (False, False)
+    assert report.steps[0].state == "refused"
+    assert report.steps[0].lost.startswith("all of a namespace or branch of this name")
+    assert grove.pins() == pins
+    put_instead(grove, key, whole)
+    assert grove.contents(branch) == before
+    # Who accepts the loss has the name for another one.
+    flip(grove, key)
+    assert repair(context, name, apply=True, accept_loss=True).applied
+    with pytest.raises(NotFoundError):
+        grove.contents(branch)
+
+
+def test_open_handles_go_on_with_what_was_restored(grove: Grove) -> None:
+    kv = grown(grove)
+    kv.flush()
+    before = grove.contents()
+    reader = grove.database(grove.inner).kv(NS, mode="r", block_cache_bytes=0)
+    view = reader.at(lsn=reader.lsn)
+    for ref in grove.manifest().segments:
+        harm(grove, ref.id, gone=False)
+    with pytest.raises(CorruptError):
+        reader.get(b"k1")
+    mend(grove, None)
+    assert reader.get(b"k1") == before[b"k1"]
+    for handle in (reader, view):
+        assert dict(handle.items()) == before

@@ -17,6 +17,7 @@ from reef.engine._tail import Tail
 from reef.engine._view import ReadState, View
 from reef.errors import (
     ClosedError,
+    DamagedError,
     InvalidInputError,
     NotFoundError,
     SnapshotExpiredError,
@@ -76,7 +77,7 @@ class Handle(ABC):
             if not state.is_warm:
                 state.warm(key, key)
             found = lookup(state.layers, key, lsn)
-        except NotFoundError:
+        except (NotFoundError, DamagedError):
             return self.view().get(key)
         return None if found is None or found.tombstone else found
 

@@ -80,4 +80,4 @@ def _is_live(context: Context, one: Listed, data: bytes | None) -> bool:
         head = context.chain(one.name).load()
     except (InvalidInputError, UnreadableError):
         return True
-    return head is None or head.manifest.state == "live"
+    return head is None or head.manifest.state == "live" or bool(head.damaged)

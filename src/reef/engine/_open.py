@@ -42,6 +42,7 @@ from reef.format import (
     decode_schema,
     dedup_key,
     log_key,
+    manifest_key,
 )
 from reef.format import schema_fingerprint as fingerprint
 from reef.log import Fencing, LogEntry, LogReader, check_epoch, put_fences
@@ -75,6 +76,7 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
     head = chain.load()
     while True:
         if head is None or head.manifest.state != "live":
+            _check_unbegun(head)
             raise no_namespace(context, namespace)
         check_face(head.manifest, face)
         tail, _ = _replay(context, head.manifest, lambda entry: None)
@@ -119,6 +121,19 @@ def no_namespace(context: Context, namespace: str) -> NotFoundError:
         f"namespace {name!r} in {context.store.url} has no branch {branch!r}; `branch({branch!r})` "
         "of a namespace makes one"
     )
+
+
+def _check_unbegun(head: Head | None) -> None:
+    """Raise CorruptError if a namespace may have been begun behind one that has ended."""
+    if head is not None and head.damaged:
+        raise CorruptError(
+            manifest_key(head.manifest.namespace, head.last_taken),
+            0,
+            "a readable head of the manifest chain",
+            f"damage, twice; generation {head.generation}, the newest that can be read, is one of a "
+            f"namespace that was {head.manifest.state}: put back a copy of what is damaged, or see "
+            "what `reef repair` says",
+        )
 
 
 def face_of(manifest: Manifest) -> Face:

@@ -16,6 +16,7 @@
 
 A step that loses what cannot be told to be uncommitted needs the loss to be accepted, save for a log
 object that others follow: there nothing can be done but that, and nothing opens before it is done.
+So it is with going on from an older generation, unless that one ended a namespace of this name.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from reef.manifest import Head
 StepState = Literal["planned", "done", "refused", "impossible"]
 
 _UNMENDABLE = ("manifest-rule", "log-unlinked", "segments-overlap")
+_UNAVOIDABLE = ("republish-manifest", "skip-log-object", "name-in-fence")
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,7 @@ class Planner:
         for read in survey.generations:
             key = manifest_key(survey.namespace, read.number)
             if read.number > head.generation:
-                plan.goes_back = self._fencing(
-                    "republish-manifest",
-                    key,
-                    f"go on from generation {head.generation}, as generation {head.last_taken + 1}, "
-                    "with epochs that the damaged one cannot have given out",
-                    lost="snapshots and settings that only the damaged generation held; rows "
-                    "are not: they are in the log",
-                )
+                plan.goes_back = self._going_back(head, key)
                 self._copy(key, read.checksum, plan.goes_back)
             elif self._is_problem("manifest-damaged", key):
                 self._step(
@@ -176,6 +171,21 @@ class Planner:
                 )
                 self._copy(key, read.checksum)
         self._chain_gaps(head)
+
+    def _going_back(self, head: Head, key: str) -> bool:
+        text = (
+            f"go on from generation {head.generation}, as generation {head.last_taken + 1}, "
+            "with epochs that the damaged one cannot have given out"
+        )
+        lost = (
+            "snapshots and settings that only the damaged generation held; rows are not: they are "
+            "in the log"
+        )
+        is_over = head.manifest.state != "live"
+        if is_over:
+            text += f"; that is one which was {head.manifest.state}"
+            lost = "all of a namespace or branch of this name, if the damaged generation began one"
+        return self._fencing("republish-manifest", key, text, lost=lost, is_grave=is_over)
 
     def _chain_gaps(self, head: Head) -> None:
         """Plan for generations that are gone, or that do not link."""
@@ -304,9 +314,11 @@ class Planner:
 
     # What steps have in common.
 
-    def _fencing(self, kind: str, key: str, text: str, *, lost: str = "") -> bool:
+    def _fencing(
+        self, kind: str, key: str, text: str, *, lost: str = "", is_grave: bool = False
+    ) -> bool:
         """Plan a step for which writers are fenced first; return whether it will be done."""
-        needs_acceptance = kind not in ("republish-manifest", "skip-log-object", "name-in-fence")
+        needs_acceptance = is_grave or kind not in _UNAVOIDABLE
         state = self._judged(lost) if needs_acceptance else "planned"
         if not self._can_fence():
             # A fence in a gap would make void what lies behind it.

@@ -213,11 +213,12 @@ class Look:
         namespace = survey.namespace
         attached = () if survey.log is None else survey.log.attached
         named: dict[str, SegmentRef] = {}
+        now = survey.head.manifest
         for manifest in survey.retained:
-            # What a former life of this name shared with others has gone with its pin.
-            is_former = manifest.generation < survey.head.manifest.born
+            # What a life of this name that has ended shared with others goes with its pin.
+            is_over = manifest.born != now.born or now.state != "live"
             for ref in manifest.segments:
-                if not (is_former and ref.namespace):
+                if not (is_over and ref.namespace):
                     named[segment_key(ref.namespace or namespace, ref.id)] = ref
         named |= {segment_key(namespace, ref.id): ref for ref in attached}
         survey.live = frozenset(

@@ -19,7 +19,13 @@ import pyarrow as pa
 
 from reef.engine._latest import Asked, Latest, Part, parts_of, versions_of
 from reef.engine._layers import Run, layers_of
-from reef.errors import InvalidInputError, NotFoundError, RetentionError, SnapshotExpiredError
+from reef.errors import (
+    DamagedError,
+    InvalidInputError,
+    NotFoundError,
+    RetentionError,
+    SnapshotExpiredError,
+)
 from reef.format import Manifest
 from reef.segment import (
     Found,
@@ -228,7 +234,7 @@ class View:
                     passed=passed,
                 )
                 return
-            except NotFoundError as error:
+            except (NotFoundError, DamagedError) as error:
                 reloads += 1
                 self._look_again(reloads, error)
 
@@ -254,11 +260,15 @@ class View:
         while True:
             try:
                 return read(self._held)
-            except NotFoundError as error:
+            except (NotFoundError, DamagedError) as error:
                 reloads += 1
                 self._look_again(reloads, error)
 
-    def _look_again(self, reloads: int, error: NotFoundError) -> None:
+    def _look_again(self, reloads: int, error: NotFoundError | DamagedError) -> None:
+        """Stand on the newest manifest: a segment may have been collected, or restored by repair."""
+        if isinstance(error, DamagedError):
+            self._look_for_repair(error)
+            return
         if reloads > _RELOADS_MAX:
             raise SnapshotExpiredError(
                 f"an object that the view at LSN {self.lsn} stands on has been collected ({error}); "
@@ -272,6 +282,13 @@ class View:
             raise SnapshotExpiredError(
                 f"the view at LSN {self.lsn} was overtaken: {passed}"
             ) from error
+
+    def _look_for_repair(self, error: DamagedError) -> None:
+        before = self._held.manifest.segments
+        self._reload()
+        self._held = self._state()
+        if self._held.manifest.segments == before:
+            raise error
 
 
 def key_range(
