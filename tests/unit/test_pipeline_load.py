@@ -345,6 +345,16 @@ def test_attributes_that_others_added_meanwhile_refuse_the_load(store: Store) ->
     ]
 
 
+def test_a_handle_that_was_superseded_says_so_whatever_it_knows_of_the_schema(store: Store) -> None:
+    db = database(store)
+    old = db.namespace("ns")
+    old.upsert([{"id": "a", "n": 1}])
+    bulk_load(database(store), "ns", pa.table({"id": ["b"], "x": [1]}), job_key="1")
+    for _ in range(2):
+        with pytest.raises(FencedError, match="open it again"):
+            bulk_load(db, old, pa.table({"id": ["c"], "y": [1]}), job_key="2")
+
+
 def test_a_commit_that_was_begun_before_finds_its_attributes(store: Store) -> None:
     faulty = FaultyStore(store)
     db = database(faulty)

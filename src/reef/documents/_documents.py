@@ -286,7 +286,12 @@ class Documents(Namespace):
         receipt = None if key is None else writer.known(key, ATTACH_DIGEST)
         if receipt is not None:
             return receipt  # before the schema is changed
-        self._change_schema(lambda now: _with_loaded(now, base, schema))
+        try:
+            self._change_schema(lambda now: _with_loaded(now, base, schema))
+        except StalePlanError:
+            writer.reload()
+            writer.newest_lsn()  # one that was superseded never learns of a newer schema: FencedError
+            raise
         return writer.attach(segments, idempotency_key=key, source=source, sequence=sequence)
 
     # Reading.
