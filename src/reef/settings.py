@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from reef.errors import InvalidInputError
 from reef.types import ORDINAL_MAX, SLOT_MAX
 
-PARALLEL_WRITES_MAX = 8
+WRITES_ASKED_MAX = 8  # the format allows more
 BYTES_MAX = 1 << 50
 _VARIABLE = "REEF_"
 _CONFIG = "REEF_CONFIG"
@@ -182,7 +182,7 @@ _PARSERS: Mapping[str, _Parser] = {
     "group_commit_window": _seconds(high=10.0),
     "group_commit_max_batches": _ints(1, ORDINAL_MAX + 1),
     "log_segment_max_bytes": _bytes(1, 1 << 30),
-    "max_parallel_writes": _or_none(_ints(1, PARALLEL_WRITES_MAX)),
+    "max_parallel_writes": _or_none(_ints(1, WRITES_ASKED_MAX)),
     "write_stall_timeout": _seconds(),
     "memtable_max_bytes": _bytes(1),
     "unfolded_log_max_bytes": _bytes(1),

@@ -24,7 +24,7 @@ from reef.engine import (
 )
 from reef.engine._quarantine import Quarantine
 from reef.engine._verify_segments import read_tail
-from reef.format import SegmentRef
+from reef.format import PARALLEL_WRITES_MAX, SegmentRef
 from reef.kv._rows import FACE, rows_of
 from reef.pipeline import CompactionOptions, InProcess
 from reef.pipeline._compact import compact
@@ -563,6 +563,17 @@ def test_a_damaged_head_is_gone_on_behind(
     assert manifest.writer_epoch > epoch
     assert all(is_quarantined(either, path, 0) for path in damaged)
     expect(either, either.rows())
+
+
+def test_behind_a_damaged_head_as_many_fences_stand_as_any_writer_may_have_in_flight(
+    bucket: Bucket,
+) -> None:
+    """It may have said that a writer has more than this Reef would ask for."""
+    before = bucket.files("wal")
+    flip(bucket.files("manifest")[-1])
+    mend(bucket)
+    assert len(bucket.files("wal")) - len(before) == PARALLEL_WRITES_MAX
+    expect(bucket, bucket.rows())
 
 
 def test_an_older_generation_is_quarantined(either: Bucket) -> None:

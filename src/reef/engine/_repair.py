@@ -37,6 +37,7 @@ from reef.engine._verify import Survey, survey_namespace
 from reef.engine._verify_segments import overlaps
 from reef.errors import FencedError, InvariantError, NotFoundError
 from reef.format import (
+    PARALLEL_WRITES_MAX,
     DedupRef,
     Lease,
     Manifest,
@@ -60,7 +61,6 @@ from reef.manifest import (
     open_writer,
 )
 from reef.segment import write_segment
-from reef.settings import PARALLEL_WRITES_MAX
 from reef.store import create
 from reef.types import new_nonce, new_ulid
 

@@ -39,7 +39,7 @@ from reef.format import (
     segment_key,
 )
 from reef.manifest import Head
-from reef.settings import PARALLEL_WRITES_MAX
+from reef.settings import WRITES_ASKED_MAX
 from reef.store import Store
 from reef.types import check_namespace
 
@@ -194,8 +194,10 @@ class Look:
         survey.retained = retained_manifests(head, generations)
         survey.findings += check_generations(namespace, head, generations, survey.quarantine)
         parallel = max(m.max_parallel_writes for m in survey.retained)
-        if head.damaged:  # what they said of it is not known
-            parallel = max(parallel, PARALLEL_WRITES_MAX)
+        if head.damaged:
+            # What they said of it is not known. All that the format allows would be too much: what
+            # is taken for in flight is voided by repair's fences, and may have been acknowledged.
+            parallel = max(parallel, WRITES_ASKED_MAX)
         self.log = LogCheck(store, head.manifest, survey.retained, parallel=parallel)
 
     def judge_log(self, read: Iterable[ReadPart], progress: Progress = silent) -> None:

@@ -31,6 +31,7 @@ from reef.format._manifest import (
     parse_manifest_key,
 )
 from reef.format._manifest_model import (
+    PARALLEL_WRITES_MAX,
     Boundary,
     Collection,
     DedupRef,
@@ -77,6 +78,7 @@ from reef.format._segment_writer import SegmentWriter
 __all__ = [
     "KEY",
     "LSN",
+    "PARALLEL_WRITES_MAX",
     "TOMBSTONE",
     "Bloom",
     "Boundary",

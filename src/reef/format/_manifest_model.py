@@ -19,6 +19,8 @@ ULID_PATTERN = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
 OWNER_PATTERN = r"[a-z0-9-]{1,40}"
 
 GRACE_MS_DEFAULT = 15 * 60 * 1000
+PARALLEL_WRITES_MAX = 64
+"""What any writer of this format may have in flight, whatever the settings of this Reef allow."""
 
 U32 = Annotated[int, Meta(ge=0, le=U32_MAX)]
 Count = Annotated[int, Meta(ge=0, le=LSN_MAX)]
@@ -213,7 +215,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set by repair: the generation that this one goes on from, those between being damaged."""
     origin: Origin | None
     lsn_policy: LsnPolicy
-    max_parallel_writes: Annotated[int, Meta(ge=1, le=64)]
+    max_parallel_writes: Annotated[int, Meta(ge=1, le=PARALLEL_WRITES_MAX)]
     writer_epoch: Epoch
     compactor_epoch: Epoch
     lease: Lease | None

@@ -28,6 +28,7 @@ from reef.errors import (
     NotWrittenError,
 )
 from reef.format import (
+    PARALLEL_WRITES_MAX,
     DedupRef,
     Intent,
     Lease,
@@ -44,8 +45,6 @@ from reef.format import (
 from reef.manifest._overlap import check_adjacent, keys_seen
 from reef.manifest._retention import expire_snapshots, retained_points
 from reef.types import SLOT_MAX
-
-PARALLEL_WRITES_MAX = 64
 
 _replace = msgspec.structs.replace
 
