@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +56,21 @@ def staged(write: Write, tasks: Sequence[Sequence[pa.RecordBatch]]) -> list[Stag
         msgspec.msgpack.decode(msgspec.msgpack.encode(stage(write, batches, number)), type=Staged)
         for number, batches in enumerate(tasks)
     ]
+
+
+def test_without_pyspark_it_is_said_what_to_install() -> None:
+    script = (
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pyspark': raise ModuleNotFoundError('No pyspark', name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "try: import reef.spark\n"
+        "except ModuleNotFoundError as error: print(error.name, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    said = "pyspark reef.spark needs PySpark: pip install 'reefdb[spark]'\n"
+    assert (done.stdout, done.stderr) == (said, "")
 
 
 def written(write: Write, *tasks: Sequence[pa.RecordBatch]) -> WriteResult:

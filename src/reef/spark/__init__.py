@@ -6,8 +6,15 @@ write        a DataFrame into a namespace, as the data source does; what was don
 bulk_load    a DataFrame into a namespace, sorted by Spark, committed all at once
 """
 
-from reef.spark._session import register, session
-from reef.spark._write import bulk_load, write
-from reef.spark._write_commit import WriteResult
+try:
+    from reef.spark._session import register, session
+    from reef.spark._write import bulk_load, write
+    from reef.spark._write_commit import WriteResult
+except ModuleNotFoundError as error:
+    if error.name != "pyspark":
+        raise
+    raise ModuleNotFoundError(
+        "reef.spark needs PySpark: pip install 'reefdb[spark]'", name="pyspark"
+    ) from error
 
 __all__ = ["WriteResult", "bulk_load", "register", "session", "write"]
