@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import reef
 from reef import cli, errors
+from reef.cli._app import app
 
 DEADLINE_SECONDS = 60.0
 
@@ -45,6 +49,24 @@ def test_help_lists_the_commands_and_the_exit_codes(
     assert "check-store" in out
     assert "Exit codes: 0 fine" in out
     assert err == ""
+
+
+def commands(group: Any = None, *path: str) -> Iterator[tuple[str, ...]]:
+    """Yield how each command is called, those of groups too."""
+    yield path
+    for name, command in getattr(group or get_command(app), "commands", {}).items():
+        yield from commands(command, *path, name)
+
+
+@pytest.mark.parametrize("path", [*commands()], ids=" ".join)
+def test_usage_has_each_bracket_once(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Typer puts brackets round what may be left out, and dots behind what may be repeated."""
+    assert cli.run([*path, "--help"]) == 0
+    usage = capsys.readouterr().out.strip().partition("\n\n")[0]
+    assert usage.startswith("Usage: ")
+    assert not re.search(r"\[\[|\]\]|\.\.\.\}|\.{4}", usage), usage
 
 
 @pytest.mark.parametrize("argument", ["--version", "--help"])

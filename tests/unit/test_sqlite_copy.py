@@ -16,6 +16,7 @@ import pytest
 import reef
 import reef.sqlite
 from reef import cli
+from reef.cli import _sqlite
 from reef.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -207,6 +208,14 @@ def test_the_commands_together(run: Run, tmp_path: Path) -> None:
     assert restored["lsn"] > restored["lsn_before"] == commits[-1]["lsn"]
     assert run("shell", "SELECT count(*) FROM t")[:2] == (0, "200\n")
     assert "already" in run("restore", "--at", str(restored["lsn"]))[1]
+
+
+def test_without_apsw_it_is_said_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sqlite, "find_spec", lambda name: None)
+    code, out, err = run("log")
+    assert (code, out) == (1, "")
+    assert "pip install 'reefdb[sqlite]'" in err
+    assert err.count("\n") == 1
 
 
 def test_commands_that_cannot_be(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
