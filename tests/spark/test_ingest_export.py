@@ -22,7 +22,7 @@ import reef
 from reef.cli._export import export as export_command
 from reef.cli._ingest import ingest as ingest_command
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
-from reef.pipeline import Bucket, Seen
+from reef.pipeline import Bucket, PassProgress
 from reef.pipeline._export import output_format
 from reef.pipeline._ingest import input_format
 from reef.spark import register
@@ -203,7 +203,7 @@ def test_how_far_it_is(spark: SparkSession, bucket: Bucket, tmp_path: Path, form
     path = tmp_path / f"a.{format}"
     table = pa.table({"id": [f"{i:05}" for i in range(5000)], "n": range(5000)})
     pq.write_table(table, path) if format == "parquet" else pa_csv.write_csv(table, path)
-    seen: list[Seen] = []
+    seen: list[PassProgress] = []
     ingest(spark, bucket.url, "ns", [str(path)], watch=seen.append)
     last = seen[-1]
     assert last.tasks_done == last.tasks > 0

@@ -20,7 +20,7 @@ import reef
 from reef import cli
 from reef.cli._pass import watched
 from reef.format import manifest_key
-from reef.pipeline import CompactionOptions, InProcess, Seen, compact, standing_intents
+from reef.pipeline import CompactionOptions, InProcess, PassProgress, compact, standing_intents
 from reef.pipeline._job import Job
 from reef.testing import ManualClock
 
@@ -285,14 +285,20 @@ def test_what_jobs_to_end_must_be_said(run: Run, arguments: tuple[str, ...]) -> 
 @pytest.mark.parametrize(
     ("seen", "line"),
     [
-        (Seen(1, 4, 0, 0, 0, 64, namespaces_known=256), "1 of 4 tasks, 64 of 256 namespaces"),
-        (Seen(1, 4, 1024, 4096, 0, 2), "1 of 4 tasks, 1.0 KiB of 4.0 KiB, 2 namespaces done"),
-        (Seen(1, 4, 0, 0, 7, 0, 0, 5, 20), "1 of 4 tasks, 5 of 20 objects, 7 rows"),
-        (Seen(1, 4, 0, 0, 0, 0), "1 of 4 tasks"),
+        (
+            PassProgress(1, 4, 0, 0, 0, 64, namespaces_known=256),
+            "1 of 4 tasks, 64 of 256 namespaces",
+        ),
+        (
+            PassProgress(1, 4, 1024, 4096, 0, 2),
+            "1 of 4 tasks, 1.0 KiB of 4.0 KiB, 2 namespaces done",
+        ),
+        (PassProgress(1, 4, 0, 0, 7, 0, 0, 5, 20), "1 of 4 tasks, 5 of 20 objects, 7 rows"),
+        (PassProgress(1, 4, 0, 0, 0, 0), "1 of 4 tasks"),
     ],
 )
 def test_lines_tell_of_what_is_known(
-    seen: Seen, line: str, capsys: pytest.CaptureFixture[str]
+    seen: PassProgress, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = ManualClock()
     with watched("verify", clock) as watch:

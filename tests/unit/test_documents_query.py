@@ -464,13 +464,13 @@ def test_the_best_of_many_rows_are_kept_without_the_rest(monkeypatch: pytest.Mon
     namespace = numbered(5000, row_block_bytes=1024)
     monkeypatch.setattr(_order, "_WAITING_ROWS", 50)
     kept: list[int] = []
-    choose = _order.Best._choose
+    choose = _order.FirstRows._choose
 
-    def counted(best: _order.Best) -> pa.RecordBatch:
+    def counted(best: _order.FirstRows) -> pa.RecordBatch:
         kept.append(best._rows)
         return choose(best)
 
-    monkeypatch.setattr(_order.Best, "_choose", counted)
+    monkeypatch.setattr(_order.FirstRows, "_choose", counted)
     assert namespace.view().query(order_by=("n", "desc"), limit=3)["n"].to_pylist() == [
         4999,
         4998,

@@ -16,8 +16,8 @@ from reef.pipeline import (
     CompactionOptions,
     IndexOptions,
     InProcess,
+    PassProgress,
     PassResult,
-    Seen,
     VerifyOptions,
     WorkerOptions,
     collect,
@@ -92,7 +92,7 @@ def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reef.pipeline._pass.PORTION", 5)
     db = filled([f"ns{i:02}" for i in range(12)], rounds=1)
     runner = Counted(db)
-    seen: list[Seen] = []
+    seen: list[PassProgress] = []
     assert not index(db, runner=runner, watch=seen.append).failed
     assert [count for _, count in runner.runs] == [5, 5, 2]
     assert seen[-1].namespaces == 12
@@ -174,7 +174,7 @@ def test_rebuilds_of_many_namespaces_share_runs() -> None:
     index(db, runner=InProcess(db.context()))
     before = {name: contents(db, name) for name in names}
     old = {name: segments(db, name) for name in names}
-    runner, seen = Counted(db), list[Seen]()
+    runner, seen = Counted(db), list[PassProgress]()
     result = rebuild(db, runner=runner, watch=seen.append)
     assert runner.runs == [
         ("rebuild 12 namespaces", 12)
@@ -193,7 +193,7 @@ def test_what_stays_of_many_namespaces_is_checked_in_one_run() -> None:
     clock = ManualClock()
     db = filled(["a", "b", "c"], clock=clock)
     merge_all(db, clock)
-    runner, seen = Counted(db), list[Seen]()
+    runner, seen = Counted(db), list[PassProgress]()
     result = rebuild(db, runner=runner, watch=seen.append)
     assert runner.runs == [("rebuild 3 namespaces", 3)]
     assert {one.state for one in result.records} == {"idle"}
@@ -269,7 +269,7 @@ def segments(db: Database, name: str) -> set[str]:
 def test_progress_of_verify_and_gc_says_how_much_there_is(small_bytes: int) -> None:
     names, clock = ["a", "b", "c"], ManualClock()
     db = filled(names, clock=clock)
-    seen: list[Seen] = []
+    seen: list[PassProgress] = []
     options = VerifyOptions(small_bytes=small_bytes)
     verify(db, runner=InProcess(db.context()), watch=seen.append, options=options)
     if small_bytes:  # they are read by whoever finds out how small they are

@@ -8,7 +8,7 @@ import typer
 
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_json, print_table
-from reef.cli._pass import Conf, InThisProcess, Master, Remote, Where
+from reef.cli._pass import Conf, InThisProcess, Master, Remote, RunsOn
 from reef.types import namespace_of, split_namespace
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ def detach(
     """Give a branch its own copy of all that it shares, so that its parent can go its own way."""
     from reef import pipeline
 
-    where = Where.of(master, remote, conf, in_process)
+    runs = RunsOn.of(master, remote, conf, in_process)
     name = namespace_of(namespace, branch)
     with connect(url) as db:
         context = db.context()
-        generation = pipeline.detach(context, name, where.runner(context))
+        generation = pipeline.detach(context, name, runs.runner(context))
     print(f"{branch} stands alone since generation {generation}")
 
 

@@ -10,7 +10,7 @@ import typer
 from reef.cli import _docs_options as docs
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_facts, print_json, size_text
-from reef.cli._pass import Conf, DryRun, Master, Remote, Where, watched
+from reef.cli._pass import Conf, DryRun, Master, Remote, RunsOn, watched
 from reef.types import split_namespace
 
 
@@ -40,7 +40,7 @@ def export(
     """
     from reef.pipeline._export import output_format
 
-    place = Where.of(master, remote, conf)
+    runs = RunsOn.of(master, remote, conf)
     kind = output_format(format)  # before a session is started
     name, branch = split_namespace(namespace)
     asked: dict[str, Any] = {
@@ -56,7 +56,7 @@ def export(
         if dry_run:
             _show_plan(url, name, out, asked, as_json)
             return
-        spark = place.session()
+        spark = runs.session()
         from reef.spark._export import export as copy
 
         with watched("export", db.context().clock) as watch:

@@ -18,7 +18,7 @@ from reef.cli._bucket import (
     none_text,
 )
 from reef.cli._output import print_json, print_table, size_text, told_by_the_command
-from reef.cli._pass import Conf, Master, Remote, Where, watched
+from reef.cli._pass import Conf, Master, Remote, RunsOn, watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def gc(
     """
     from reef import pipeline
 
-    runs = Where.of(master, remote, conf)
+    runs = RunsOn.of(master, remote, conf)
     runs = runs if runs.names_spark else runs._replace(in_process=True)
     with connect(url) as db, told_by_the_command():
         names = names_of(db, namespace, every)

@@ -11,7 +11,7 @@ import typer
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._docs_options import Declared, pairs_of
 from reef.cli._output import print_facts, print_json, size_text
-from reef.cli._pass import Conf, DryRun, Master, Remote, Where, size_of, watched
+from reef.cli._pass import Conf, DryRun, Master, Remote, RunsOn, size_of, watched
 from reef.types import split_namespace
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def ingest(
     """
     from reef.pipeline._ingest import input_format, plan_ingest
 
-    where = Where.of(master, remote, conf)
+    runs = RunsOn.of(master, remote, conf)
     declared = pairs_of("--schema", schema)
     kind = input_format(files, format)  # before a session is started
     name, branch = split_namespace(namespace)
@@ -102,7 +102,7 @@ def ingest(
             )
             _show_plan(plan, as_json)
             return
-        spark = where.session()
+        spark = runs.session()
         from reef.spark._ingest import ingest as load
 
         with watched("ingest", db.context().clock) as watch:

@@ -17,7 +17,7 @@ from reef.settings import BYTES_MAX, parse_bytes
 if TYPE_CHECKING:
     from reef.clock import Clock
     from reef.engine import Context
-    from reef.pipeline import Outcome, PassResult, Runner, Seen
+    from reef.pipeline import Outcome, PassProgress, PassResult, Runner
 
 _LINE_SECONDS = 10.0
 
@@ -49,7 +49,7 @@ InThisProcess: TypeAlias = Annotated[
 ]
 
 
-class Where(NamedTuple):
+class RunsOn(NamedTuple):
     """Where a pass runs."""
 
     master: str | None
@@ -64,7 +64,7 @@ class Where(NamedTuple):
         remote: str | None,
         conf: Sequence[str] | None,
         in_process: bool = False,
-    ) -> Where:
+    ) -> RunsOn:
         """Return what the options say. Raises InvalidInputError."""
         if in_process and (master or remote or conf):
             raise InvalidInputError.of("--in-process", "given", "without Spark's options")
@@ -150,7 +150,7 @@ def size_of(option: str, text: str) -> int:
 
 
 @contextlib.contextmanager
-def watched(what: str, clock: Clock) -> Iterator[Callable[[Seen], None]]:
+def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]:
     """Give what shows how far a pass is: a bar on a terminal, else a line now and then."""
     from rich.console import Console
     from rich.progress import (
@@ -178,13 +178,13 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[Seen], None]]:
     ) as progress:
         bar = progress.add_task(what, total=None, about="")
 
-        def told(seen: Seen) -> None:
+        def told(seen: PassProgress) -> None:
             progress.update(bar, completed=seen.tasks_done, total=seen.tasks, about=_about(seen))
 
         yield told
 
 
-def _about(seen: Seen) -> str:
+def _about(seen: PassProgress) -> str:
     """Return how much is done of what is known; what is not known is not told of."""
     said = []
     if seen.bytes:
@@ -208,7 +208,7 @@ class _Lines:
         self._clock = clock
         self._begun = self._last = clock.monotonic()
 
-    def told(self, seen: Seen) -> None:
+    def told(self, seen: PassProgress) -> None:
         now = self._clock.monotonic()
         if now - self._last < _LINE_SECONDS:
             return

@@ -16,8 +16,8 @@ from reef.cli._pass import (
     Master,
     MinInputFiles,
     Remote,
+    RunsOn,
     TargetSize,
-    Where,
     size_of,
     target_of,
     tell,
@@ -64,7 +64,7 @@ def index(
     """
     from reef import pipeline
 
-    where = Where.of(master, remote, conf, in_process)
+    runs = RunsOn.of(master, remote, conf, in_process)
     options = pipeline.IndexOptions(
         task_bytes=size_of("--task-bytes", task_bytes),
         memory_bytes=size_of("--memory", memory),
@@ -77,7 +77,7 @@ def index(
             found = pipeline.preview_index(db, names, options=options)
             _show_backlogs(found, options, as_json)
             return
-        runner = where.runner(db.context())
+        runner = runs.runner(db.context())
         with watched("index", db.context().clock) as watch:
             result = pipeline.index(db, names, runner=runner, options=options, watch=watch)
         tell(result, as_json, db.store.url)
@@ -148,7 +148,7 @@ def compact(
     """
     from reef import pipeline
 
-    where = Where.of(master, remote, conf, in_process)
+    runs = RunsOn.of(master, remote, conf, in_process)
     options = pipeline.CompactionOptions(
         target_file_size_bytes=target_of(target_size),
         min_input_files=min_input_files,
@@ -173,7 +173,7 @@ def compact(
             found = pipeline.preview_compaction(db, names, options=options)
             _show_plans(found, as_json, save_plan)
             return
-        runner = where.runner(db.context())
+        runner = runs.runner(db.context())
         with watched("compact", db.context().clock) as watch:
             result = pipeline.compact(
                 db,
@@ -215,7 +215,7 @@ def rebuild(
     """
     from reef import pipeline
 
-    where = Where.of(master, remote, conf, in_process)
+    runs = RunsOn.of(master, remote, conf, in_process)
     options = pipeline.RebuildOptions(
         fold=pipeline.IndexOptions(
             task_bytes=size_of("--task-bytes", task_bytes),
@@ -227,7 +227,7 @@ def rebuild(
         if dry_run:
             _show_rebuilds(pipeline.preview_rebuild(db, names, options=options), as_json)
             return
-        runner = where.runner(db.context())
+        runner = runs.runner(db.context())
         with watched("rebuild", db.context().clock) as watch:
             result = pipeline.rebuild(db, names, runner=runner, options=options, watch=watch)
         tell(result, as_json, db.store.url)

@@ -19,7 +19,7 @@ from reef.cli._bucket import (
     none_text,
 )
 from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
-from reef.cli._pass import Conf, InThisProcess, Master, Remote, Where, watched
+from reef.cli._pass import Conf, InThisProcess, Master, Remote, RunsOn, watched
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def verify(
     Exit code 0: no problem was found; 2: some were. Notes are no problems: unreferenced objects, or
     damage that repair has dealt with.
     """
-    runs = Where.of(master, remote, conf, in_process)
+    runs = RunsOn.of(master, remote, conf, in_process)
     with connect(url) as db, told_by_the_command():
         look = _in_depth if deep else _at_a_glance
         reports = look(db, namespace, every, runs)
@@ -62,7 +62,7 @@ def verify(
 
 
 def _at_a_glance(
-    db: Database, namespace: str | None, every: bool, runs: Where
+    db: Database, namespace: str | None, every: bool, runs: RunsOn
 ) -> list[VerifyReport]:
     from reef.engine import verify as verify_namespace
 
@@ -81,7 +81,7 @@ def _at_a_glance(
     ]
 
 
-def _in_depth(db: Database, namespace: str | None, every: bool, runs: Where) -> list[VerifyReport]:
+def _in_depth(db: Database, namespace: str | None, every: bool, runs: RunsOn) -> list[VerifyReport]:
     from reef import pipeline
 
     names = names_of(db, namespace, every)

@@ -16,8 +16,8 @@ from reef.cli._pass import (
     Master,
     MinInputFiles,
     Remote,
+    RunsOn,
     TargetSize,
-    Where,
     figure_text,
     pass_json,
     size_of,
@@ -77,9 +77,9 @@ def worker(
             target_file_size_bytes=target_of(target_size),
         ),
     )
-    where = Where.of(master, remote, conf, in_process)
+    runs = RunsOn.of(master, remote, conf, in_process)
     with connect(url) as db:
-        runner = where.runner(db.context())
+        runner = runs.runner(db.context())
         ending = _Ending(db.context().threads)
         print(f"reef: at work on {db.store.url}", file=sys.stderr, flush=True)
         pipeline.work(

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from reef.documents._distance import Floats
 
-__all__ = ["Best", "Kept", "by_distance"]
+__all__ = ["Kept", "NearestRows", "by_distance"]
 
 
 class Kept(NamedTuple):
@@ -29,7 +29,7 @@ class Kept(NamedTuple):
         return Kept(keys, self.lsns[rows], self.distances[rows], self.is_sure[rows])
 
 
-class Best:
+class NearestRows:
     """The nearest rows so far: all, or once it `is_cut`, those that are among the nearest `most`."""
 
     def __init__(self, most: int) -> None:

@@ -94,7 +94,7 @@ class Order:
         return behind
 
 
-class Best:
+class FirstRows:
     """The first `limit` rows in an order, of any number of them that are shown to it."""
 
     def __init__(self, order: Order, limit: int) -> None:

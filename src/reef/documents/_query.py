@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from reef.documents._filter import Filter
-from reef.documents._order import Best, Order
+from reef.documents._order import FirstRows, Order
 from reef.documents._page import AFTER, page_end
 from reef.documents._schema import Attribute, Schema
 from reef.documents._search import search
@@ -124,7 +124,7 @@ def _best(view: View, rows: StoredRows, query: Query, asked: int) -> list[pa.Rec
     wide = query.selection.wide
     narrow = [name for name in query.selection.columns if name not in wide]
     columns = tuple(dict.fromkeys((*narrow, *query.order.columns)))
-    best = Best(query.order, asked)
+    best = FirstRows(query.order, asked)
     for some in _behind(rows, query, columns):
         best.add(some)
     found = best.rows()

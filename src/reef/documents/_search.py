@@ -17,7 +17,7 @@ import pyarrow as pa
 from reef.documents._distance import Distance, Floats, matrix_of
 from reef.documents._filter import Filter
 from reef.documents._matching import prune_by
-from reef.documents._nearest import Best, by_distance
+from reef.documents._nearest import NearestRows, by_distance
 from reef.documents._schema import Attribute, Schema
 from reef.engine import ReadState, View, are_newest, candidates, matching
 from reef.errors import InvalidInputError
@@ -95,7 +95,7 @@ class _Search:
         is_simple = len(alone) == len(self._state.sources)
         most = limit + _SPARE_ROWS if is_simple else max(_OLD_SHARE * limit, limit + _OLD_ROWS)
         while True:
-            best = self._scanned(Best(most), alone)
+            best = self._scanned(NearestRows(most), alone)
             keys, distances = self._visible(best, limit)
             if len(keys) == limit or not best.is_cut:
                 return keys, distances
@@ -156,7 +156,7 @@ class _Search:
             )
         }
 
-    def _scanned(self, best: Best, alone: set[RowSource]) -> Best:
+    def _scanned(self, best: NearestRows, alone: set[RowSource]) -> NearestRows:
         filtered = () if self._filter is None else self._filter.columns
         columns = [*dict.fromkeys([self._column, *filtered])]
         for source, rows in candidates(
@@ -197,7 +197,7 @@ class _Search:
             wanted = wanted & vectors.is_valid().to_numpy(zero_copy_only=False)
         return None if wanted.all() else np.flatnonzero(wanted)
 
-    def _visible(self, best: Best, limit: int) -> Nearest:
+    def _visible(self, best: NearestRows, limit: int) -> Nearest:
         """Return the nearest of the rows that nothing newer hides."""
         keys, lsns, distances, is_sure = best.sorted()
         kept: list[npt.NDArray[np.int64]] = []

@@ -45,7 +45,7 @@ _SETTINGS = (
 )
 
 
-class Documents(Protocol):
+class SqlSource(Protocol):
     """What SQL reads: documents at one version."""
 
     @property
@@ -56,7 +56,7 @@ class Documents(Protocol):
     ) -> Iterator[pa.RecordBatch]: ...
 
 
-def run_sql(view: Documents, text: str, parameters: Parameters | None = None) -> pa.Table:
+def run_sql(view: SqlSource, text: str, parameters: Parameters | None = None) -> pa.Table:
     """Return what one SELECT over the table `docs` returns.
 
     `parameters` are for `?` (a list) or `$name` (a dict) in the text. A uuid comes back as one.
@@ -123,7 +123,7 @@ def _first_line(error: Exception) -> str:
 class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     """Documents as a dataset of Arrow: the one kind of source that DuckDB tells what it needs."""
 
-    def __init__(self, view: Documents) -> None:  # not Arrow's own, which refuses to be called
+    def __init__(self, view: SqlSource) -> None:  # not Arrow's own, which refuses to be called
         self._view = view
         self._schema = _sql_schema(view.schema)
         self.failure: Exception | None = None

@@ -32,8 +32,8 @@ from reef.pipeline._index_plan import Backlog, IndexOptions
 from reef.pipeline._load import LoadResult, bulk_load
 from reef.pipeline._pass import (
     NamespaceResult,
+    PassProgress,
     PassResult,
-    Seen,
     TaskTimes,
     check_spark,
     spark_runner,
@@ -58,6 +58,7 @@ __all__ = [
     "NamespaceRecord",
     "NamespaceResult",
     "Outcome",
+    "PassProgress",
     "PassRecord",
     "PassResult",
     "Progress",
@@ -65,7 +66,6 @@ __all__ = [
     "RebuildPlan",
     "RebuildResult",
     "Runner",
-    "Seen",
     "Task",
     "TaskTimes",
     "VerifyOptions",

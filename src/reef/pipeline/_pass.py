@@ -38,7 +38,7 @@ Namespaces = str | Iterable[str] | None
 
 
 @dataclass(frozen=True)
-class Seen:
+class PassProgress:
     """How far a pass is."""
 
     tasks_done: int
@@ -71,7 +71,7 @@ class Work:
 Measure = Callable[[Sequence[Any]], Work]
 """Returns how much the tasks of some descriptors have to do."""
 
-Watch = Callable[[Seen], None]
+Watch = Callable[[PassProgress], None]
 """Told how far a pass is, perhaps from another thread."""
 
 
@@ -154,7 +154,7 @@ class Pass:
         self.context: Context = db.context()
         self.kind = kind
         self._watch = watch
-        self._seen = Seen(0, 0, 0, 0, 0, 0)
+        self._seen = PassProgress(0, 0, 0, 0, 0, 0)
         self.names, self.about = _named(db, namespaces, dropped=kind in OF_DROPPED)
         self._given = runner
         self._spark = spark
@@ -197,7 +197,7 @@ class Pass:
         """Return a runner whose every run is told of, with as much to do as `measure` says."""
         return _Shown(self, measure)
 
-    def _tell(self, seen: Seen) -> None:
+    def _tell(self, seen: PassProgress) -> None:
         self._seen = seen
         if self._watch is not None:
             self._watch(seen)

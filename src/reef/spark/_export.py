@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from reef.errors import InvalidInputError, UnavailableError
 from reef.pipeline._export import OutputFormat, local_path, output_format
-from reef.pipeline._pass import Seen, Watch
+from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._export_plan import find_export
 from reef.spark._watch import Counted, watching
 
@@ -88,7 +88,7 @@ def _telling(watch: Watch, size: int) -> Callable[[Counted], None]:
 
     def told(counted: Counted) -> None:
         done = size * counted.tasks_done // max(1, counted.tasks)
-        watch(Seen(counted.tasks_done, counted.tasks, done, size, counted.rows, 0))
+        watch(PassProgress(counted.tasks_done, counted.tasks, done, size, counted.rows, 0))
 
     return told
 

@@ -24,7 +24,7 @@ from reef.documents import Documents
 from reef.documents._types import Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.pipeline._ingest import LARGE_BYTES, InputFormat, input_format
-from reef.pipeline._pass import Seen, Watch
+from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._watch import Counted, watching
 from reef.spark._write import bulk_load, write
 from reef.spark._write_commit import WriteResult
@@ -95,7 +95,11 @@ def _telling(
 
     def told(counted: Counted) -> None:
         known = max(size, counted.bytes_past + size * counted.scans, counted.bytes_read)
-        watch(Seen(counted.tasks_done, counted.tasks, counted.bytes_read, known, counted.rows, 0))
+        watch(
+            PassProgress(
+                counted.tasks_done, counted.tasks, counted.bytes_read, known, counted.rows, 0
+            )
+        )
 
     return told
 
