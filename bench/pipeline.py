@@ -259,7 +259,7 @@ class _Bench:
 
 
 def _is_checked(key: str) -> bool:
-    """Return whether verify counts an object: it reads idempotency windows too, but tells nothing."""
+    """Return whether verify counts an object: it reads dedup windows too, but tells nothing."""
     return any(f"/{kind}/" in key for kind in ("manifest", "wal", "segments"))
 
 

@@ -41,7 +41,7 @@ def compact_once(context: Context, namespace: str, floor_lsn: int) -> int:
 
 
 def fold_once(context: Context, namespace: str, floor_lsn: int) -> int:
-    """Fold the log under the writer's feet, with its idempotency window."""
+    """Fold the log under the writer's feet, with its dedup window."""
     chain = context.chain(namespace)
     job = f"index-{new_ulid(context.clock, context.rng).lower()}"
 

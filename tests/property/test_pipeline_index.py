@@ -47,7 +47,7 @@ STEPS = st.one_of(
 
 
 def _window(context: Context, manifest: Manifest) -> DedupWindow:
-    """Return the idempotency window that a writer would begin with."""
+    """Return the dedup window that a writer would begin with."""
     return load_dedup(context, manifest).window(LSN_MAX, 0)
 
 

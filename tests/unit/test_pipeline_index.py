@@ -673,7 +673,7 @@ def test_bytes_that_were_damaged_on_the_way_are_read_again(store: Store) -> None
     assert result.rows == 2
 
 
-# The idempotency window.
+# The dedup window.
 
 
 @pytest.mark.parametrize("task_slots", [1, 2, 100])

@@ -361,7 +361,7 @@ def test_it_refuses_where_the_window_is_nowhere(world: World) -> None:
     world.compact()
     world.collect()
     world.lose(*world.keys("dedup"))
-    with pytest.raises(IncompleteError, match="idempotency window"):
+    with pytest.raises(IncompleteError, match="dedup window"):
         world.rebuild()
 
 

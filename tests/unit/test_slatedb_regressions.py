@@ -400,7 +400,7 @@ def test_604_what_a_read_stands_on_stays_for_the_grace_period(parallel: int) -> 
     symptom="collected before it was published",
 )
 @guarded(
-    "an idempotency window is spared as long as a flush can publish it",
+    "a dedup window is spared as long as a flush can publish it",
     Edit(
         _judge._window,
         "return Reason.ORPHAN if last_lsn <= ground.manifest.last_applied_lsn else Reason.WINDOW",

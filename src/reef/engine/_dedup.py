@@ -1,4 +1,4 @@
-"""Which requests were committed lately: the idempotency window in memory.
+"""Which requests were committed lately: the dedup window in memory.
 
 It starts as the window that the manifest names, is completed from the unfolded log, and grows with
 every commit. So a replay finds the original receipt after a crash and on another machine. Keys are

@@ -2,7 +2,7 @@
 
 1. Note how far the log is durable.                      crash: nothing happened
 2. Upload the rows up to there as a segment, and the     crash: orphans, which collection finds
-   idempotency window if it changed.                     after the next open
+   dedup window if it changed.                           after the next open
 3. Publish the manifest that names them and moves        crash: done; the next open replays less
    `wal_floor` behind them: the only visible step.
 

@@ -34,7 +34,7 @@ class Receipt:
         return self.codes.count(WRITTEN) + self.codes.count(DELETED)
 
 
-# As they are kept in the log and in the idempotency window: most are all alike.
+# As they are kept in the log and in the dedup window: most are all alike.
 _PLAIN, _RUNS = b"\0", b"\1"
 
 

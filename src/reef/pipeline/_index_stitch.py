@@ -71,7 +71,7 @@ class Stitched:
         return tuple(ref for part in self.parts for ref in part.attached)[::-1]
 
     def window(self, context: Context, now_us: int) -> DedupWindow | None:
-        """Return the idempotency window that holds from here on; None: as before."""
+        """Return the dedup window that holds from here on; None: as before."""
         if not any(part.window.last_lsn for part in self.parts):
             return None
         dedup = load_dedup(context, self.manifest)

@@ -7,7 +7,7 @@ commit_load(context, plan, [part, ...])                   # all rows visible at 
 Invariants:
 
 - Nothing is visible before the commit, and everything is after it, at one version.
-- A job key is committed once, however often the load is tried (as long as the idempotency window
+- A job key is committed once, however often the load is tried (as long as the dedup window
   keeps it; a `source` and its `sequence` are kept for good).
 - No key is in two parts, and none twice in a part.
 - The intent stands until the record is durable. It is ended by the load itself, when its record is

@@ -97,7 +97,7 @@ class RebuildResult:
     """Those that stay, every block of which was checked."""
     replaced: tuple[SegmentRef, ...] = ()
     window: str = "none"
-    """Whether the idempotency window was made "anew", is "kept" as it was, or there is "none"."""
+    """Whether the dedup window was made "anew", is "kept" as it was, or there is "none"."""
     passed_by: tuple[str, ...] = ()
     """Why the log was not entered further below."""
     plans: int = 0

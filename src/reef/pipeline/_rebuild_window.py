@@ -1,4 +1,4 @@
-"""The idempotency window of a rebuild: from the log, and from the window that its entry had.
+"""The dedup window of a rebuild: from the log, and from the window that its entry had.
 
 The old one stays where it is sound and knows something that the new one does not: no request that
 would be recognised now may be taken for a new one afterwards.
@@ -43,7 +43,7 @@ def renew_window(
             raise IncompleteError(
                 lost.key,
                 0,
-                "an idempotency window, or an older one to go on from",
+                "a dedup window, or an older one to go on from",
                 f"neither: {lost}; {error}; nothing was published: `reef repair` says what is lost",
             ) from error
         new = None
@@ -72,7 +72,7 @@ def _read(context: Context, key: str, ref: DedupRef) -> DedupWindow:
     try:
         data = context.store.get(key)
     except NotFoundError:
-        told = f"an idempotency window of {ref.size} bytes"
+        told = f"a dedup window of {ref.size} bytes"
         raise IncompleteError(key, 0, told, "nothing; `reef repair` makes it anew") from None
     found, told_of = (len(data), dedup_checksum(data, key=key)), (ref.size, ref.checksum)
     if found != told_of:
