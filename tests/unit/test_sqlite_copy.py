@@ -199,7 +199,7 @@ def test_the_commands_together(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("log")
     assert code == 0
     assert str(then) in out
-    assert as_json(run("branch", "dev", "--at", str(then), "--json"))["lsn"] == then
+    assert as_json(run("branch", "dev", "--lsn", str(then), "--json"))["lsn"] == then
     assert run("shell", "--branch", "dev", "SELECT count(*) FROM t")[:2] == (0, "200\n")
     assert run("export", str(tmp_path / "new.db"))[0] == 0
     assert run("export", str(tmp_path / "old.db"), "--at", str(then))[0] == 0
@@ -207,7 +207,7 @@ def test_the_commands_together(run: Run, tmp_path: Path) -> None:
     restored = as_json(run("restore", "--at", str(then), "--json"))
     assert restored["lsn"] > restored["lsn_before"] == commits[-1]["lsn"]
     assert run("shell", "SELECT count(*) FROM t")[:2] == (0, "200\n")
-    assert "already" in run("restore", "--at", str(restored["lsn"]))[1]
+    assert "already" in run("restore", "--lsn", str(restored["lsn"]))[1]
 
 
 def test_without_apsw_it_is_said_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

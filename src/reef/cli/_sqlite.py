@@ -36,7 +36,7 @@ Branch: TypeAlias = Annotated[
 ]
 At: TypeAlias = Annotated[
     int | None,
-    typer.Option("--at", "--lsn", min=0, max=2**63 - 1, metavar="LSN", help="As of this version."),
+    typer.Option("--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="As of this version."),
 ]
 
 
@@ -188,14 +188,14 @@ def log(
 def restore_(
     url: DatabaseUrl,
     lsn: Annotated[
-        int, typer.Option("--at", "--lsn", min=0, max=2**63 - 1, metavar="LSN", help="The version.")
+        int, typer.Option("--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="The version.")
     ],
     branch: Branch = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an earlier version the newest again, as one more commit: nothing is lost by it.
 
-    A writer that runs elsewhere is fenced. To look first, read it with --at, or make a branch.
+    A writer that runs elsewhere is fenced. To look first, read it with --lsn, or make a branch.
     """
     _check_apsw()
     from reef.sqlite._copy import restore
