@@ -45,7 +45,7 @@ from reef.manifest._read import Generation, Head
 from reef.manifest._repair import go_on_behind, renumber
 from reef.manifest._successor import check_successor
 from reef.settings import Settings
-from reef.store import Store, create
+from reef.store import Store, backoff, create
 from reef.types import new_nonce
 
 Change = Callable[[Head | None], Manifest | None]
@@ -147,7 +147,7 @@ class ManifestChain(ManifestFollower):
                 return published
             if race >= RACES_MAX:
                 break
-            self.clock.sleep(self._backoff(race))
+            self.clock.sleep(backoff(race, self._settings, self._rng))
             self._catch_up()
             is_fresh = True
         raise NotWrittenError(
@@ -259,11 +259,6 @@ class ManifestChain(ManifestFollower):
         if head is not None and head.damaged:
             raise self._unreadable(head)
         return head is not None and head.manifest.gc.boundary.generation > generation
-
-    def _backoff(self, race: int) -> float:
-        """Return the seconds to wait after lost race `race` (from 1): doubling, with full jitter."""
-        first, most = self._settings.cas_backoff
-        return self._rng.uniform(0, min(most, first * 2.0 ** min(race - 1, 30)))
 
     def _unreadable(self, head: Head) -> CorruptError:
         return CorruptError(

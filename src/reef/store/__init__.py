@@ -6,6 +6,7 @@ Store             put_if_absent get get_many get_range get_ranges head list dele
 MeteredStore      counts requests, bytes and errors of any other, for reef.metrics
 TwoPhaseStore     put-if-absent for a store that has none, decided by a database
 create            put_if_absent with the lost reply resolved: what commits go through
+backoff           how long to wait before the next attempt
 StoreCheck        what `reef check-store` runs
 """
 
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from reef.store._base import ObjectMeta, Store
 from reef.store._check import Check, StoreCheck
-from reef.store._conditional import create
+from reef.store._conditional import backoff, create
 from reef.store._file import FileStore
 from reef.store._memory import MemoryStore
 from reef.store._metered import MeteredStore
@@ -33,6 +34,7 @@ __all__ = [
     "Store",
     "StoreCheck",
     "TwoPhaseStore",
+    "backoff",
     "create",
     "open_store",
 ]

@@ -70,7 +70,7 @@ def create(
     why = ""
     for attempt in range(settings.cas_max_retries + 1):
         if attempt:
-            clock.sleep(_backoff(attempt, settings, rng))
+            clock.sleep(backoff(attempt, settings, rng))
         refused = False
         try:
             store.put_if_absent(key, data)
@@ -100,10 +100,10 @@ def _is_open(error: ReefError) -> bool:
     )
 
 
-def _backoff(attempt: int, settings: Settings, rng: random.Random) -> float:
+def backoff(attempt: int, settings: Settings, rng: random.Random) -> float:
     """Return the seconds to wait before repetition `attempt` (from 1): doubling, with full jitter."""
     first, most = settings.cas_backoff
-    return rng.uniform(0, min(most, first * 2.0 ** (attempt - 1)))
+    return rng.uniform(0, min(most, first * 2.0 ** min(attempt - 1, 30)))
 
 
 def _answer(is_collected: Callable[[], bool], key: str) -> bool:
