@@ -87,14 +87,14 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
 
 
 def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
-    from reef.cli import _check_store, _kv
+    from reef.cli import _check_store, _idempotency, _kv
     from reef.engine import _commit
     from reef.format import _log_model
     from reef.store import _check
 
     for name in ("RACERS_DEFAULT", "RACERS_MAX", "ROUNDS_DEFAULT", "ROUNDS_MAX"):
         assert getattr(_check_store, name) == getattr(_check, name)
-    assert _kv.IDEMPOTENCY_KEY_BYTES_MAX == _log_model.IDEMPOTENCY_KEY_BYTES_MAX
+    assert _idempotency.KEY_BYTES_MAX == _log_model.IDEMPOTENCY_KEY_BYTES_MAX
     assert _kv.OVERHEAD_BYTES == _commit._OVERHEAD_BYTES
 
 

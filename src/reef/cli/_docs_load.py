@@ -7,7 +7,6 @@ second run over the same input, after a crash at any point, writes what is missi
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +25,6 @@ from reef.errors import (
 
 if TYPE_CHECKING:
     from reef.documents import DocumentReceipt, Documents
-
-PREFIX_BYTES_MAX = 480
 
 _ROW = re.compile(r"^row (\d+)(?=\W)|(?<=the id of row )(\d+)")
 _UNMET = ("exists", "missing", "differs")
@@ -81,17 +78,6 @@ class Tally:
             if self.batches
             else "no documents came in; nothing was written"
         )
-
-
-def check_prefix(prefix: str | None) -> bytes | None:
-    """Return a prefix of idempotency keys as the shell gave it. Raises InvalidInputError."""
-    if prefix is None:
-        return None
-    data = os.fsencode(prefix)
-    if not 1 <= len(data) <= PREFIX_BYTES_MAX:
-        allowed = f"1 to {PREFIX_BYTES_MAX} bytes; it has {len(data)}"
-        raise InvalidInputError.of("--idempotency-prefix", prefix[:64], allowed)
-    return data
 
 
 def key_of(prefix: bytes | None, number: int) -> bytes | None:

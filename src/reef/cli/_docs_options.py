@@ -24,19 +24,6 @@ Format: TypeAlias = Annotated[
 Output: TypeAlias = Annotated[
     str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")
 ]
-Lsn: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--lsn", "--at-lsn", min=0, max=2**63 - 1, help="Read as of this version."),
-]
-AtSnapshot: TypeAlias = Annotated[
-    str | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.")
-]
-Generation: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--generation", min=1, max=2**63 - 1, help="Read the segments of this manifest generation."
-    ),
-]
 JsonFormat: TypeAlias = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Prefix: TypeAlias = Annotated[
     str | None,

@@ -11,12 +11,9 @@ import typer
 
 from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
 from reef.cli._docs_options import (
-    AtSnapshot,
     Columns,
     Format,
-    Generation,
     JsonFormat,
-    Lsn,
     Output,
     Where,
     chosen,
@@ -26,6 +23,7 @@ from reef.cli._docs_options import (
 )
 from reef.cli._docs_output import STDOUT, TABLE_ROWS, Printer, chosen_format, open_output
 from reef.cli._output import print_json
+from reef.cli._version import AtSnapshot, Generation, Lsn
 from reef.errors import InvalidInputError
 
 if TYPE_CHECKING:

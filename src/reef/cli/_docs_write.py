@@ -24,6 +24,7 @@ from reef.cli._docs_options import (
     json_of,
     pairs_of,
 )
+from reef.cli._idempotency import check_prefix
 from reef.cli._output import print_json, print_table
 from reef.errors import InvalidInputError, NotFoundError
 from reef.types import check_namespace
@@ -109,7 +110,7 @@ def patch(
         raise InvalidInputError.of(
             "FILE, --where and --set", "not so", "either FILE, or --where along with --set"
         )
-    from reef.cli._docs_load import Tally, check_prefix, key_of
+    from reef.cli._docs_load import Tally, key_of
 
     values = json_of("--set", set)
     prefix = check_prefix(idempotency_prefix)
@@ -136,7 +137,7 @@ def delete(
 ) -> None:
     """Delete documents: by id, from a list, or all that match. They need not be there."""
     from reef.cli._docs_input import read_ids
-    from reef.cli._docs_load import Tally, check_prefix, key_of, told_with
+    from reef.cli._docs_load import Tally, key_of, told_with
 
     if sum(given is not None and given != [] for given in (ids, where, file)) != 1:
         raise InvalidInputError.of("ID, --where and --file", "none or several", "one of the three")
@@ -204,7 +205,7 @@ def _load(
     as_json: bool,
 ) -> None:
     from reef.cli._docs_input import open_input
-    from reef.cli._docs_load import Tally, check_prefix, load, load_progress, told_with
+    from reef.cli._docs_load import Tally, load, load_progress, told_with
     from reef.engine import CreateOnly
 
     check_namespace(namespace)

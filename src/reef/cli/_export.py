@@ -11,6 +11,7 @@ from reef.cli import _docs_options as docs
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_facts, print_json, size_text
 from reef.cli._pass import Conf, DryRun, Master, Remote, RunsOn, watched
+from reef.cli._version import AtSnapshot, Generation, Lsn
 from reef.types import split_namespace
 
 
@@ -23,9 +24,9 @@ def export(
     format: Annotated[
         str, typer.Option(metavar="FORMAT", help="parquet, csv, jsonl, delta or iceberg.")
     ] = "parquet",
-    lsn: docs.Lsn = None,
-    snapshot: docs.AtSnapshot = None,
-    generation: docs.Generation = None,
+    lsn: Lsn = None,
+    snapshot: AtSnapshot = None,
+    generation: Generation = None,
     columns: docs.Columns = None,
     where: docs.Where = None,
     dry_run: DryRun = False,

@@ -11,7 +11,7 @@ import typer
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._docs_options import Declared, pairs_of
 from reef.cli._output import print_facts, print_json, size_text
-from reef.cli._pass import Conf, DryRun, Master, Remote, RunsOn, size_of, watched
+from reef.cli._pass import Conf, DryRun, Master, Memory, Remote, RunsOn, size_of, watched
 from reef.types import split_namespace
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def ingest(
     target_size: Annotated[
         str, typer.Option(metavar="SIZE", help="How large the segments of a bulk load are to be.")
     ] = "128MiB",
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Rows that one task holds in memory, about.")
-    ] = "256MiB",
+    memory: Memory = "256MiB",
     multiline: Annotated[
         bool,
         typer.Option(

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
+from reef.cli._idempotency import check_key
 from reef.cli._output import key_text, print_json
+from reef.cli._version import AtSnapshot, Generation, Lsn
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from reef.kv import KeyValue, KeyValueView
     from reef.settings import Settings
 
-IDEMPOTENCY_KEY_BYTES_MAX = 512
 OVERHEAD_BYTES = 1024  # what a writer adds to the bytes of a batch when it holds them to the bounds
 _STDIN = "-"
 
@@ -45,16 +46,10 @@ Hex: TypeAlias = Annotated[
     bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")
 ]
 Base64: TypeAlias = Annotated[bool, typer.Option("--base64", help="Keys and values are base64.")]
-Lsn: TypeAlias = Annotated[
-    int | None, typer.Option("--lsn", min=0, max=2**63 - 1, help="Read as of this version.")
-]
-AtSnapshot: TypeAlias = Annotated[
-    str | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.")
-]
-Generation: TypeAlias = Annotated[
-    int | None,
+IdempotencyKey: TypeAlias = Annotated[
+    str | None,
     typer.Option(
-        "--generation", min=1, max=2**63 - 1, help="Read the segments of this manifest generation."
+        metavar="TEXT", help="The same key again writes nothing and prints the first receipt."
     ),
 ]
 
@@ -145,12 +140,7 @@ def put(
     ] = None,
     hex: Hex = False,
     base64: Base64 = False,
-    idempotency_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="The same key again writes nothing and prints the first receipt."
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Set the value of a key, durably, and print its LSN. Makes the namespace if need be."""
@@ -158,7 +148,7 @@ def put(
     check_namespace(namespace)
     coding = Coding(hex, base64)
     wanted = coding.parse_key(key)
-    once = _once(idempotency_key)
+    once = check_key(idempotency_key)
     with connect(url) as db:
         settings = db.context().settings
         data = _value(coding, value, file, settings.log_segment_max_bytes)
@@ -175,18 +165,13 @@ def delete(
     key: Key,
     hex: Hex = False,
     base64: Base64 = False,
-    idempotency_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="The same key again writes nothing and prints the first receipt."
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a key, durably, and print the LSN. It need not exist."""
     check_namespace(namespace)
     wanted = Coding(hex, base64).parse_key(key)
-    once = _once(idempotency_key)
+    once = check_key(idempotency_key)
     with connect(url) as db:
         _check_size(db.context().settings, len(wanted))
         with db.kv(**named(namespace)) as kv:
@@ -269,17 +254,6 @@ def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> b
         allowed = f"at most log_segment_max_bytes, which is {most}"
         raise InvalidInputError.of("VALUE", "more bytes", allowed)
     return data
-
-
-def _once(idempotency_key: str | None) -> bytes | None:
-    """Return an idempotency key as the shell gave it. Raises InvalidInputError."""
-    if idempotency_key is None:
-        return None
-    key = os.fsencode(idempotency_key)
-    if not 1 <= len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
-        allowed = f"1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes; it has {len(key)}"
-        raise InvalidInputError.of("--idempotency-key", idempotency_key[:64], allowed)
-    return key
 
 
 def _check_size(settings: Settings, nbytes: int) -> None:

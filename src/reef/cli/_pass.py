@@ -137,6 +137,10 @@ MinInputFiles = Annotated[
         "[default: 4; pages: compaction_cadence]",
     ),
 ]
+TaskBytes = Annotated[str, typer.Option(metavar="SIZE", help="Log objects for one task, about.")]
+Memory = Annotated[
+    str, typer.Option(metavar="SIZE", help="What one task may hold in memory, about.")
+]
 
 
 def target_of(text: str | None) -> int | None:

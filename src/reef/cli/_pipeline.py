@@ -14,10 +14,12 @@ from reef.cli._pass import (
     DryRun,
     InThisProcess,
     Master,
+    Memory,
     MinInputFiles,
     Remote,
     RunsOn,
     TargetSize,
+    TaskBytes,
     size_of,
     target_of,
     tell,
@@ -39,12 +41,8 @@ def index(
     url: Url,
     namespace: NamespaceOrAll = None,
     every: All = False,
-    task_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="Log objects for one task, about.")
-    ] = "256MiB",
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Rows that one task holds in memory, at most.")
-    ] = "256MiB",
+    task_bytes: TaskBytes = "256MiB",
+    memory: Memory = "256MiB",
     min_slots: Annotated[
         int, typer.Option(min=1, help="Pass over namespaces with fewer log objects to fold.")
     ] = 1,
@@ -124,9 +122,7 @@ def compact(
     keep_floor: Annotated[
         bool, typer.Option("--keep-floor", help="Drop no version that can be read now.")
     ] = False,
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="What one task may hold in memory.")
-    ] = "256MiB",
+    memory: Memory = "256MiB",
     dry_run: DryRun = False,
     save_plan: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --dry-run: keep the plan as JSON.")
@@ -194,12 +190,8 @@ def rebuild(
     url: Url,
     namespace: NamespaceOrAll = None,
     every: All = False,
-    task_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="Log objects for one task, about.")
-    ] = "256MiB",
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Rows that one task holds in memory, at most.")
-    ] = "256MiB",
+    task_bytes: TaskBytes = "256MiB",
+    memory: Memory = "256MiB",
     dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
