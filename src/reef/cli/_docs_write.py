@@ -244,8 +244,9 @@ def _load(
 
 def _check_there(db: Database, namespace: str) -> None:
     """Raise NotFoundError for a namespace that is not there: opening would make it."""
-    if db.context().chain(namespace).load() is None:
-        raise NotFoundError(f"there is no namespace {namespace!r} in {db.store.url}")
+    from reef.engine import newest_manifest
+
+    newest_manifest(db.context(), namespace)
 
 
 def _check_filter(db: Database, namespace: str, where: str) -> None:

@@ -8,7 +8,6 @@ import typer
 
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_json, print_table, time_text
-from reef.errors import NotFoundError
 from reef.settings import parse_seconds
 from reef.types import check_snapshot_id
 
@@ -66,8 +65,10 @@ def create(
 @app.command("list")
 def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
     """Show the snapshots that stand. One whose time is over stands until collection removes it."""
+    from reef.engine import newest_manifest
+
     with connect(url) as db:
-        manifest = _head(db.context(), namespace)
+        manifest = newest_manifest(db.context(), namespace)
     if as_json:
         print_json({"namespace": namespace, "snapshots": [_as_json(s) for s in manifest.snapshots]})
         return
@@ -101,11 +102,11 @@ def renew_(
 @app.command("release")
 def release(url: Url, namespace: Namespace, id: Id) -> None:
     """Let a snapshot go: what only it could see may be collected."""
-    from reef.manifest import release_snapshot
+    from reef.manifest import no_namespace, release_snapshot
 
     def released(head: Head | None) -> Manifest:
         if head is None:
-            raise NotFoundError(f"there is no namespace {namespace!r} in {where}")
+            raise no_namespace(where, namespace)
         return release_snapshot(head.manifest, id)
 
     with connect(url) as db:
@@ -120,18 +121,11 @@ def _seconds(context: Context, ttl: str | None) -> float | None:
     return None if ttl == FOR_GOOD else parse_seconds("ttl", ttl, low=0.001)
 
 
-def _head(context: Context, namespace: str) -> Manifest:
-    head = context.chain(namespace).load()
-    if head is None:
-        raise NotFoundError(f"there is no namespace {namespace!r} in {context.store.url}")
-    return head.manifest
-
-
 def _open(context: Context, namespace: str) -> Reader:
     """Open a namespace for reading, whatever face it was made as."""
-    from reef.engine import face_of, open_for_reading
+    from reef.engine import face_of, newest_manifest, open_for_reading
 
-    return open_for_reading(context, namespace, face_of(_head(context, namespace)))
+    return open_for_reading(context, namespace, face_of(newest_manifest(context, namespace)))
 
 
 def _as_json(snapshot: Snapshot) -> dict[str, object]:

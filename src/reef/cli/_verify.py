@@ -20,7 +20,7 @@ from reef.cli._bucket import (
 )
 from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
 from reef.cli._pass import Conf, InThisProcess, Master, Remote, RunsOn, watched
-from reef.errors import InvalidInputError, NotFoundError, ReefError
+from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -83,10 +83,11 @@ def _at_a_glance(
 
 def _in_depth(db: Database, namespace: str | None, every: bool, runs: RunsOn) -> list[VerifyReport]:
     from reef import pipeline
+    from reef.engine import newest_manifest
 
     names = names_of(db, namespace, every)
-    if namespace is not None and db.context().chain(namespace).load() is None:
-        raise NotFoundError(f"there is no namespace {namespace!r} in {db.store.url}")
+    if namespace is not None:
+        newest_manifest(db.context(), namespace)  # it must be there
     runner = runs.runner(db.context())
     with watched("verify", db.context().clock) as watch:
         found = pipeline.verify(db, names, runner=runner, watch=watch).namespaces

@@ -50,7 +50,14 @@ from reef.engine._namespace import (
     check_idempotency_key,
     check_stream,
 )
-from reef.engine._open import FACE, Face, face_of, open_for_reading, open_for_writing
+from reef.engine._open import (
+    FACE,
+    Face,
+    face_of,
+    newest_manifest,
+    open_for_reading,
+    open_for_writing,
+)
 from reef.engine._reader import Reader
 from reef.engine._receipt import (
     DELETED,
@@ -126,6 +133,7 @@ __all__ = [
     "list_namespaces",
     "matching",
     "namespace_stats",
+    "newest_manifest",
     "open_for_reading",
     "open_for_writing",
     "operations",

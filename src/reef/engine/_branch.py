@@ -48,6 +48,7 @@ from reef.manifest import (
     ManifestChain,
     add_pin,
     begin_branch,
+    no_namespace,
     release_pins,
     share_pin,
 )
@@ -201,8 +202,7 @@ class _Making:
 
     def _no_parent(self) -> NotFoundError:
         return NotFoundError(
-            f"there is no namespace {self.parent!r} in {self.context.store.url}: there is nothing "
-            "to branch"
+            f"{no_namespace(self.context.store.url, self.parent)}: there is nothing to branch"
         )
 
 

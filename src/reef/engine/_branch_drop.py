@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from reef.engine._branch_list import list_branches
 from reef.engine._context import Context
-from reef.engine._open import face_of, no_namespace, open_for_writing
+from reef.engine._open import face_of, open_for_writing
 from reef.engine._writer import Writer
 from reef.format import Manifest, WalAnchor
 from reef.gc import Pins
-from reef.manifest import Head, ManifestChain, drop, has_branches, release_pins
+from reef.manifest import Head, ManifestChain, drop, has_branches, no_namespace, release_pins
 from reef.types import check_namespace, split_namespace
 
 
@@ -38,7 +38,7 @@ def drop_namespace(context: Context, namespace: str) -> None:
     chain = context.chain(check_namespace(namespace))
     head = chain.load()
     if head is None or head.manifest.state != "live":
-        raise no_namespace(context, namespace)
+        raise no_namespace(context.store.url, namespace)
     refuse_branches(context, chain, head)
     writer = open_for_writing(context, namespace, face_of(head.manifest))
     try:

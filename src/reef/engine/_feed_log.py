@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from reef.engine._context import Context
 from reef.engine._feed_headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, Unreadable
 from reef.engine._feed_place import Entrances, Places, Position
-from reef.errors import CorruptError, NotFoundError, RetentionError
+from reef.errors import CorruptError, RetentionError
 from reef.format import LogKind, Manifest, Prev, log_key
 from reef.gc._slots import FENCE_BYTES
 from reef.log import ChainPoint, Damaged, LogEntry, LogFold, LogReader
-from reef.manifest import ManifestChain
+from reef.manifest import ManifestChain, no_namespace
 from reef.types import LSN_MAX, unpack_lsn
 
 OBJECTS_WINDOW_MAX = 16
@@ -227,9 +227,7 @@ class FeedLog:
     def _look(self) -> Manifest:
         head = self._chain.load()
         if head is None or head.manifest.state != "live":
-            raise NotFoundError(
-                f"there is no namespace {self.namespace!r} in {self.context.store.url}"
-            )
+            raise no_namespace(self.context.store.url, self.namespace)
         return head.manifest
 
     def _links(self, position: Position) -> Iterator[Link]:

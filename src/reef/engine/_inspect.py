@@ -41,7 +41,7 @@ from reef.format import (
     segment_key,
     tail_length,
 )
-from reef.manifest import is_retained
+from reef.manifest import is_retained, no_namespace
 from reef.store import ObjectMeta, Store
 from reef.types import check_namespace
 
@@ -58,7 +58,7 @@ def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
     prefix = f"namespaces/{check_namespace(namespace)}/"
     manifests = list(store.list(f"{prefix}manifest/"))
     if not manifests and not any(store.list(prefix)):
-        raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
+        raise no_namespace(store.url, namespace)
     head = _head(context, manifests)
     live = {} if head is None else {s.id: s for s in head.segments if not s.namespace}
     pending = set() if head is None else {waiting.key for waiting in head.gc.pending}
@@ -105,7 +105,7 @@ def inspect_manifest(
         listed = store.list(f"namespaces/{check_namespace(namespace)}/manifest/")
         named = [n.generation for meta in listed if (n := parse_manifest_key(meta.key)) is not None]
         if not named:
-            raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
+            raise no_namespace(store.url, namespace)
         generation = named[-1]
     key = manifest_key(namespace, generation)
     data = store.get(key)

@@ -46,7 +46,7 @@ from reef.format import (
 )
 from reef.format import schema_fingerprint as fingerprint
 from reef.log import Fencing, LogEntry, LogReader, check_epoch, put_fences
-from reef.manifest import Head, ManifestChain, go_on, open_writer, set_retention
+from reef.manifest import Head, ManifestChain, go_on, no_namespace, open_writer, set_retention
 from reef.types import check_namespace, new_nonce, split_namespace
 
 _OPENS_MAX = 10
@@ -77,7 +77,7 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
     while True:
         if head is None or head.manifest.state != "live":
             _check_unbegun(head)
-            raise no_namespace(context, namespace)
+            raise _not_made(context, namespace)
         check_face(head.manifest, face)
         tail, _ = _replay(context, head.manifest, lambda entry: None)
         if not _missing(head.manifest, tail):
@@ -109,18 +109,21 @@ def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     )
 
 
-def no_namespace(context: Context, namespace: str) -> NotFoundError:
-    """Return the error for a namespace, or a branch, that is not there."""
-    name, branch = split_namespace(namespace)
-    if branch is None:
-        return NotFoundError(
-            f"there is no namespace {namespace!r} in {context.store.url}; opening it for writing "
-            "creates it"
-        )
-    return NotFoundError(
-        f"namespace {name!r} in {context.store.url} has no branch {branch!r}; `branch({branch!r})` "
-        "of a namespace makes one"
-    )
+def newest_manifest(context: Context, namespace: str) -> Manifest:
+    """Return the newest manifest of a namespace, or of one that was dropped. Raises NotFoundError."""
+    head = context.chain(check_namespace(namespace)).load()
+    if head is None:
+        raise no_namespace(context.store.url, namespace)
+    return head.manifest
+
+
+def _not_made(context: Context, namespace: str) -> NotFoundError:
+    """Return the error for what cannot be opened, with what would make it."""
+    branch = split_namespace(namespace)[1]
+    how = "opening it for writing creates it"
+    if branch is not None:
+        how = f"`branch({branch!r})` of a namespace makes one"
+    return NotFoundError(f"{no_namespace(context.store.url, namespace)}; {how}")
 
 
 def _check_unbegun(head: Head | None) -> None:
@@ -163,7 +166,7 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
         manifest = None if head is None else head.manifest
         if manifest is None or manifest.state != "live":
             if split_namespace(namespace)[1] is not None:
-                raise no_namespace(context, namespace)
+                raise _not_made(context, namespace)
             manifest = go_on(manifest, _first(namespace, context, face))
         check_face(manifest, face)
         if window_s is not None:

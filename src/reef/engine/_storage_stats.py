@@ -8,6 +8,7 @@ from reef.engine._context import Context
 from reef.engine._verify_log import list_slots
 from reef.errors import DamagedError, FormatVersionError, NotFoundError
 from reef.format import Manifest, decode_manifest, parse_manifest_key
+from reef.manifest import no_namespace
 from reef.types import check_namespace
 
 FOLDERS = ("manifest", "wal", "segments", "dedup", "quarantine")
@@ -29,7 +30,7 @@ def storage_stats(context: Context, namespace: str) -> dict[str, Any]:
             if (named := parse_manifest_key(meta.key)) is not None:
                 manifests.append((named.generation, meta.key))
     if not manifests:
-        raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
+        raise no_namespace(store.url, namespace)
     manifest, damaged = _newest(context, manifests)
     about: dict[str, Any] = {"namespace": namespace, "objects": objects, "damaged": damaged}
     return about | (_figures(context, manifest) if manifest is not None else {})

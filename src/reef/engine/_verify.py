@@ -38,7 +38,7 @@ from reef.format import (
     manifest_key,
     segment_key,
 )
-from reef.manifest import Head
+from reef.manifest import Head, no_namespace
 from reef.settings import WRITES_ASKED_MAX
 from reef.store import Store
 from reef.types import check_namespace
@@ -181,7 +181,7 @@ class Look:
         generations = read_generations(store, namespace, progress)
         self.survey = survey = Survey(namespace, generations, Quarantine(store, namespace))
         if not generations:
-            raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
+            raise no_namespace(store.url, namespace)
         head = newest_readable(generations)
         if head is None:
             survey.findings = [

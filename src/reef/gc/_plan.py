@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from functools import cache
 
 from reef.clock import Clock
-from reef.errors import NotFoundError
 from reef.format import Boundary, Manifest
 from reef.gc._judge import (
     Ground,
@@ -25,7 +24,14 @@ from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
 from reef.gc._slots import AttachScan, PinnedLog
 from reef.gc._survey import Survey
-from reef.manifest import Generation, Head, ManifestChain, expire_snapshots, release_pins
+from reef.manifest import (
+    Generation,
+    Head,
+    ManifestChain,
+    expire_snapshots,
+    no_namespace,
+    release_pins,
+)
 from reef.settings import Settings
 from reef.side_by_side import for_each
 from reef.store import Store
@@ -320,9 +326,7 @@ def _waiting(fate: PinFate) -> PinFate:
 def _load(chain: ManifestChain) -> Head:
     head = chain.load()
     if head is None:
-        raise NotFoundError(
-            f"there is no namespace {chain.namespace!r}: there is nothing to collect"
-        )
+        raise no_namespace(chain.url, chain.namespace)
     return head
 
 

@@ -7,6 +7,7 @@ changes           open_writer, open_compactor, fold, register_intent, end_intent
                   advance_boundary, set_retention: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach
+no_namespace      the error for one that has no manifest
 create_snapshot   a snapshot that lasts as long as asked, by the store's clock; renew likewise
 
 A change is published with `chain.publish(lambda head: fold(head.manifest, ...))`. It raises where
@@ -35,7 +36,7 @@ from reef.manifest._changes import (
     register_intent,
     replace_segments,
 )
-from reef.manifest._read import Generation, Head
+from reef.manifest._read import Generation, Head, no_namespace
 from reef.manifest._retention import (
     add_snapshot,
     advance_boundary,
@@ -71,6 +72,7 @@ __all__ = [
     "go_on",
     "has_branches",
     "is_retained",
+    "no_namespace",
     "open_compactor",
     "open_writer",
     "register_intent",

@@ -78,6 +78,11 @@ class ManifestChain(ManifestFollower):
         self._is_behind = False
         self._own_put: tuple[int, float] | None = None
 
+    @property
+    def url(self) -> str:
+        """Of the bucket."""
+        return self._store.url
+
     def beside(self, namespace: str) -> ManifestChain:
         """Return a fresh chain of another namespace, for the same actor."""
         return ManifestChain(

@@ -22,7 +22,7 @@ from reef.format import (
     parse_manifest_key,
 )
 from reef.store import Store
-from reef.types import check_namespace
+from reef.types import check_namespace, split_namespace
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,14 @@ class Head:
     def last_taken(self) -> int:
         """The highest number that is known to be taken: its own, or that of a damaged one."""
         return max((self.generation, *self.damaged))
+
+
+def no_namespace(url: str, namespace: str) -> NotFoundError:
+    """Return the error for a namespace, or a branch, that a bucket does not have."""
+    name, branch = split_namespace(namespace)
+    if branch is None:
+        return NotFoundError(f"there is no namespace {namespace!r} in {url}")
+    return NotFoundError(f"namespace {name!r} in {url} has no branch {branch!r}")
 
 
 class Generation(NamedTuple):

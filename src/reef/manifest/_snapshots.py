@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reef.errors import InvalidInputError, NotFoundError
+from reef.errors import InvalidInputError
 from reef.format import Manifest, Snapshot
 from reef.manifest._chain import ManifestChain
-from reef.manifest._read import Head
+from reef.manifest._read import Head, no_namespace
 from reef.manifest._retention import add_snapshot, find_snapshot, renew_snapshot
 from reef.settings import SECONDS_MAX
 
@@ -95,9 +95,7 @@ def _publish(
 ) -> tuple[Head, Snapshot]:
     def change(head: Head | None) -> Manifest:
         if head is None:
-            raise NotFoundError(
-                f"namespace {chain.namespace!r} does not exist: there is nothing to snapshot"
-            )
+            raise no_namespace(chain.url, chain.namespace)
         return setter(head.manifest, chain.estimated_now_us + ttl_us + late_us if ttl_us else 0)
 
     head = chain.publish(change)
