@@ -29,8 +29,8 @@ from typing import TypeAlias
 import msgspec
 
 from reef.engine import Context, face_of
-from reef.errors import NotFoundError
 from reef.format import Manifest, SegmentRef
+from reef.manifest import no_namespace
 from reef.pipeline._compact_options import CompactionOptions
 from reef.pipeline._compact_ranges import (
     Covered,
@@ -114,7 +114,7 @@ def plan_compaction(
     """
     head = context.chain(namespace).load()
     if head is None or head.manifest.state != "live":
-        raise NotFoundError(f"there is no namespace {namespace!r}")
+        raise no_namespace(context.store.url, namespace)
     return plan_on(context, head.manifest, options or CompactionOptions())
 
 

@@ -14,9 +14,9 @@ is retained names them any more.
 from __future__ import annotations
 
 from reef.engine import Context, refuse_branches
-from reef.errors import NotFoundError, UnavailableError
+from reef.errors import UnavailableError
 from reef.format import Manifest
-from reef.manifest import Head
+from reef.manifest import Head, no_namespace
 from reef.manifest import detach as forget_origin
 from reef.pipeline._compact import compact
 from reef.pipeline._compact_options import CompactionOptions
@@ -37,7 +37,7 @@ def detach(
     chain = context.chain(namespace)
     head = chain.load()
     if head is None or head.manifest.state != "live":
-        raise NotFoundError(f"there is no namespace {namespace!r} in {context.store.url}")
+        raise no_namespace(context.store.url, namespace)
     refuse_branches(context, chain, head)
     for _ in range(_ROUNDS_MAX):
         if head is None or not _shares(head.manifest):

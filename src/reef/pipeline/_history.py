@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from reef.engine import Context, face_of, open_for_writing
+from reef.engine import Context, face_of, newest_manifest, open_for_writing
 from reef.errors import CorruptError, InvalidInputError, NotFoundError
 from reef.format import Intent, Manifest, manifest_key
 from reef.manifest import Head, end_intent
@@ -99,14 +99,7 @@ def standing_intents(context: Context, namespace: str) -> tuple[Intent, ...]:
 
     Raises NotFoundError if there is no such namespace.
     """
-    return _head(context, namespace).intents
-
-
-def _head(context: Context, namespace: str) -> Manifest:
-    head = context.chain(namespace).load()
-    if head is None:
-        raise NotFoundError(f"there is no namespace {namespace!r} in {context.store.url}")
-    return head.manifest
+    return newest_manifest(context, namespace).intents
 
 
 def end_job(context: Context, namespace: str, id: str) -> int:
@@ -116,7 +109,7 @@ def end_job(context: Context, namespace: str, id: str) -> int:
     log: to end one takes the writer's place first, so that a commit on its way gets its slot before
     or not at all. Raises NotFoundError.
     """
-    manifest = _head(context, check_namespace(namespace))
+    manifest = newest_manifest(context, namespace)
     if any(intent.id == id and intent.kind == LOAD for intent in manifest.intents):
         open_for_writing(context, namespace, face_of(manifest)).close()
 

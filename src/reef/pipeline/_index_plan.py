@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import msgspec
 
 from reef.engine import Context
-from reef.errors import CorruptError, InvalidInputError, NotFoundError
+from reef.errors import CorruptError, InvalidInputError
 from reef.format import Manifest, log_key
 from reef.gc._names import folder, parse_slot
 from reef.gc._slots import FENCE_BYTES
-from reef.manifest import ManifestChain
+from reef.manifest import ManifestChain, no_namespace
 from reef.pipeline._fold import FoldPart
 from reef.pipeline._fold_chain import ChainState
 
@@ -59,9 +59,7 @@ class Backlog:
         head = chain.load()
         while True:
             if head is None or head.manifest.state != "live":
-                raise NotFoundError(
-                    f"there is no namespace {chain.namespace!r} in {context.store.url}"
-                )
+                raise no_namespace(context.store.url, chain.namespace)
             backlog = cls(head.manifest, _listed(context, head.manifest))
             if not backlog.is_short:
                 return backlog

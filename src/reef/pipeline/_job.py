@@ -18,9 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reef.engine import Context
-from reef.errors import InvariantError, NotFoundError
+from reef.errors import InvariantError
 from reef.format import Manifest
-from reef.manifest import Head, ManifestChain, end_intent, open_compactor, register_intent
+from reef.manifest import (
+    Head,
+    ManifestChain,
+    end_intent,
+    no_namespace,
+    open_compactor,
+    register_intent,
+)
 from reef.types import check_namespace, new_ulid
 
 ManifestChange = Callable[[Manifest], Manifest]
@@ -71,7 +78,7 @@ class Job:
                 opened_at_us=context.clock.now_us(),
             )
 
-        head = chain.publish(_on_manifest(namespace, registered))
+        head = chain.publish(_on_manifest(chain, registered))
         job = cls(chain, id, kind, head)
         if compactor:
             job.compactor_epoch = head.manifest.compactor_epoch
@@ -91,7 +98,7 @@ class Job:
         `change` checks the intent or the epoch itself, as `fold` and `replace_segments` do. Raises
         what it raises (FencedError, StalePlanError, NotFoundError), and OutcomeUnknownError.
         """
-        self.head = self._chain.publish(_on_manifest(self.namespace, change))
+        self.head = self._chain.publish(_on_manifest(self._chain, change))
         return self.head
 
     def end(self) -> None:
@@ -114,10 +121,10 @@ def new_segment_id(context: Context, job_id: str) -> str:
     return f"{new_ulid(context.clock, context.rng)}-{job_id}"
 
 
-def _on_manifest(namespace: str, change: ManifestChange) -> Callable[[Head | None], Manifest]:
+def _on_manifest(chain: ManifestChain, change: ManifestChange) -> Callable[[Head | None], Manifest]:
     def changed(head: Head | None) -> Manifest:
         if head is None:
-            raise NotFoundError(f"there is no namespace {namespace!r}")
+            raise no_namespace(chain.url, chain.namespace)
         return change(head.manifest)
 
     return changed

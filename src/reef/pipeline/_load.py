@@ -52,6 +52,7 @@ from reef.format import SegmentRef
 from reef.kv import FACE as KV_FACE
 from reef.kv import KeyValue
 from reef.log import LogFold, LogReader
+from reef.manifest import no_namespace
 from reef.pipeline._job import Job
 from reef.pipeline._load_part import LoadedPart, LoadPart, write_part
 from reef.pipeline._load_rows import (
@@ -389,7 +390,7 @@ def _end(context: Context, plan: LoadPlan) -> None:
     chain = context.chain(plan.namespace)
     head = chain.load()
     if head is None:
-        raise NotFoundError(f"there is no namespace {plan.namespace!r}")
+        raise no_namespace(context.store.url, plan.namespace)
     Job(chain, plan.job, KIND, head).end()
 
 

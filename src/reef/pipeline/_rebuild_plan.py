@@ -17,9 +17,10 @@ from reef.engine._verify_manifests import (
     read_generations,
     retained_manifests,
 )
-from reef.errors import CorruptError, NotFoundError
+from reef.errors import CorruptError
 from reef.format import Manifest, SegmentRef, WalAnchor, manifest_key
 from reef.gc._names import parse_slot
+from reef.manifest import no_namespace
 from reef.manifest._overlap import lsn_max_seen
 from reef.pipeline._fold import FoldPart
 from reef.pipeline._index_plan import Backlog
@@ -96,7 +97,7 @@ def find_ground(context: Context, namespace: str) -> Ground:
     read = read_generations(store, namespace, silent)
     head = newest_readable(read)
     if not read or (head is not None and head.manifest.state != "live"):
-        raise NotFoundError(f"there is no namespace {namespace!r} in {store.url}")
+        raise no_namespace(store.url, namespace)
     if head is None or head.damaged:
         raise CorruptError(
             manifest_key(namespace, read[-1].number),

@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from reef.documents._schema import Schema
 from reef.engine import Context
-from reef.errors import FencedError, InvalidInputError, NotFoundError
+from reef.errors import FencedError, InvalidInputError
 from reef.format import Manifest
-from reef.manifest import Head, register_intent
+from reef.manifest import Head, no_namespace, register_intent
 from reef.pipeline._job import Job
 from reef.pipeline._load import FACES, KIND, LoadPlan, abandon_load, current_schema, schema_bytes
 from reef.pipeline._load_part import LoadedPart, write_part
@@ -188,7 +188,7 @@ def stand(context: Context, plan: LoadPlan) -> None:
 
     def registered(head: Head | None) -> Manifest | None:
         if head is None:
-            raise NotFoundError(f"there is no namespace {plan.namespace!r}")
+            raise no_namespace(context.store.url, plan.namespace)
         if any(intent.id == plan.job for intent in head.manifest.intents):
             return None
         return register_intent(
