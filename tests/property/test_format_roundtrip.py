@@ -119,7 +119,7 @@ def test_segments_come_back(
     assert table.combine_chunks() == pa.table(batch)
     assert (ref.rows, ref.key_min, ref.key_max) == (len(ordered), ordered[0][0], ordered[-1][0])
     for key, _ in ordered:
-        blocks = tail.blocks_of_key(key)
+        blocks = tail.blocks_of(key, key + b"\0")
         covered = {
             row
             for block in blocks

@@ -119,7 +119,7 @@ def test_a_point_read_finds_its_block_and_its_vector() -> None:
         key = batch["_key"][i].as_py()
         assert tail.bloom.may_contain(hash_key(key))
         found = []
-        for block in tail.blocks_of_key(key):
+        for block in tail.blocks_of(key, key + b"\0"):
             place = tail.row_places[block]
             rows = tail.decode_rows(block, data[place.offset : place.offset + place.length])
             found += [place.row + j for j, k in enumerate(rows["_key"].to_pylist()) if k == key]
@@ -140,9 +140,9 @@ def test_versions_of_one_key_may_cross_blocks() -> None:
     )
     tail = tail_of(written([rows], SegmentOptions(row_block_bytes=1000)))
     assert len(tail.row_places) > 10
-    assert tail.blocks_of_key(b"k") == range(len(tail.row_places))
-    assert tail.blocks_of_key(b"j") == range(0)
-    assert len(tail.blocks_of_key(b"l")) == 0
+    assert tail.blocks_of(b"k", b"k\0") == range(len(tail.row_places))
+    assert tail.blocks_of(b"j", b"j\0") == range(0)
+    assert len(tail.blocks_of(b"l", b"l\0")) == 0
 
 
 def test_ranges_of_keys_find_their_blocks() -> None:

@@ -62,7 +62,6 @@ class LogFacts:
     attached: list[SegmentRef] = field(default_factory=list)
     """The segments that the unfolded log attaches: as good as named by a manifest."""
     objects: int = 0
-    void: int = 0
     spans: dict[int, Span] = field(default_factory=dict)
     """The LSNs that were in a damaged or missing slot, as far as its neighbours tell."""
     findings: list[Finding] = field(default_factory=list)
@@ -206,7 +205,6 @@ class LogCheck:
         """Take note of what a run is; the fold has seen its first object."""
         self._fold.next_slot = run.slot_last + 1
         if not entry.is_valid:
-            self.facts.void += run.slot_last - run.slot_first + 1
             return
         self._fold.point = ChainPoint(run.slot_last, run.checksum_last, run.epoch)
         self._since.clear()

@@ -6,7 +6,7 @@ ranges to fetch next; `decode_rows` and `decode_column` take those.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -98,11 +98,6 @@ class SegmentTail:
         first = bisect_left(self._key_last, start)
         last = len(self._key_first) if end is None else bisect_left(self._key_first, end)
         return range(first, max(first, last))
-
-    def blocks_of_key(self, key: bytes) -> range:
-        """Return the numbers of the row blocks that may hold versions of `key`."""
-        first = bisect_left(self._key_last, key)
-        return range(first, max(first, bisect_right(self._key_first, key)))
 
     def decode_rows(self, block: int, data: bytes) -> pa.RecordBatch:
         """Return the narrow columns of row block `block` from its bytes, frame included."""
