@@ -123,9 +123,9 @@ def kill_a_writer() -> None:
         [sys.executable, "-c", WRITER, URL], stdout=subprocess.PIPE, text=True
     )
     assert writer.stdout is not None
-    acknowledged = -1
+    acknowledged = int(writer.stdout.readline())  # now it has imported all that it needs
     until = time.monotonic() + 1.5
-    while time.monotonic() < until or acknowledged < 0:
+    while time.monotonic() < until:
         acknowledged = int(writer.stdout.readline())
     os.kill(writer.pid, signal.SIGKILL)
     # What it had still said before it died counts as well.

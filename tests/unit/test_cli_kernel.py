@@ -206,6 +206,7 @@ def test_verify_for_people(bucket: Bucket, run: Run) -> None:
     code, out, err = run("verify", NAMESPACE)
     assert (code, err) == (2, "")
     assert "manifest-damaged" in out
+    assert f"{NAMESPACE}: 1 problem in 3 manifests" in out
     assert "`reef repair` says what can be mended" in out
 
 

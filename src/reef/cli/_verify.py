@@ -125,11 +125,15 @@ def _short(key: str) -> str:
 def _print(report: VerifyReport) -> None:
     findings_table(report.problems, "problems")
     findings_table(report.notes, "notes")
-    looked = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in report.checked.items())
-    verdict = f"{len(report.problems)} problems" if report.problems else "no problems"
+    looked = ", ".join(_counted(n, what.replace("_", " ")) for what, n in report.checked.items())
+    verdict = _counted(len(report.problems), "problems") if report.problems else "no problems"
     advice = "; `reef repair` says what can be mended" if report.problems else ""
     depth = "" if report.deep else " (blocks were not read: --deep)"
     print(f"{report.namespace}: {verdict} in {looked}{depth}{advice}")
+
+
+def _counted(count: int, plural: str) -> str:
+    return f"{count} {plural.removesuffix('s') if count == 1 else plural}"
 
 
 def _as_json(report: VerifyReport) -> dict[str, Any]:
