@@ -61,6 +61,11 @@ class Ground:
     """The slots below the limit that attach what branches need."""
 
     @property
+    def stays_from(self) -> int:
+        """The first generation of those that stay as they follow each other, up to the head."""
+        return min(self.recent_from, self.boundary.generation)
+
+    @property
     def since_us(self) -> int:
         return self.now_us - self.grace_us
 

@@ -128,7 +128,38 @@ class Planner:
         *,
         is_kept: bool = False,
     ) -> CollectionPlan:
-        old = head.manifest.gc.boundary
+        ground = self._ground(manifest, listed, first, grace_us, now_us, is_kept=is_kept)
+        judgement = self._judge(ground)
+        return CollectionPlan(
+            namespace=manifest.namespace,
+            generation=manifest.generation,
+            now_us=now_us,
+            grace_us=grace_us,
+            pitr_us=self._pitr_us(manifest),
+            boundary=ground.boundary,
+            is_raised=ground.boundary != head.manifest.gc.boundary,
+            expired=_expired(head.manifest, manifest),
+            pins=pins,
+            settled=_settled(self.survey.settled, manifest),
+            retained=self._told(ground),
+            tallies=judgement.tallies.lines(),
+            problems=self._problems(ground),
+            doomed=tuple(judgement.doomed),
+            slots=judgement.slots,
+        )
+
+    def _ground(
+        self,
+        manifest: Manifest,
+        listed: Mapping[int, Generation],
+        first: int,
+        grace_us: int,
+        now_us: int,
+        *,
+        is_kept: bool,
+    ) -> Ground:
+        """Return what is decided on; `is_kept`: with the boundary as it is."""
+        old = manifest.gc.boundary
         stays_from = min(first, old.generation) if is_kept else first
         stood = stood_upon(manifest)
         holdings, unreadable = self._holdings.of(
@@ -143,7 +174,7 @@ class Planner:
         boundary = old if is_kept else raised
         # Once, and not before the kinds of log objects are known.
         pinned = cache(lambda: self._pinned(manifest, holdings, min(boundary.slot, limit)))
-        ground = Ground(
+        return Ground(
             manifest=manifest,
             boundary=boundary,
             slot_limit=min(boundary.slot, limit),
@@ -158,24 +189,6 @@ class Planner:
             grace_us=grace_us,
             attached=lambda: self._attached(manifest, min(boundary.slot, limit), pinned()[1]),
             pinned=lambda: pinned()[0],
-        )
-        judgement = self._judge(ground)
-        return CollectionPlan(
-            namespace=manifest.namespace,
-            generation=manifest.generation,
-            now_us=now_us,
-            grace_us=grace_us,
-            pitr_us=pitr_us,
-            boundary=boundary,
-            is_raised=boundary != old,
-            expired=_expired(head.manifest, manifest),
-            pins=pins,
-            settled=_settled(self.survey.settled, manifest),
-            retained=self._told(manifest, range(stays_from, manifest.generation), first, stood),
-            tallies=judgement.tallies.lines(),
-            problems=self._problems(unreadable, stood),
-            doomed=tuple(judgement.doomed),
-            slots=judgement.slots,
         )
 
     def _judge(self, ground: Ground) -> Judgement:
@@ -259,30 +272,30 @@ class Planner:
         segments, unreadable = self._scanned[which]
         return segments | pinned, not (unreadable or self._pinned_unreadable)
 
-    def _told(
-        self, manifest: Manifest, before: range, recent_from: int, stood: dict[int, str]
-    ) -> tuple[Retained, ...]:
-        newest = manifest.generation + 2 - self._settings.retained_generations
-        why = {manifest.generation: "the head"}
-        for number in before:
+    def _told(self, ground: Ground) -> tuple[Retained, ...]:
+        head = ground.manifest.generation
+        newest = head + 2 - self._settings.retained_generations
+        why = {head: "the head"}
+        for number in range(ground.stays_from, head):
             why[number] = (
                 "one of the newest"
                 if number >= newest
                 else "the head not long ago"
-                if number >= recent_from
+                if number >= ground.recent_from
                 else "superfluous, but not worth a new generation"
             )
-        for number, names in stood.items():
+        for number, names in ground.stood_upon.items():
             why[number] = f"{why[number]}, {names}" if number in why else names
         return tuple(Retained(number, why[number]) for number in sorted(why))
 
-    def _problems(self, unreadable: list[int], stood: dict[int, str]) -> tuple[str, ...]:
+    def _problems(self, ground: Ground) -> tuple[str, ...]:
+        stood = ground.stood_upon
         problems = [
             f"generation {number}, which is retained"
             + (f" for {stood[number]}" if number in stood else "")
             + ", is damaged or missing: segments, dedup windows and the log are not collected, "
             "because it may need them; `reef verify` shows more"
-            for number in unreadable
+            for number in ground.unreadable
         ]
         for keys in (self._pinned_unreadable, *(keys for _, keys in self._scanned.values())):
             problems += [f"{key} cannot be read: what it may attach stays" for key in keys]
