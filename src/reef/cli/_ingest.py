@@ -16,6 +16,7 @@ from reef.types import split_namespace
 
 if TYPE_CHECKING:
     from reef.pipeline._ingest import IngestPlan
+    from reef.spark import WriteResult
 
 _METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
 
@@ -89,16 +90,8 @@ def ingest(
     with connect(url) as db:
         _check(url, name, options)
         if dry_run:
-            plan = plan_ingest(
-                db.context(),
-                namespace,
-                files,
-                format=kind,
-                id=id,
-                operation=operation,
-                method=method,
-            )
-            _show_plan(plan, as_json)
+            asked = {"format": kind, "id": id, "operation": operation, "method": method}
+            _show_plan(plan_ingest(db.context(), namespace, files, **asked), as_json)
             return
         spark = runs.session()
         from reef.spark._ingest import ingest as load
@@ -118,7 +111,11 @@ def ingest(
             )
     if as_json:
         print_json({"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)})
-        return
+    else:
+        _print(result, operation)
+
+
+def _print(result: WriteResult, operation: str) -> None:
     if result.replayed:
         print(f"nothing was loaded: it had been before, by LSN {result.lsn}")
         return

@@ -28,8 +28,10 @@ from reef.cli._pass import (
 from reef.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from reef.database import Database
     from reef.pipeline import (
         Backlog,
+        CompactionOptions,
         CompactionPlan,
         IndexOptions,
         NamespaceResult,
@@ -168,22 +170,29 @@ def compact(
         if dry_run:
             found = pipeline.preview_compaction(db, names, options=options)
             _show_plans(found, as_json, save_plan)
-            return
-        runner = runs.runner(db.context())
-        with watched("compact", db.context().clock) as watch:
-            result = pipeline.compact(
-                db,
-                names,
-                runner=runner,
-                options=None if kept else options,
-                plan=kept,
-                watch=watch,
-            )
-        tell(result, as_json, db.store.url)
-        if not as_json:
-            for one in result.namespaces:
-                for said in () if one.result is None else one.result.skipped:
-                    print(f"{one.namespace}: left: {said}")
+        else:
+            _compact(db, names, runs, None if kept else options, kept, as_json)
+
+
+def _compact(
+    db: Database,
+    names: list[str] | None,
+    runs: RunsOn,
+    options: CompactionOptions | None,
+    plan: CompactionPlan | None,
+    as_json: bool,
+) -> None:
+    """Compact by options, or by a plan that was kept."""
+    from reef import pipeline
+
+    runner = runs.runner(db.context())
+    with watched("compact", db.context().clock) as watch:
+        result = pipeline.compact(db, names, runner=runner, options=options, plan=plan, watch=watch)
+    tell(result, as_json, db.store.url)
+    if not as_json:
+        for one in result.namespaces:
+            for said in () if one.result is None else one.result.skipped:
+                print(f"{one.namespace}: left: {said}")
 
 
 def rebuild(
