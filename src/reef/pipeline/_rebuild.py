@@ -317,17 +317,7 @@ class _Run:
             gone.append(dedup_key(self._namespace, m.dedup.id))
 
         def renewed(head: Manifest) -> Manifest:
-            if not self._ground.is_like(head):
-                raise StalePlanError(
-                    f"namespace {self._namespace!r} was folded, compacted or repaired in generation "
-                    f"{head.generation} or before, while it was rebuilt; nothing was published: "
-                    "plan it anew"
-                )
-            if all(intent.id != job.id for intent in head.intents):
-                raise FencedError(
-                    f"job {job.id} of namespace {self._namespace!r} was ended by somebody; nothing "
-                    "was published: start another"
-                )
+            self._check_head(head, job)
             waiting = [PendingDelete(key, head.generation + 1) for key in gone]
             pending = (*head.gc.pending, *waiting)
             new = _replace(
@@ -355,6 +345,20 @@ class _Run:
             plans=self._plans,
             tasks=tuple(map(RebuildTask.of, found.stitched.attempts)),
         )
+
+    def _check_head(self, head: Manifest, job: Job) -> None:
+        """Raise unless what was planned, and the job, still hold on this head."""
+        if not self._ground.is_like(head):
+            raise StalePlanError(
+                f"namespace {self._namespace!r} was folded, compacted or repaired in generation "
+                f"{head.generation} or before, while it was rebuilt; nothing was published: "
+                "plan it anew"
+            )
+        if all(intent.id != job.id for intent in head.intents):
+            raise FencedError(
+                f"job {job.id} of namespace {self._namespace!r} was ended by somebody; nothing "
+                "was published: start another"
+            )
 
 
 class _CannotFold(Exception):
