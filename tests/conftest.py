@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,6 +45,14 @@ def pytest_runtest_makereport(
             if isinstance(server, Server):
                 report.sections.append((f"log of {server!r}", server.log_tail()))
     return report
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the settings of whoever runs the tests out of them."""
+    for name in [name for name in os.environ if name.startswith("REEF_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

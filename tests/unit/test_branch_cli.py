@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +12,8 @@ import pytest
 import reef
 from reef import cli
 
+pytestmark = pytest.mark.usefixtures("no_settings")
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the settings of whoever runs the tests out of them."""
-    for name in [name for name in os.environ if name.startswith("REEF_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

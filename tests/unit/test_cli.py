@@ -20,19 +20,12 @@ import reef
 from reef import cli, errors
 from reef.cli._app import app
 
+pytestmark = pytest.mark.usefixtures("no_settings")
 DEADLINE_SECONDS = 60.0
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "reef", *arguments]
-
-
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the settings of whoever runs the tests out of them."""
-    for name in [name for name in os.environ if name.startswith("REEF_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,19 +24,13 @@ import reef
 from reef import cli
 from reef.cli import _docs_read
 
+pytestmark = pytest.mark.usefixtures("no_settings")
 NS = "products"
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "a", "title": "apple", "price": 1.5, "tags": ["x", "y"], "vector": [0.1, 0.2, 0.3]},
     {"id": "b", "title": "", "price": 2.0, "tags": [], "vector": [1, 0, 0]},
     {"id": "c", "title": 'a, "quoted"\nline', "meta": {"deep": [1, None]}, "ok": True},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("REEF_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

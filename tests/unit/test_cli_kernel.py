@@ -21,15 +21,8 @@ from reef import cli
 from reef.store import FileStore
 from tests.damaged_buckets import NAMESPACE, Bucket, cut, flip
 
+pytestmark = pytest.mark.usefixtures("no_settings")
 REPO = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the settings of whoever runs the tests out of them."""
-    for name in [name for name in os.environ if name.startswith("REEF_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

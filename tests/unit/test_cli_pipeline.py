@@ -24,16 +24,14 @@ from reef.pipeline import CompactionOptions, InProcess, PassProgress, compact, s
 from reef.pipeline._job import Job
 from reef.testing import ManualClock
 
+pytestmark = pytest.mark.usefixtures("no_settings")
 Run = Callable[..., tuple[int, Any, str]]
 HOUR_US = 3_600_000_000
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(tmp_path: Path) -> str:
     """A bucket of three namespaces, the first of them folded."""
-    for name in [name for name in os.environ if name.startswith("REEF_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
     url = f"file://{tmp_path}/bucket?fsync=off"
     with reef.connect(url) as db:
         for name in ("a", "b", "c"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -28,12 +27,7 @@ from reef.pages import Pages
 from reef.sqlite import _copy
 from reef.sqlite._copy import export_file, history, import_file, restore
 
-
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("REEF_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 
 def make(path: Path, *, page_size: int = 4096, rows: int = 200, journal: str = "delete") -> Path:
