@@ -14,19 +14,9 @@ from reef.store import open_store
 from reef.store._file import TEMPORARY
 from tests.crash import kernel_scenes as scenes
 from tests.crash.kernel_points import BIG, Child, big_rows, crash, fresh, rows_of
-from tests.servers import SeaweedFS
 
 NO_GRACE = {"gc_grace": 0, "retained_generations": 1}
 parallel_1_and_8 = pytest.mark.parametrize("parallel", [1, 8])
-
-
-@pytest.fixture(params=["file", pytest.param("seaweedfs", marks=pytest.mark.servers)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "file":
-        return f"file://{tmp_path}/bucket"
-    server = request.getfixturevalue("seaweedfs")
-    assert isinstance(server, SeaweedFS)
-    return server.fresh_url()
 
 
 def rows_after(*names: bytes) -> dict[bytes, bytes]:

@@ -6,16 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-
-import pytest
 
 import reef
 from reef.documents import Documents
 from reef.engine import verify
 from tests.crash.documents_rivals import NAMESPACE, ROUNDS, contend, ids_of, is_create_only
 from tests.crash.kernel_points import forking
-from tests.servers import SeaweedFS
 
 PROCESSES = 6
 ACKS_BEFORE_KILL = 3
@@ -89,15 +85,6 @@ class Rivals:
                 process.kill()
                 process.join()
         assert sorted(done) == list(range(PROCESSES))
-
-
-@pytest.fixture(params=["file", pytest.param("seaweedfs", marks=pytest.mark.servers)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "file":
-        return f"file://{tmp_path}/bucket"
-    server = request.getfixturevalue("seaweedfs")
-    assert isinstance(server, SeaweedFS)
-    return server.fresh_url()
 
 
 def test_six_processes_that_upsert_the_same_new_ids_make_one_document_each(url: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,20 +11,10 @@ import reef
 from tests.crash import page_scenes as scenes
 from tests.crash.forked import STUCK_SECONDS
 from tests.crash.kernel_points import crash, forking, fresh
-from tests.servers import SeaweedFS
 
 STORY, LAST = scenes.STORY, scenes.LAST
 LSNS = [0, 10, 15, 20, 30, 40, 45, 50, 60]
 NEXT = scenes.Commit(60, (0, 2))
-
-
-@pytest.fixture(params=["file", pytest.param("seaweedfs", marks=pytest.mark.servers)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "file":
-        return f"file://{tmp_path}/bucket"
-    server = request.getfixturevalue("seaweedfs")
-    assert isinstance(server, SeaweedFS)
-    return server.fresh_url()
 
 
 def check(url: str, commits: tuple[scenes.Commit, ...]) -> None:

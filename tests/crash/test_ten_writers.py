@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from reef.store import open_store
 from tests.crash.forked import STUCK_SECONDS
 from tests.crash.kernel_points import forking
 from tests.crash.kernel_rivals import LAST_WRITES, NAMESPACE, Id, contend, rows_of
-from tests.servers import SeaweedFS
 
 WRITERS = 10
 ACKS_BEFORE_NEXT = 6
@@ -178,15 +176,6 @@ def run_and_check(url: str, parallel: int, waves: Sequence[int]) -> Told:
     check_rows(url, told)
     check_log(url, told)
     return told
-
-
-@pytest.fixture(params=["file", pytest.param("seaweedfs", marks=pytest.mark.servers)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "file":
-        return f"file://{tmp_path}/bucket"
-    server = request.getfixturevalue("seaweedfs")
-    assert isinstance(server, SeaweedFS)
-    return server.fresh_url()
 
 
 @pytest.mark.parametrize("parallel", [1, 8])
