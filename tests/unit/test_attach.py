@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ from reef.kv import FACE as KV_FACE
 from reef.kv import KeyValue
 from reef.pipeline import InProcess
 from reef.pipeline._index import index
-from reef.store import Store, open_store
+from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import pack_lsn, unpack_lsn
 from tests.attaching import begin_load, upload
@@ -35,12 +35,6 @@ from tests.kernel import contents, database
 
 WAL = "namespaces/ns/wal/"
 PARALLEL = [1, 4]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("memory://") as opened:
-        yield opened
 
 
 def writer_of(kv: KeyValue) -> Writer:

@@ -25,11 +25,6 @@ from tests.branching import NS, Grove, grown
 PUTS = ("put_if_absent", "upload", "delete")
 
 
-@pytest.fixture
-def grove() -> Grove:
-    return Grove()
-
-
 # What it sees.
 
 

@@ -15,11 +15,6 @@ from tests.branching import NS, Grove, grown
 from tests.collecting import GRACE_S
 
 
-@pytest.fixture
-def grove() -> Grove:
-    return Grove()
-
-
 def test_what_was_dropped_is_not_there(grove: Grove) -> None:
     kv = grown(grove)
     kv.branch("b")

@@ -15,11 +15,6 @@ from tests.branching import NS, Grove, grown
 from tests.collecting import GRACE_S
 
 
-@pytest.fixture
-def grove() -> Grove:
-    return Grove()
-
-
 def cut_loose(grove: Grove, branch: str) -> None:
     context = grove.db.context()
     detach(context, namespace_of(NS, branch), InProcess(context))

@@ -25,13 +25,6 @@ pytestmark = pytest.mark.usefixtures("no_settings")
 REPO = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Bucket:
-    bucket = Bucket(tmp_path / "b", row_block_bytes=500)
-    bucket.write("flush", "flush", "leave")
-    return bucket
-
-
 Run = Callable[..., tuple[int, str, str]]
 
 

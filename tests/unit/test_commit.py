@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,12 +32,6 @@ from tests.kernel import contents, database
 WAL = "namespaces/ns/wal/"
 noise = random.Random(5).randbytes
 PARALLEL = [1, 2, 8]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("memory://") as opened:
-        yield opened
 
 
 def slots(store: Store) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -34,17 +34,11 @@ from reef.format import (
 )
 from reef.kv import KeyValue
 from reef.segment import write_segment
-from reef.store import Store, open_store
+from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
 from tests.kernel import contents, database
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("memory://") as opened:
-        yield opened
 
 
 def outbox(kv: KeyValue) -> Outbox:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ from reef.engine._receipt import pack_codes
 from reef.format import decode_log, encode_log
 from reef.types import pack_lsn
 from tests.damaged_buckets import NAMESPACE, Bucket, cut, flip
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Bucket:
-    bucket = Bucket(tmp_path / "b", row_block_bytes=500)
-    bucket.write("flush", "flush", "leave")
-    return bucket
 
 
 def as_json(found: dict[str, Any]) -> dict[str, Any]:

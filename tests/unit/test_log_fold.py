@@ -23,7 +23,7 @@ from reef.format import (
 )
 from reef.log import ChainPoint, Fencing, LogFold, LogReader, put_fences
 from reef.settings import Settings
-from reef.store import Store, open_store
+from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from reef.types import pack_lsn
 
@@ -103,11 +103,6 @@ def fence(store: Store, fold: LogFold, epoch: int, count: int = 1) -> list[int]:
     )
     entries = list(put_fences(store, LogReader(store, NS, "packed"), fold, fencing))
     return [entry.slot for entry in entries[-count:]]
-
-
-@pytest.fixture
-def store() -> Store:
-    return open_store("memory://")
 
 
 def test_a_chain_is_valid(store: Store) -> None:

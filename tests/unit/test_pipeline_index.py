@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -37,19 +37,13 @@ from reef.pipeline._index import IndexPlan, IndexResult, finish_index, index, pl
 from reef.pipeline._index_plan import Backlog, IndexOptions
 from reef.pipeline._job import Job, new_segment_id
 from reef.pipeline._tasks import InProcess, Outcome
-from reef.store import Store, open_store
+from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.collecting import HookedStore
 from tests.kernel import contents, database
 from tests.log_script import NS, LogScript, copied, flush_at_once, folded_rows, give_up, versions
 
 ONE_EACH = IndexOptions(task_slots=1)
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("memory://") as opened:
-        yield opened
 
 
 def run(store: Store, options: IndexOptions | None = None, *, seed: int = 9) -> IndexResult:

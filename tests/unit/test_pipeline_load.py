@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -35,19 +35,13 @@ from reef.pipeline._load import (
 from reef.pipeline._load_part import LoadedPart, LoadPart, write_part
 from reef.pipeline._load_rows import schema_for, stored_pairs, stored_rows
 from reef.pipeline._sorted_runs import SortedRuns, Unique
-from reef.store import Store, open_store
+from reef.store import Store
 from reef.testing import Fault, FaultyStore, WrapperStore
 from reef.testing._wrapper import Operation, T
 from tests.collecting import World
 from tests.kernel import database
 
 WAL = "namespaces/ns/wal/"
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("memory://") as opened:
-        yield opened
 
 
 def table(count: int, *, seed: int = 1, shuffled: bool = True) -> pa.Table:

@@ -39,13 +39,6 @@ from tests.log_script import NS, LogScript
 APART = VerifyOptions(small_bytes=-1, task_bytes=700, task_objects=2)
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Bucket:
-    bucket = Bucket(tmp_path / "b", row_block_bytes=500)
-    bucket.write("flush", "flush", "leave")
-    return bucket
-
-
 def run(context: Context, *names: str, options: VerifyOptions | None = None) -> list[VerifyReport]:
     return verify_deep(context, names, InProcess(context), options=options)
 

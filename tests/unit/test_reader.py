@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,15 +16,9 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.manifest import set_retention
-from reef.store import MemoryStore, Store, open_store
+from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, ManualClock
 from tests.kernel import database
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("memory://") as opened:
-        yield opened
 
 
 def counted(store: CountingStore) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,16 +20,10 @@ from reef.format import (
 from reef.log import LogFold, LogReader
 from reef.manifest import fold, register_intent
 from reef.segment import write_segment
-from reef.store import Store, open_store
+from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import new_ulid
 from tests.kernel import contents, database
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with open_store("memory://") as opened:
-        yield opened
 
 
 def flip(store: Store, key: str) -> None:

@@ -44,14 +44,6 @@ from tests.log_script import NS, LogScript
 _replace = msgspec.structs.replace
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Bucket:
-    """Three generations, two segments of several blocks, thirteen log objects, two dedup windows."""
-    bucket = Bucket(tmp_path / "b", row_block_bytes=500)
-    bucket.write("flush", "flush", "leave")
-    return bucket
-
-
 def look(bucket: Bucket, *, deep: bool = True) -> VerifyReport:
     before = bucket.everything()
     report = verify(bucket.context(), NAMESPACE, deep=deep)
