@@ -1,13 +1,15 @@
-"""Opening databases for tests of the kernel: with a store, a clock and faults of one's own."""
+"""For tests of the kernel: databases on a store of one's own, writes held back, calls beside, damage."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 
 from reef.clock import Clock
 from reef.database import Database
 from reef.store import Store, open_store
+from reef.testing import FaultyStore
 
 
 def database(
@@ -23,3 +25,55 @@ def contents(store: Store, namespace: str = "ns") -> Mapping[bytes, bytes]:
     """Return what a fresh reader of the bucket finds."""
     with database(store).kv(namespace, mode="r") as kv:
         return dict(kv.items())
+
+
+def flip(store: Store, key: str) -> bytes:
+    """Damage an object where it lies; return what it was."""
+    whole = store.get(key)
+    data = bytearray(whole)
+    data[len(data) // 2] ^= 1
+    store.delete(key)
+    store.put_if_absent(key, bytes(data))
+    return whole
+
+
+class Gate(FaultyStore):
+    """Holds log PUTs back while it is shut, until they are let through."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.waiting = threading.Semaphore(0)
+        self._go = threading.Semaphore(0)
+        self.is_open = True
+
+    def put_if_absent(self, key: str, data: object) -> None:
+        if "/wal/" in key and not self.is_open:
+            self.waiting.release()
+            assert self._go.acquire(timeout=30)
+        super().put_if_absent(key, data)  # type: ignore[arg-type]
+
+    def let(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._go.release()
+
+
+class Beside(threading.Thread):
+    """A call that runs beside the test, from now on."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._told: list[object] = []
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._told.append(self._call())
+        except BaseException as error:  # noqa: BLE001 the test looks at it
+            self._told.append(error)
+
+    def finish(self) -> object:
+        """Wait for its end; return what it returned or raised."""
+        self.join(timeout=30)
+        assert not self.is_alive(), "it hangs"
+        return self._told[0]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
@@ -31,7 +28,7 @@ from reef.types import pack_lsn, unpack_lsn
 from tests.attaching import begin_load, upload
 from tests.collecting import World
 from tests.compactor import Compactor
-from tests.kernel import contents, database
+from tests.kernel import Beside, Gate, contents, database, flip
 
 WAL = "namespaces/ns/wal/"
 PARALLEL = [1, 4]
@@ -44,44 +41,6 @@ def writer_of(kv: KeyValue) -> Writer:
 
 def objects(store: Store, kind: LogKind) -> int:
     return sum(decode_log(store.get(meta.key)).kind is kind for meta in store.list(WAL))
-
-
-class Gate(FaultyStore):
-    """Holds log PUTs back, while it is shut."""
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.waiting = threading.Semaphore(0)
-        self.go = threading.Semaphore(0)
-        self.is_open = True
-
-    def put_if_absent(self, key: str, data: object) -> None:
-        if "/wal/" in key and not self.is_open:
-            self.waiting.release()
-            assert self.go.acquire(timeout=30)
-        super().put_if_absent(key, data)
-
-
-def begin(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run `call` beside this thread; what it returns or raises is in the list at the end."""
-    told: list[object] = []
-
-    def run() -> None:
-        try:
-            told.append(call())
-        except ReefError as error:
-            told.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, told
-
-
-def finish(begun: tuple[threading.Thread, list[object]]) -> object:
-    thread, told = begun
-    thread.join(30)
-    assert not thread.is_alive()
-    return told[0]
 
 
 def two_segments(db: Database) -> tuple[KeyValue, Writer, list[SegmentRef]]:
@@ -194,10 +153,7 @@ def test_verify_looks_at_what_the_unfolded_log_attaches(store: Store) -> None:
     report = verify(db.context(), "ns", deep=True)
     assert (report.problems, report.orphans, report.checked["segments"]) == ((), (), 2)
     key = segment_key("ns", refs[0].id)
-    data = bytearray(store.get(key))
-    data[len(data) // 2] ^= 1
-    store.delete(key)
-    store.upload(key, [bytes(data)])
+    flip(store, key)
     assert [(p.kind, p.key) for p in verify(db.context(), "ns", deep=True).problems] == [
         ("segment-damaged", key)
     ]
@@ -227,21 +183,20 @@ def test_what_comes_behind_an_attach_in_flight_is_held_against_it(
     gate = Gate(store)
     kv, writer, refs = two_segments(database(gate, max_parallel_writes=parallel))
     gate.is_open = False
-    attaching = begin(lambda: writer.attach(refs))
+    attaching = Beside(lambda: writer.attach(refs))
     assert gate.waiting.acquire(timeout=30)
     assert kv.get(b"a") == b"old"
     assert dict(kv.items()) == {b"a": b"old", b"z": b"old"}
-    refused = begin(lambda: kv.write({b"b": b"mine"}, condition=CreateOnly()))
-    swapped = begin(lambda: kv.write({b"a": b"swapped"}, condition=Equals(value=b"1")))
-    created = begin(lambda: kv.write({b"d": b"back"}, condition=CreateOnly()))
+    refused = Beside(lambda: kv.write({b"b": b"mine"}, condition=CreateOnly()))
+    swapped = Beside(lambda: kv.write({b"a": b"swapped"}, condition=Equals(value=b"1")))
+    created = Beside(lambda: kv.write({b"d": b"back"}, condition=CreateOnly()))
     gate.is_open = True
-    for _ in range(8):
-        gate.go.release()
-    receipt = finish(attaching)
+    gate.let(8)
+    receipt = attaching.finish()
     assert isinstance(receipt, Receipt)
-    assert isinstance(finish(refused), ConditionFailedError)
+    assert isinstance(refused.finish(), ConditionFailedError)
     for done in (swapped, created):
-        after = finish(done)
+        after = done.finish()
         assert isinstance(after, Receipt)
         assert after.lsn > receipt.lsn
     wanted = {b"a": b"swapped", b"b": b"2", b"c": b"3", b"d": b"back", b"z": b"old"}
@@ -321,12 +276,11 @@ def test_two_attaches_of_one_key_at_once_are_one(store: Store) -> None:
     gate = Gate(store)
     kv, writer, refs = two_segments(database(gate, max_parallel_writes=4))
     gate.is_open = False
-    some = [begin(lambda: writer.attach(refs, idempotency_key=b"job")) for _ in range(4)]
+    some = [Beside(lambda: writer.attach(refs, idempotency_key=b"job")) for _ in range(4)]
     assert gate.waiting.acquire(timeout=30)
     gate.is_open = True
-    for _ in range(4):
-        gate.go.release()
-    receipts = [finish(one) for one in some]
+    gate.let(4)
+    receipts = [one.finish() for one in some]
     assert len({receipt.lsn for receipt in receipts}) == 1  # type: ignore[attr-defined]
     assert objects(store, LogKind.ATTACH) == 1
     assert kv.get(b"b") == b"2"
@@ -340,12 +294,12 @@ def test_attaches_and_writes_of_many_threads_go_side_by_side(store: Store) -> No
     loads = [
         upload(context, job, {b"shared": b"load %d" % i, b"load %d" % i: b"x"}) for i in range(6)
     ]
-    begun = [begin(lambda ref=ref: writer.attach([ref])) for ref in loads]  # type: ignore[misc]
+    begun = [Beside(lambda ref=ref: writer.attach([ref])) for ref in loads]  # type: ignore[misc]
     begun += [
-        begin(lambda i=i: kv.write({b"shared": b"put %d" % i, b"put %d" % i: b"x"}))  # type: ignore[misc]
+        Beside(lambda i=i: kv.write({b"shared": b"put %d" % i, b"put %d" % i: b"x"}))  # type: ignore[misc]
         for i in range(6)
     ]
-    lsns = {finish(one).lsn: n for n, one in enumerate(begun)}  # type: ignore[attr-defined]
+    lsns = {one.finish().lsn: n for n, one in enumerate(begun)}  # type: ignore[attr-defined]
     assert len(lsns) == 12
     last = lsns[max(lsns)]
     found = contents(store)
@@ -406,12 +360,12 @@ def test_a_fenced_writer_attaches_nothing(store: Store) -> None:
     gate = Gate(store)
     _, writer, refs = two_segments(database(gate))
     gate.is_open = False
-    attaching = begin(lambda: writer.attach(refs))
+    attaching = Beside(lambda: writer.attach(refs))
     assert gate.waiting.acquire(timeout=30)
     other = database(store).kv("ns")  # takes over while the record is on its way
     gate.is_open = True
-    gate.go.release()
-    assert isinstance(finish(attaching), FencedError)
+    gate.let()
+    assert isinstance(attaching.finish(), FencedError)
     with pytest.raises(FencedError):
         writer.attach(refs)
     assert dict(other.items()) == {b"a": b"old", b"z": b"old"} == contents(store)

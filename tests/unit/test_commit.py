@@ -27,7 +27,7 @@ from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Condition, SystemThreads
 from reef.types import unpack_lsn
-from tests.kernel import contents, database
+from tests.kernel import Gate, contents, database
 
 WAL = "namespaces/ns/wal/"
 noise = random.Random(5).randbytes
@@ -42,26 +42,6 @@ def objects(store: Store, kind: LogKind = LogKind.DATA) -> list[int]:
     """Return the number of records of each log object of a kind."""
     found = [decode_log(store.get(meta.key)) for meta in store.list(WAL)]
     return [len(log.records) for log in found if log.kind is kind]
-
-
-class Gate(FaultyStore):
-    """Holds every log PUT back until it is let through."""
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.waiting = threading.Semaphore(0)
-        self._go = threading.Semaphore(0)
-        self.is_open = True
-
-    def put_if_absent(self, key: str, data: object) -> None:
-        if "/wal/" in key and not self.is_open:
-            self.waiting.release()
-            assert self._go.acquire(timeout=30)
-        super().put_if_absent(key, data)  # type: ignore[arg-type]
-
-    def let(self, count: int = 1) -> None:
-        for _ in range(count):
-            self._go.release()
 
 
 def in_thread(kv: KeyValue, key: bytes, done: list[object]) -> threading.Thread:

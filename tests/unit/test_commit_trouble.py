@@ -38,32 +38,12 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
-from tests.kernel import contents, database
+from tests.kernel import Beside, contents, database, flip
 
 
 def outbox(kv: KeyValue) -> Outbox:
     assert kv._writer is not None
     return kv._writer._committer.outbox
-
-
-def begin(run: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run it in a thread; what it returned or raised is in the list."""
-    done: list[object] = []
-
-    def body() -> None:
-        try:
-            done.append(run())
-        except BaseException as error:  # noqa: BLE001 the test looks at it
-            done.append(error)
-
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    return thread, done
-
-
-def finish(thread: threading.Thread) -> None:
-    thread.join(timeout=30)
-    assert not thread.is_alive(), "it hangs"
 
 
 def test_an_object_of_another_version_in_our_slot_ends_the_writer_and_hangs_nobody(
@@ -122,9 +102,7 @@ def test_an_interrupted_sender_leaves_its_group_to_the_others(
     monkeypatch.setattr(owner, where, interrupted)
     with pytest.raises(KeyboardInterrupt):
         kv.put(b"mine", b"1")
-    thread, done = begin(lambda: kv.put(b"other", b"2").lsn)
-    finish(thread)
-    assert isinstance(done[0], int)
+    assert isinstance(Beside(lambda: kv.put(b"other", b"2").lsn).finish(), int)
     assert dict(kv.items()) == contents(store) == {b"a": b"1", b"mine": b"1", b"other": b"2"}
 
 
@@ -141,8 +119,7 @@ def test_closing_sends_what_nobody_waits_for_any_more(
     monkeypatch.setattr(Group, "encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         kv.put(b"a", b"1")
-    thread, _ = begin(kv.close)
-    finish(thread)
+    assert Beside(kv.close).finish() is None
     assert contents(store) == {b"a": b"1"}
 
 
@@ -156,9 +133,7 @@ def test_one_failed_flush_does_not_fail_the_writes_that_wait_for_it(store: Store
     kv = small(faulty)
     kv.put(b"a", bytes(12_000))
     faulty.arm(Fault("error_before", on="upload"))
-    thread, done = begin(lambda: kv.put(b"b", bytes(12_000)).lsn)
-    finish(thread)
-    assert isinstance(done[0], int)
+    assert isinstance(Beside(lambda: kv.put(b"b", bytes(12_000)).lsn).finish(), int)
     assert len(contents(store)) == 2
 
 
@@ -208,12 +183,11 @@ def test_writes_that_wait_for_room_are_told_of_the_close(store: Store) -> None:
     kv = small(faulty)
     kv.put(b"a", bytes(12_000))
     faulty.arm(Fault("error_before", on="upload", times=0))
-    thread, done = begin(lambda: kv.put(b"b", bytes(12_000)))
+    waiting = Beside(lambda: kv.put(b"b", bytes(12_000)))
     while not kv._context.metrics.snapshot().get("reef_write_stalls_total"):
         pass
     kv.close()
-    finish(thread)
-    assert isinstance(done[0], ClosedError)
+    assert isinstance(waiting.finish(), ClosedError)
     assert list(contents(store)) == [b"a"]
     with pytest.raises(ClosedError):
         kv.get(b"a")
@@ -231,16 +205,14 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
         return Answer("unknown", OutcomeUnknownError(log_key("ns", group.slot), "a test"))
 
     monkeypatch.setattr(Outbox, "_put", unknown)
-    first, first_done = begin(lambda: kv.put(b"x", b"1"))
+    first = Beside(lambda: kv.put(b"x", b"1"))
     assert entered.wait(30)
-    second, second_done = begin(lambda: kv.put(b"x", b"2", condition=CreateOnly()))
+    second = Beside(lambda: kv.put(b"x", b"2", condition=CreateOnly()))
     while second.is_alive() and not _is_waited_for(kv):
         pass
     go.set()
-    finish(first)
-    finish(second)
-    assert isinstance(first_done[0], OutcomeUnknownError)
-    assert isinstance(second_done[0], NotWrittenError)
+    assert isinstance(first.finish(), OutcomeUnknownError)
+    assert isinstance(second.finish(), NotWrittenError)
 
 
 def _is_waited_for(kv: KeyValue) -> bool:
@@ -288,22 +260,21 @@ def test_nothing_is_sent_behind_one_that_was_answered_and_is_not_durable(
 
     # The first one is not put at all, so nothing may be durable behind it.
     sent = answering(monkeypatch, {b"first": held, b"second": failing})
-    first, _ = begin(lambda: kv.put(b"first", b"1"))
+    first = Beside(lambda: kv.put(b"first", b"1"))
     assert arrived.wait(30)
-    second, second_done = begin(lambda: kv.put(b"second", b"2"))
+    second = Beside(lambda: kv.put(b"second", b"2"))
     assert failed.wait(30)
     while second.is_alive() and not _is_waited_for(kv):
         pass
-    third, third_done = begin(lambda: kv.put(b"third", b"3"))
+    third = Beside(lambda: kv.put(b"third", b"3"))
     while third.is_alive() and len([t for t in outbox(kv).tickets() if t.waiting]) < 2:
         pass
     assert sent == [b"first", b"second"]
     go.set()
-    for thread in (first, second, third):
-        finish(thread)
+    first.finish()
     expected = UnavailableError if kind == "refused" else OutcomeUnknownError
-    assert isinstance(second_done[0], expected)
-    assert isinstance(third_done[0], NotWrittenError)
+    assert isinstance(second.finish(), expected)
+    assert isinstance(third.finish(), NotWrittenError)
     assert kv.put(b"after", b"4").lsn  # the handle goes on
 
 
@@ -331,17 +302,16 @@ def test_an_interrupted_encoder_behind_a_refused_slot_leaves_nobody_waiting(
 
     answering(monkeypatch, {b"first": refused})
     monkeypatch.setattr(Group, "encode", held_encode)
-    first, first_done = begin(lambda: kv.put(b"first", b"1"))
+    first = Beside(lambda: kv.put(b"first", b"1"))
     assert arrived.wait(30)
-    second, _ = begin(lambda: kv.put(b"second", b"2"))
+    second = Beside(lambda: kv.put(b"second", b"2"))
     assert entered.wait(30)
     go.set()
     while first.is_alive() and outbox(kv)._in_flight[0].answer is None:
         pass
     interrupt.set()
-    finish(second)
-    finish(first)
-    assert isinstance(first_done[0], UnavailableError)
+    second.finish()
+    assert isinstance(first.finish(), UnavailableError)
     kv.put(b"third", b"3")
     assert contents(store)[b"third"] == b"3"
 
@@ -369,19 +339,19 @@ def test_nothing_is_sent_behind_an_object_that_is_not_encoded_yet(
     second_slot = unpack_lsn(kv.put(b"before", b"0").lsn)[0] + 2
     monkeypatch.setattr(Group, "encode", held_encode)
     monkeypatch.setattr(Outbox, "_put", held_put)
-    first, first_done = begin(lambda: kv.put(b"first", b"1"))
+    first = Beside(lambda: kv.put(b"first", b"1"))
     assert arrived.wait(30)
-    second, second_done = begin(lambda: kv.put(b"second", b"2"))
+    second = Beside(lambda: kv.put(b"second", b"2"))
     assert entered.wait(30)
     answered.set()
-    finish(first)  # its PUT is over while the second one is being encoded
-    third, third_done = begin(lambda: kv.put(b"third", b"3"))
+    # Its PUT is over while the second one is being encoded.
+    assert isinstance(first.finish(), Receipt)
+    third = Beside(lambda: kv.put(b"third", b"3"))
     while third.is_alive() and not _is_waited_for(kv):
         pass
     go.set()
-    finish(second)
-    finish(third)
-    assert all(isinstance(one[0], Receipt) for one in (first_done, second_done, third_done))
+    assert isinstance(second.finish(), Receipt)
+    assert isinstance(third.finish(), Receipt)
     expected = {b"before": b"0", b"first": b"1", b"second": b"2", b"third": b"3"}
     assert dict(kv.items()) == contents(store) == expected
 
@@ -405,16 +375,6 @@ def test_codes_come_back_as_they_were(codes: bytes) -> None:
 
 
 # Readers.
-
-
-def flip(store: Store, key: str) -> bytes:
-    """Damage an object; return what it was."""
-    whole = store.get(key)
-    data = bytearray(whole)
-    data[len(data) // 2] ^= 1
-    store.delete(key)
-    store.put_if_absent(key, bytes(data))
-    return whole
 
 
 def test_a_reader_goes_on_when_repair_went_back_a_generation(store: Store) -> None:
@@ -477,9 +437,8 @@ def test_many_reads_of_a_stale_reader_look_once(store: Store) -> None:
         started.wait(30)
         return reader.get(b"a")
 
-    threads = [begin(read) for _ in range(8)]
-    for thread, _ in threads:
-        finish(thread)
+    reads = [Beside(read) for _ in range(8)]
+    assert [one.finish() for one in reads] == [b"1"] * 8
     assert counting.reset().requests == {"get": 1}
 
 

@@ -26,6 +26,7 @@ from reef.settings import Settings
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from reef.types import pack_lsn
+from tests.kernel import flip
 
 NS = "ns"
 _rng = random.Random(7)
@@ -73,11 +74,8 @@ class Author:
 def damage(store: Store, slot: int) -> SkippedSlot:
     """Flip a byte of a log object where it lies; return how it is named when it is given up."""
     key = log_key(NS, slot)
-    data = bytearray(store.get(key))
-    data[len(data) // 2] ^= 1
-    store.delete(key)
-    store.put_if_absent(key, bytes(data))
-    return SkippedSlot(slot, damaged_checksum(bytes(data)))
+    flip(store, key)
+    return SkippedSlot(slot, damaged_checksum(store.get(key)))
 
 
 def fresh(skipped: tuple[SkippedSlot, ...] = ()) -> LogFold:

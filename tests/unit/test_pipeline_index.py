@@ -40,7 +40,7 @@ from reef.pipeline._tasks import InProcess, Outcome
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.collecting import HookedStore
-from tests.kernel import contents, database
+from tests.kernel import contents, database, flip
 from tests.log_script import NS, LogScript, copied, flush_at_once, folded_rows, give_up, versions
 
 ONE_EACH = IndexOptions(task_slots=1)
@@ -535,11 +535,8 @@ def test_repair_that_gives_up_a_slot_meanwhile_refuses_the_plan(store: Store) ->
     (outcomes,) = run_parts([plan], InProcess(context))
     # It rots after it was read, and repair gives it up.
     key = log_key(NS, script.slot - 1)
-    data = bytearray(store.get(key))
-    data[len(data) // 2] ^= 1
-    store.delete(key)
-    store.put_if_absent(key, bytes(data))
-    give_up(context, SkippedSlot(script.slot - 1, damaged_checksum(bytes(data))))
+    flip(store, key)
+    give_up(context, SkippedSlot(script.slot - 1, damaged_checksum(store.get(key))))
     result = finish_index(context, plan, outcomes, InProcess(context))
     assert result.plans == 2
     assert result.slot_last == script.slot - 2

@@ -37,6 +37,7 @@ from reef.pipeline import (
 from reef.pipeline._job import Job
 from reef.store import MemoryStore
 from reef.testing import ManualClock
+from tests.kernel import flip
 
 EAGER = CompactionOptions(min_input_files=2)
 
@@ -104,11 +105,7 @@ def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_is_sick_is_told_of_and_stops_nobody() -> None:
     names = ["a", "b", "c"]
     db = filled(names)
-    key = log_key("b", 2)
-    data = bytearray(db.store.get(key))
-    data[len(data) // 2] ^= 1
-    db.store.delete(key)
-    db.store.put_if_absent(key, bytes(data))
+    flip(db.store, log_key("b", 2))
     result = index(db, runner=InProcess(db.context()))
     assert [one.state for one in result.records] == ["done", "failed", "done"]
     assert [one.namespace for one in result.failed] == ["b"]
@@ -150,13 +147,6 @@ def test_compactions_of_many_namespaces_share_runs_too() -> None:
     assert {name: contents(db, name) for name in names} == before
     assert all(one.result is None for one in preview_compaction(db, options=EAGER))
     assert all(standing_intents(db.context(), name) == () for name in names)
-
-
-def damage(db: Database, key: str) -> None:
-    data = bytearray(db.store.get(key))
-    data[len(data) // 2] ^= 1
-    db.store.delete(key)
-    db.store.put_if_absent(key, bytes(data))
 
 
 def merge_all(db: Database, clock: ManualClock) -> None:
@@ -207,12 +197,12 @@ def test_a_namespace_that_cannot_be_rebuilt_stops_no_other() -> None:
     db = filled(names)
     index(db, runner=InProcess(db.context()))
     before = {name: contents(db, name) for name in ("a", "d")}
-    damage(db, next(iter(db.store.list("namespaces/b/manifest/", ""))).key)
+    flip(db.store, next(iter(db.store.list("namespaces/b/manifest/", ""))).key)
     (segment,) = db.store.list("namespaces/c/segments/")
-    damage(db, log_key("c", 2))
-    damage(db, segment.key)
+    flip(db.store, log_key("c", 2))
+    flip(db.store, segment.key)
     newest = [meta.key for meta in db.store.list("namespaces/b/manifest/")][-1]
-    damage(db, newest)
+    flip(db.store, newest)
     result = rebuild(db, runner=InProcess(db.context()))
     assert [one.state for one in result.records] == ["done", "failed", "failed", "done"]
     assert "repair" in result.records[1].error

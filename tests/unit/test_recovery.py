@@ -23,15 +23,7 @@ from reef.segment import write_segment
 from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import new_ulid
-from tests.kernel import contents, database
-
-
-def flip(store: Store, key: str) -> None:
-    """Damage an object where it lies."""
-    data = bytearray(store.get(key))
-    data[len(data) // 2] ^= 1
-    store.delete(key)
-    store.put_if_absent(key, bytes(data))
+from tests.kernel import contents, database, flip
 
 
 def fences(store: Store) -> list[tuple[int, int]]:
