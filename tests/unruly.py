@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ from reef.pipeline import InProcess, Outcome, Task
 from reef.pipeline._tasks import D, Progress, R, pack, perform, refuse, unpack
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
-from reef.testing._wrapper import T
+from reef.testing._wrapper import OPERATIONS, T
 
 
 class Killed(BaseException):
@@ -22,14 +22,22 @@ class Killed(BaseException):
 
 
 class Mortal(WrapperStore):
-    """Ends its process before or after one of its requests; nothing is sent from then on."""
+    """Ends its process before or after one of its requests; nothing is sent from then on.
 
-    def __init__(self, inner: Store, at: int, *, is_sent: bool) -> None:
+    With `among`, it is one of those operations: requests for others are not counted.
+    """
+
+    def __init__(
+        self, inner: Store, at: int, *, is_sent: bool, among: Collection[Operation] = OPERATIONS
+    ) -> None:
         super().__init__(inner)
         self._left = at
         self._is_sent = is_sent
+        self._among = among
 
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
+        if self._left > 0 and operation not in self._among:
+            return call()
         self._left -= 1
         if self._left > 0:
             return call()

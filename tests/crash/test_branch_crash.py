@@ -14,49 +14,19 @@ import pytest
 from reef.errors import AlreadyExistsError, NotFoundError
 from reef.pipeline import InProcess, detach, end_job, standing_intents
 from reef.store import Store
-from reef.testing import WrapperStore
-from reef.testing._wrapper import Operation, T
+from reef.testing import Operation
 from tests.branching import NS, Grove, grown
+from tests.unruly import Killed, Mortal
 
-PUTS = frozenset({"put_if_absent", "upload"})
-CHANGES = PUTS | {"delete"}
-
-
-class Killed(BaseException):
-    """The process ends here: nothing may catch this and clean up."""
-
-
-class Dying(WrapperStore):
-    """Ends the process at its n-th change, before it is carried out or after."""
-
-    def __init__(
-        self, inner: Store, at: int, *, after: bool, changes: frozenset[str] = CHANGES
-    ) -> None:
-        super().__init__(inner)
-        self.changes = changes
-        self.left = at
-        self.after = after
-        self.is_dead = False
-
-    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
-        if self.is_dead:
-            raise Killed
-        if operation not in self.changes:
-            return call()
-        self.left -= 1
-        if self.left:
-            return call()
-        self.is_dead = True
-        if self.after:
-            call()
-        raise Killed
+PUTS: tuple[Operation, ...] = ("put_if_absent", "upload")
+CHANGES: tuple[Operation, ...] = (*PUTS, "delete")
 
 
 Act = Callable[[Grove, Store], object]
 
 
 def deaths(
-    prepare: Callable[[], Grove], act: Act, changes: frozenset[str] = CHANGES
+    prepare: Callable[[], Grove], act: Act, changes: tuple[Operation, ...] = CHANGES
 ) -> Iterator[tuple[str, Grove]]:
     """Yield a bucket for every point at which `act` can end, the last one at none."""
     for after in (False, True):
@@ -65,7 +35,7 @@ def deaths(
             at += 1
             grove = prepare()
             try:
-                act(grove, Dying(grove.inner, at, after=after, changes=changes))
+                act(grove, Mortal(grove.inner, at, is_sent=after, among=changes))
             except Killed:
                 yield f"{'after' if after else 'before'} change {at}", grove
                 continue
@@ -213,7 +183,7 @@ def test_dropping_a_namespace_on_which_a_dead_pin_stands() -> None:
     def prepare() -> Grove:
         grove = parent()
         with pytest.raises(Killed):
-            make("b")(grove, Dying(grove.inner, 3, after=False))
+            make("b")(grove, Mortal(grove.inner, 3, is_sent=False, among=CHANGES))
         assert grove.pins()
         return grove
 
@@ -232,7 +202,7 @@ def test_collecting_what_was_never_made() -> None:
     def prepare() -> Grove:
         grove = parent()
         with pytest.raises(Killed):
-            make("b")(grove, Dying(grove.inner, 3, after=False))
+            make("b")(grove, Mortal(grove.inner, 3, is_sent=False, among=CHANGES))
         grove.age(None)
         return grove
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -36,10 +35,10 @@ from reef.pipeline._load_part import LoadedPart, LoadPart, write_part
 from reef.pipeline._load_rows import schema_for, stored_pairs, stored_rows
 from reef.pipeline._sorted_runs import SortedRuns, Unique
 from reef.store import Store
-from reef.testing import Fault, FaultyStore, WrapperStore
-from reef.testing._wrapper import Operation, T
+from reef.testing import Fault, FaultyStore
 from tests.collecting import World
 from tests.kernel import database
+from tests.unruly import Killed, Mortal
 
 WAL = "namespaces/ns/wal/"
 
@@ -454,29 +453,6 @@ def test_a_load_whose_intent_could_not_be_ended_is_a_load(store: Store) -> None:
         assert intents(db) == 1
         assert commit_load(context, plan, parts, into=kv).replayed
         assert intents(db) == 0
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class Mortal(WrapperStore):
-    """Ends its process before or after one of its requests; nothing is sent from then on."""
-
-    def __init__(self, inner: Store, at: int, *, is_sent: bool) -> None:
-        super().__init__(inner)
-        self._left = at
-        self._is_sent = is_sent
-        self.requests = 0
-
-    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
-        self.requests += 1
-        self._left -= 1
-        if self._left > 0:
-            return call()
-        if self._left == 0 and self._is_sent:
-            call()
-        raise Killed
 
 
 def test_a_crash_at_any_request_leaves_all_or_nothing_and_the_key_can_be_tried_again() -> None:

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -29,11 +29,12 @@ from reef.kv._rows import FACE, rows_of
 from reef.pipeline import CompactionOptions, InProcess
 from reef.pipeline._compact import compact
 from reef.store import open_store
-from reef.testing import Operation, WrapperStore
+from reef.testing import Operation
 from reef.types import ORDINAL_MAX, pack_lsn
 from tests.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.unruly import Killed, Mortal
 
-T = TypeVar("T")
+WRITES: tuple[Operation, ...] = ("put_if_absent", "upload")
 
 
 @pytest.fixture
@@ -825,30 +826,6 @@ def test_whatever_is_damaged_it_opens_again_or_it_is_said_why_not(
     expect(bucket, kept)
 
 
-class KilledError(BaseException):
-    """The process is gone."""
-
-
-class Mortal(WrapperStore):
-    """A store whose process is killed at one of its writes, before or after it is done."""
-
-    def __init__(self, url: str, at: int, *, after: bool) -> None:
-        super().__init__(open_store(url))
-        self._left = at
-        self._after = after
-
-    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
-        if operation not in ("put_if_absent", "upload"):
-            return call()
-        self._left -= 1
-        if self._left == 0 and not self._after:
-            raise KilledError
-        result = call()
-        if self._left == 0:
-            raise KilledError
-        return result
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_repair_that_is_killed_at_any_write_is_finished_by_the_next(
     tmp_path: Path, after: bool
@@ -862,11 +839,11 @@ def test_a_repair_that_is_killed_at_any_write_is_finished_by_the_next(
         flip(bucket.files("dedup")[-1])
         flip(bucket.slot(slot))
         flip(bucket.files("manifest")[0])
-        store = Mortal(bucket.url, at, after=after)
+        store = Mortal(open_store(bucket.url), at, is_sent=after, among=WRITES)
         try:
             repair(Database(store, **bucket.settings).context(), NAMESPACE, apply=True)
             break
-        except KilledError:
+        except Killed:
             killed_at = at
         if repair(bucket.context(), NAMESPACE).steps:  # else it was killed when all was done
             mend(bucket)
