@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from reef.engine import Context
 from reef.engine._flush import FlushPlan, plan_flush, write_window
 from reef.engine._open import _replay, load_dedup
-from reef.errors import NotFoundError
+from reef.errors import NotFoundError, ReefError
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
 from reef.manifest import (
     Head,
@@ -32,6 +32,7 @@ from reef.manifest import (
     retained_points,
     set_retention,
 )
+from reef.pipeline._job import Job
 from reef.segment import keep_versions, write_segment
 from reef.types import LSN_MAX, new_ulid
 
@@ -195,56 +196,49 @@ def runs_of(m: Manifest) -> list[Run]:
     return [tuple(run) for run in runs]
 
 
-def fold_log(context: Context, namespace: str) -> Manifest:
-    """Fold the whole log into a segment, as a job that is not the writer; return the manifest.
+def fold_log(context: Context, namespace: str) -> Manifest | None:
+    """Fold the whole log into a segment, as a job that is not the writer; return the manifest, or None.
 
-    Raises StalePlanError if somebody else has folded meanwhile.
+    None says that there was nothing to fold. Raises StalePlanError if somebody else has folded
+    meanwhile, NotFoundError if what they have folded is even collected.
     """
-    chain = context.chain(namespace)
-    job = f"index-{new_ulid(context.clock, context.rng).lower()}"
-
-    def publish(change: Callable[[Manifest], Manifest]) -> Head:
-        def changed(head: Head | None) -> Manifest:
-            if head is None:
-                raise NotFoundError(f"there is no namespace {namespace!r}")
-            return change(head.manifest)
-
-        return chain.publish(changed)
-
-    m = publish(
-        lambda m: register_intent(m, id=job, kind="index", author="test", opened_at_us=0)
-    ).manifest
-    dedup = load_dedup(context, m)
-    tail, _ = _replay(context, m, lambda entry: dedup.replay(entry.log) if entry.is_valid else None)
-    plan = plan_flush(m, tail, dedup, context.clock.now_us())
-    if plan is None:
-        return publish(lambda m: end_intent(m, job)).manifest
-    segments = (*plan.attached, *fold_rows(context, namespace, job, plan))
-    window = None if plan.window is None else write_window(context, namespace, plan.window)
-
-    def folded(m: Manifest) -> Manifest:
-        done = fold(
-            m,
-            intent=job,
-            slot_first=plan.slot_first,
-            slot_last=plan.slot_last,
-            anchor=plan.anchor,
-            segments=segments,
-            last_applied_lsn=plan.lsn,
-            dedup=window or m.dedup,
-            skipped=plan.skipped,
-            schema=plan.schema,
-        )
-        return end_intent(done, job)
-
+    job = Job.begin(context, namespace, "index")
     try:
-        return publish(folded).manifest
-    except StalePlanError:
-        publish(lambda m: end_intent(m, job))
+        plan = _plan_fold(context, job.head.manifest)
+        if plan is None:
+            job.end()
+            return None
+        segments = (*plan.attached, *_fold_rows(context, namespace, job.id, plan))
+        window = None if plan.window is None else write_window(context, namespace, plan.window)
+
+        def folded(m: Manifest) -> Manifest:
+            done = fold(
+                m,
+                intent=job.id,
+                slot_first=plan.slot_first,
+                slot_last=plan.slot_last,
+                anchor=plan.anchor,
+                segments=segments,
+                last_applied_lsn=plan.lsn,
+                dedup=window or m.dedup,
+                skipped=plan.skipped,
+                schema=plan.schema,
+            )
+            return end_intent(done, job.id)
+
+        return job.publish(folded).manifest
+    except ReefError:
+        job.end()
         raise
 
 
-def fold_rows(
+def _plan_fold(context: Context, m: Manifest) -> FlushPlan | None:
+    dedup = load_dedup(context, m)
+    tail, _ = _replay(context, m, lambda entry: dedup.replay(entry.log) if entry.is_valid else None)
+    return plan_flush(m, tail, dedup, context.clock.now_us())
+
+
+def _fold_rows(
     context: Context, namespace: str, job: str, plan: FlushPlan
 ) -> tuple[SegmentRef, ...]:
     batches = list(plan.memtable.flush_batches(plan.lsn))

@@ -16,8 +16,6 @@ import msgspec
 import pyarrow as pa
 
 from reef.engine import Context
-from reef.engine._flush import plan_flush, write_window
-from reef.engine._open import _replay, load_dedup
 from reef.format import (
     KEY,
     LSN,
@@ -38,12 +36,11 @@ from reef.format import (
     with_field_id,
 )
 from reef.log import LogFold, LogReader
-from reef.manifest import Head, end_intent, fold, open_writer
-from reef.pipeline._job import Job
+from reef.manifest import Head, open_writer
 from reef.segment import write_segment
 from reef.store import Store, open_store
 from reef.types import LSN_MAX, new_ulid, pack_lsn
-from tests.compactor import fold_rows
+from tests.compactor import fold_log
 from tests.kernel import database
 
 NS = "ns"
@@ -238,31 +235,9 @@ def folded_rows(store: Store) -> list[dict[str, object]]:
 
 def flush_at_once(context: Context) -> Manifest:
     """Fold the log as recovery and a flush would, in one go; return the manifest."""
-    job = Job.begin(context, NS, "flush")
-    manifest = job.head.manifest
-    dedup = load_dedup(context, manifest)
-    tail, _ = _replay(context, manifest, lambda e: dedup.replay(e.log) if e.is_valid else None)
-    plan = plan_flush(manifest, tail, dedup, job.now_us)
-    assert plan is not None
-    segments = (*plan.attached, *fold_rows(context, NS, job.id, plan))
-    window = None if plan.window is None else write_window(context, NS, plan.window)
-
-    def folded(m: Manifest) -> Manifest:
-        done = fold(
-            m,
-            intent=job.id,
-            slot_first=plan.slot_first,
-            slot_last=plan.slot_last,
-            anchor=plan.anchor,
-            segments=segments,
-            last_applied_lsn=plan.lsn,
-            dedup=window or m.dedup,
-            skipped=plan.skipped,
-            schema=plan.schema,
-        )
-        return end_intent(done, job.id)
-
-    return job.publish(folded).manifest
+    manifest = fold_log(context, NS)
+    assert manifest is not None
+    return manifest
 
 
 def give_up(context: Context, *lost: SkippedSlot) -> None:
