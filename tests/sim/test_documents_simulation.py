@@ -8,9 +8,8 @@ to a dict in that order, give what there must be; and what their clients were to
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -28,8 +27,10 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.format import KEY, LSN
-from reef.testing import Network, Process, Simulation
+from reef.testing import Process, Simulation
+from tests.sim import rivals
 from tests.sim.kernel import Violation, check_replay
+from tests.sim.rivals import TRIES, Handles
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "200")) // 8)
@@ -37,7 +38,6 @@ NAMESPACE = "ns"
 SHARED = ["a", "b", "c"]
 CLAIMED = [f"claim {n}" for n in range(4)]
 OWN = ["x", "y", "z"]
-TRIES = 4
 WRITES = 8
 
 Names = dict[str, Any]
@@ -83,29 +83,18 @@ class Write:
             documents.pop(id, None)
 
 
-class World:
+class World(rivals.World):
     """One run: its processes, and what they were told."""
 
-    def __init__(self, sim: Simulation, **settings: Any) -> None:
-        self.sim = sim
-        self.settings = settings
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
         self.writes: list[Write] = []
-        self.writers: list[Process] = []
-
-    def database(self, process: Process) -> Database:
-        return Database(
-            process.store,
-            clock=process.clock,
-            rng=process.rng,
-            threads=process.threads,
-            **self.settings,
-        )
 
 
 class Client:
     """A thread that writes through its process's handle, and has another opened when that fails."""
 
-    def __init__(self, world: World, process: Process, handles: Handles) -> None:
+    def __init__(self, world: World, process: Process, handles: Handles[Documents]) -> None:
         self.world = world
         self.rng = process.rng
         self.clock = process.clock
@@ -180,38 +169,10 @@ class Client:
             ns = again
 
 
-class Handles:
-    """The handle that the clients of a process share."""
-
-    def __init__(self, world: World, process: Process) -> None:
-        self._world = world
-        self._process = process
-        self._lock = process.threads.condition()
-        self._handle: Documents | None = None
-
-    def open(self) -> Documents | None:
-        with self._lock:
-            for _ in range(TRIES):
-                if self._handle is None:
-                    db = self._world.database(self._process)
-                    parallel = self._process.rng.choice([1, 2, 8])
-                    self._handle = tolerated(
-                        lambda db=db, n=parallel: db.namespace(NAMESPACE, max_parallel_writes=n)  # type: ignore[misc]
-                    )
-            return self._handle
-
-    def give_up(self, ns: Documents) -> None:
-        with self._lock:
-            if self._handle is ns:
-                self._handle = None
-
-
 def tolerated(action: Callable[[], Any]) -> Any:
     """Return what came of it, or None if it failed as it may."""
     try:
-        return action()
-    except (FencedError, ClosedError, OutcomeUnknownError, UnavailableError):
-        return None
+        return rivals.tolerated(action)
     except InvalidInputError as error:
         # Two that alter at once: what one has read of the schema may be so no more.
         if "attribute = 'added" not in str(error):
@@ -219,28 +180,13 @@ def tolerated(action: Callable[[], Any]) -> Any:
         return None
 
 
+def opened(db: Database, parallel: int) -> Documents:
+    return db.namespace(NAMESPACE, max_parallel_writes=parallel)
+
+
 def live_as_writer(world: World, process: Process) -> None:
-    process.clock.sleep(process.rng.uniform(0, 5))
-    handles = Handles(world, process)
-    clients = [
-        process.threads.start(lambda: Client(world, process, handles).live(), name=f"client-{n}")
-        for n in range(process.rng.randint(1, 3))
-    ]
-    for client in clients:
-        client.join()
-
-
-def live_as_nemesis(world: World, process: Process) -> None:
-    """Kill one, put others to sleep."""
-    for _ in range(4):
-        process.clock.sleep(process.rng.uniform(0, 8))
-        victim = process.rng.choice(world.writers)
-        if victim.is_killed:
-            continue
-        if process.rng.random() < 0.7:
-            victim.pause(process.rng.choice([1, 30, 300]) * process.rng.random())
-        else:
-            victim.kill()
+    handles = Handles(world, process, opened)
+    rivals.live_as_writer(process, lambda: Client(world, process, handles).live())
 
 
 # The verdict.
@@ -293,25 +239,7 @@ def compare(when: str, view: Any, documents: dict[str, Names]) -> None:
 
 
 def run(seed: int) -> Simulation:
-    """One run, from beginning to verdict."""
-    rng = random.Random(f"{seed}/shape")
-    network = Network.swarm(random.Random(seed), rng.choice([0.0, 0.1, 0.3]))
-    network = replace(network, slow=rng.choice([0.0, 0.05]), late=(0.1, 600.0))
-    with Simulation(seed, network=network) as sim:
-        world = World(sim, flush_threshold_slots=rng.choice([3, 8, 1000]), row_block_bytes=1024)
-        for n in range(rng.randint(2, 3)):
-            process = sim.process(f"writer-{n}")
-            process.start(lambda process=process: live_as_writer(world, process))  # type: ignore[misc]
-            world.writers.append(process)
-        nemesis = sim.process("nemesis")
-        nemesis.start(lambda: live_as_nemesis(world, nemesis))
-        sim.run()
-        sim.network = Network()
-        sim.land()
-        for mode in ("w", "r"):
-            process = sim.process(f"check-{mode}")
-            sim.call(lambda p=process, m=mode: check(world, p, m), process)  # type: ignore[misc]
-    return sim
+    return rivals.run(seed, World, live_as_writer, check)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -28,8 +27,10 @@ from reef.errors import (
 from reef.format import KEY, LSN
 from reef.pages import Pages
 from reef.pages._rows import key_of
-from reef.testing import Network, Process, Simulation
+from reef.testing import Process, Simulation
+from tests.sim import rivals
 from tests.sim.kernel import Violation, check_replay
+from tests.sim.rivals import TRIES, Handles, tolerated
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "200")) // 10)
@@ -38,7 +39,6 @@ SIZE = 64
 LOW = 1000
 """Markers lie below, pages that are cut off above."""
 LARGE = 120
-TRIES = 4
 COMMITS = 6
 
 
@@ -57,24 +57,14 @@ class Commit:
         return f"commit {self.number}"
 
 
-@dataclass(eq=False)
-class World:
+class World(rivals.World):
     """One run: what its processes were told."""
 
-    settings: dict[str, Any]
-    commits: list[Commit]
-    writers: list[Process]
-    fenced: list[int]
-    """What handles were told of how far they came."""
-
-    def database(self, process: Process) -> Database:
-        return Database(
-            process.store,
-            clock=process.clock,
-            rng=process.rng,
-            threads=process.threads,
-            **self.settings,
-        )
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__({**settings, "log_segment_max_bytes": 8000})
+        self.commits: list[Commit] = []
+        self.fenced: list[int] = []
+        """What handles were told of how far they came."""
 
     def commit(self, rng: random.Random) -> Commit:
         """Return something to commit: some pages, a cut, or more than a log object holds."""
@@ -92,43 +82,7 @@ class World:
         return commit
 
 
-class Handles:
-    """The handle that the clients of a process share."""
-
-    def __init__(self, world: World, process: Process) -> None:
-        self._world = world
-        self._process = process
-        self._lock = process.threads.condition()
-        self._handle: Pages | None = None
-
-    def open(self) -> Pages | None:
-        with self._lock:
-            for _ in range(TRIES):
-                if self._handle is None:
-                    db = self._world.database(self._process)
-                    parallel = self._process.rng.choice([1, 2, 8])
-                    self._handle = tolerated(
-                        lambda db=db, n=parallel: db.pages(  # type: ignore[misc]
-                            NAME, page_size=SIZE, max_parallel_writes=n
-                        )
-                    )
-            return self._handle
-
-    def give_up(self, store: Pages) -> None:
-        with self._lock:
-            if self._handle is store:
-                self._handle = None
-
-
-def tolerated(action: Callable[[], Any]) -> Any:
-    """Return what came of it, or None if it failed as it may."""
-    try:
-        return action()
-    except (FencedError, ClosedError, OutcomeUnknownError, UnavailableError):
-        return None
-
-
-def live_as_client(world: World, process: Process, handles: Handles) -> None:
+def live_as_client(world: World, process: Process, handles: Handles[Pages]) -> None:
     for _ in range(COMMITS):
         store = handles.open()
         if store is None:
@@ -140,7 +94,9 @@ def live_as_client(world: World, process: Process, handles: Handles) -> None:
             process.clock.sleep(process.rng.uniform(0, 0.5))
 
 
-def attempt(world: World, process: Process, handles: Handles, store: Pages, commit: Commit) -> None:
+def attempt(
+    world: World, process: Process, handles: Handles[Pages], store: Pages, commit: Commit
+) -> None:
     """Send a commit until it is known what became of it, or the patience is at an end."""
     rng = process.rng
     for _ in range(TRIES):
@@ -169,28 +125,13 @@ def attempt(world: World, process: Process, handles: Handles, store: Pages, comm
         store = again
 
 
+def opened(db: Database, parallel: int) -> Pages:
+    return db.pages(NAME, page_size=SIZE, max_parallel_writes=parallel)
+
+
 def live_as_writer(world: World, process: Process) -> None:
-    process.clock.sleep(process.rng.uniform(0, 5))
-    handles = Handles(world, process)
-    clients = [
-        process.threads.start(lambda: live_as_client(world, process, handles), name=f"client-{n}")
-        for n in range(process.rng.randint(1, 3))
-    ]
-    for client in clients:
-        client.join()
-
-
-def live_as_nemesis(world: World, process: Process) -> None:
-    """Kill one, put others to sleep."""
-    for _ in range(4):
-        process.clock.sleep(process.rng.uniform(0, 8))
-        victim = process.rng.choice(world.writers)
-        if victim.is_killed:
-            continue
-        if process.rng.random() < 0.7:
-            victim.pause(process.rng.choice([1, 30, 300]) * process.rng.random())
-        else:
-            victim.kill()
+    handles = Handles(world, process, opened)
+    rivals.live_as_writer(process, lambda: live_as_client(world, process, handles))
 
 
 # The verdict.
@@ -240,30 +181,7 @@ def check(world: World, process: Process, mode: str) -> int:
 
 
 def run(seed: int) -> Simulation:
-    """One run, from beginning to verdict."""
-    rng = random.Random(f"{seed}/shape")
-    network = Network.swarm(random.Random(seed), rng.choice([0.0, 0.1, 0.3]))
-    network = replace(network, slow=rng.choice([0.0, 0.05]), late=(0.1, 600.0))
-    with Simulation(seed, network=network) as sim:
-        settings = {
-            "flush_threshold_slots": rng.choice([3, 8, 1000]),
-            "row_block_bytes": 1024,
-            "log_segment_max_bytes": 8000,
-        }
-        world = World(settings, [], [], [])
-        for n in range(rng.randint(2, 3)):
-            process = sim.process(f"writer-{n}")
-            process.start(lambda process=process: live_as_writer(world, process))  # type: ignore[misc]
-            world.writers.append(process)
-        nemesis = sim.process("nemesis")
-        nemesis.start(lambda: live_as_nemesis(world, nemesis))
-        sim.run()
-        sim.network = Network()
-        sim.land()
-        for mode in ("w", "r"):
-            process = sim.process(f"check-{mode}")
-            sim.call(lambda p=process, m=mode: check(world, p, m), process)  # type: ignore[misc]
-    return sim
+    return rivals.run(seed, World, live_as_writer, check)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
