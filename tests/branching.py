@@ -6,7 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from reef.database import Database
+from reef.errors import NotFoundError
 from reef.format import Manifest, Pin
 from reef.gc import CollectionReport, PinReason, collect
 from reef.kv import KeyValue
@@ -17,6 +20,7 @@ from reef.testing import ManualClock
 from reef.types import namespace_of
 from tests.collecting import GRACE_S, HookedStore
 from tests.compactor import Compactor
+from tests.unruly import CHANGES, Killed, Mortal
 
 NS = "ns"
 
@@ -112,3 +116,39 @@ def grown(grove: Grove) -> KeyValue:
     kv.put(b"log", b"unfolded")
     kv.delete(b"k7")
     return kv
+
+
+def is_there(grove: Grove, branch: str | None) -> bool:
+    try:
+        grove.contents(branch)
+    except NotFoundError:
+        return False
+    return True
+
+
+def root() -> Grove:
+    """A bucket whose namespace has grown, and nobody has open."""
+    grove = Grove()
+    grown(grove).close()
+    return grove
+
+
+def with_b() -> Grove:
+    """The same with a branch, which was written to."""
+    grove = root()
+    grove.kv(mode="r").branch("b")
+    with grove.kv("b") as branch:
+        branch.put(b"k2", b"branch")
+        branch.flush()
+        branch.put(b"k3", b"branch")
+    return grove
+
+
+def with_a_dead_maker(changes: int) -> Grove:
+    """A pin stands for a branch that was never made: its maker died after so many changes."""
+    grove = root()
+    mortal = Mortal(grove.inner, changes + 1, is_sent=False, among=CHANGES)
+    with pytest.raises(Killed):
+        grove.database(mortal).kv(NS, mode="r").branch("b")
+    assert grove.pins()
+    return grove

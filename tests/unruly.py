@@ -1,4 +1,4 @@
-"""What goes wrong around a pass: drivers and executors that die, tasks that run twice or late, rivals."""
+"""What goes wrong: processes, drivers and executors that die, tasks that run twice or late, rivals."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from reef.pipeline._tasks import D, Progress, R, pack, perform, refuse, unpack
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 from reef.testing._wrapper import OPERATIONS, T
+
+PUTS: tuple[Operation, ...] = ("put_if_absent", "upload")
+CHANGES: tuple[Operation, ...] = (*PUTS, "delete")
 
 
 class Killed(BaseException):

@@ -15,12 +15,8 @@ from reef.errors import AlreadyExistsError, NotFoundError
 from reef.pipeline import InProcess, detach, end_job, standing_intents
 from reef.store import Store
 from reef.testing import Operation
-from tests.branching import NS, Grove, grown
-from tests.unruly import Killed, Mortal
-
-PUTS: tuple[Operation, ...] = ("put_if_absent", "upload")
-CHANGES: tuple[Operation, ...] = (*PUTS, "delete")
-
+from tests.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
+from tests.unruly import CHANGES, PUTS, Killed, Mortal
 
 Act = Callable[[Grove, Store], object]
 
@@ -44,25 +40,11 @@ def deaths(
     yield "not at all", grove
 
 
-def parent() -> Grove:
-    grove = Grove()
-    grown(grove).close()
-    return grove
-
-
 def make(name: str, of: str | None = None) -> Act:
     def act(grove: Grove, store: Store) -> None:
         grove.database(store).kv(NS, branch=of, mode="r").branch(name)
 
     return act
-
-
-def is_there(grove: Grove, name: str) -> bool:
-    try:
-        grove.contents(name)
-    except NotFoundError:
-        return False
-    return True
 
 
 def settle(grove: Grove, *names: str | None) -> None:
@@ -92,7 +74,7 @@ def check_no_waste(grove: Grove, *names: str) -> None:
 
 def test_making_a_branch() -> None:
     points = 0
-    for point, grove in deaths(parent, make("b")):
+    for point, grove in deaths(root, make("b")):
         points += 1
         before = grove.contents()
         there = is_there(grove, "b")
@@ -118,7 +100,7 @@ def test_making_a_branch() -> None:
 
 
 def test_making_a_branch_that_nobody_makes_again() -> None:
-    for point, grove in deaths(parent, make("b")):
+    for point, grove in deaths(root, make("b")):
         there = is_there(grove, "b")
         before = grove.contents()
         settle(grove, None, "b")
@@ -130,19 +112,9 @@ def test_making_a_branch_that_nobody_makes_again() -> None:
         check_no_waste(grove, "b")
 
 
-def two_deep() -> Grove:
-    grove = parent()
-    grove.kv(mode="r").branch("b")
-    with grove.kv("b") as branch:
-        branch.put(b"k2", b"branch")
-        branch.flush()
-        branch.put(b"k3", b"branch")
-    return grove
-
-
 def test_making_a_branch_of_a_branch() -> None:
     points = 0
-    for point, grove in deaths(two_deep, make("c", "b")):
+    for point, grove in deaths(with_b, make("c", "b")):
         points += 1
         before = grove.contents("b")
         there = is_there(grove, "c")
@@ -162,7 +134,7 @@ def drop(name: str | None) -> Act:
 
 
 def test_dropping_a_branch() -> None:
-    for point, grove in deaths(two_deep, drop("b")):
+    for point, grove in deaths(with_b, drop("b")):
         before = grove.contents()
         if is_there(grove, "b"):
             assert grove.contents("b")[b"k3"] == b"branch", point
@@ -180,14 +152,7 @@ def test_dropping_a_branch() -> None:
 
 
 def test_dropping_a_namespace_on_which_a_dead_pin_stands() -> None:
-    def prepare() -> Grove:
-        grove = parent()
-        with pytest.raises(Killed):
-            make("b")(grove, Mortal(grove.inner, 3, is_sent=False, among=CHANGES))
-        assert grove.pins()
-        return grove
-
-    for point, grove in deaths(prepare, drop(None)):
+    for point, grove in deaths(lambda: with_a_dead_maker(2), drop(None)):
         if grove.manifest().state == "live":
             assert grove.contents()[b"log"] == b"unfolded", point
             grove.db.drop(NS)
@@ -200,9 +165,7 @@ def test_dropping_a_namespace_on_which_a_dead_pin_stands() -> None:
 
 def test_collecting_what_was_never_made() -> None:
     def prepare() -> Grove:
-        grove = parent()
-        with pytest.raises(Killed):
-            make("b")(grove, Mortal(grove.inner, 3, is_sent=False, among=CHANGES))
+        grove = with_a_dead_maker(2)
         grove.age(None)
         return grove
 
@@ -224,7 +187,7 @@ def test_detaching() -> None:
         context = grove.database(store).context()
         detach(context, "ns@b", InProcess(context))
 
-    for point, grove in deaths(two_deep, act):
+    for point, grove in deaths(with_b, act):
         before = grove.contents("b")
         assert before[b"k3"] == b"branch", point
         act(grove, grove.inner)

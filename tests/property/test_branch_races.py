@@ -11,39 +11,15 @@ from collections.abc import Callable
 import pytest
 
 from reef.engine import verify
-from reef.errors import NotFoundError, ReefError
+from reef.errors import ReefError
 from reef.pipeline import InProcess, detach, end_job, standing_intents
 from reef.store import Store
-from reef.testing import WrapperStore
-from reef.testing._wrapper import Operation, T
 from reef.types import namespace_of
-from tests.branching import NS, Grove, grown
+from tests.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
+from tests.unruly import Interrupted
 
 NAMES: tuple[str | None, ...] = (None, "b", "c")
 Act = Callable[[Grove, Store], object]
-
-
-class Interrupted(WrapperStore):
-    """Lets something happen before its n-th request."""
-
-    def __init__(self, inner: Store, at: int, what: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.left = at
-        self.what = what
-
-    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
-        self.left -= 1
-        if self.left == 0:
-            self.what()
-        return call()
-
-
-def is_there(grove: Grove, name: str | None) -> bool:
-    try:
-        grove.contents(name)
-    except NotFoundError:
-        return False
-    return True
 
 
 def there(grove: Grove) -> list[str | None]:
@@ -98,36 +74,8 @@ def everything_gets_old(grove: Grove, store: Store) -> None:
     collect_all(grove, store)
 
 
-def root() -> Grove:
-    grove = Grove()
-    grown(grove).close()
-    return grove
-
-
-def with_b() -> Grove:
-    grove = root()
-    make_b(grove, grove.inner)
-    with grove.kv("b") as branch:
-        branch.put(b"k2", b"branch")
-        branch.flush()
-        branch.put(b"k3", b"branch")
-    return grove
-
-
-def with_a_dead_maker() -> Grove:
-    """A pin stands for a branch that was never made, and is old."""
-    grove = root()
-    dying = Interrupted(grove.inner, 0, lambda: None)
-
-    def die() -> None:
-        if not grove.pins():
-            dying.left = 1
-            return
-        raise KeyboardInterrupt
-
-    dying.left, dying.what = 1, die
-    with pytest.raises(KeyboardInterrupt):
-        make_b(grove, dying)
+def with_an_old_dead_maker() -> Grove:
+    grove = with_a_dead_maker(1)
     grove.age(None)
     return grove
 
@@ -150,8 +98,8 @@ RACES = [
     (with_b, detach_b, drop_b),
     (with_b, collect_all, drop_and_make_b),
     (with_b, collect_all, make_c_of_b),
-    (with_a_dead_maker, collect_all, make_b),
-    (with_a_dead_maker, drop_root, make_b),
+    (with_an_old_dead_maker, collect_all, make_b),
+    (with_an_old_dead_maker, drop_root, make_b),
 ]
 
 

@@ -116,25 +116,26 @@ def test_a_zombie_writer_cannot_write_into_the_new_branch_of_that_name(grove: Gr
     assert grove.contents("b") == grove.contents() | {b"fresh": b"1"}
 
 
+def drop_and_make_b(grove: Grove) -> None:
+    """As another process: end the branch, begin its next life, and collect what is left of the last."""
+    other = grove.database(grove.inner)
+    with other.kv(NS, mode="r") as reader:
+        reader.drop_branch("b")
+        reader.branch("b")
+    with other.kv(NS, branch="b") as fresh:
+        fresh.put(b"fresh", b"1")
+    grove.age("b")
+    grove.collect("b", store=grove.inner)
+
+
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_a_write_in_flight_through_drop_and_rebirth_is_refused(parallel: int) -> None:
     """It was sent before the drop, and lands when the name has another life."""
     grove = Grove(max_parallel_writes=parallel)
     kv = grown(grove)
     kv.branch("b")
-    other = grove.database(grove.inner)
     zombie = grove.kv("b")
-
-    def between() -> None:
-        with other.kv(NS, mode="r") as reader:
-            reader.drop_branch("b")
-            reader.branch("b")
-        with other.kv(NS, branch="b") as fresh:
-            fresh.put(b"fresh", b"1")
-        grove.age("b")
-        grove.collect("b", store=grove.inner)
-
-    grove.store.once("put_if_absent", "ns@b/wal", between)
+    grove.store.once("put_if_absent", "ns@b/wal", lambda: drop_and_make_b(grove))
     with pytest.raises(FencedError):
         zombie.put(b"zombie", b"1")
     assert grove.contents("b") == grove.contents() | {b"fresh": b"1"}
@@ -143,18 +144,7 @@ def test_a_write_in_flight_through_drop_and_rebirth_is_refused(parallel: int) ->
 def test_whoever_was_opening_it_through_drop_and_rebirth_gets_nothing(grove: Grove) -> None:
     kv = grown(grove)
     kv.branch("b")
-    other = grove.database(grove.inner)
-
-    def between() -> None:
-        with other.kv(NS, mode="r") as reader:
-            reader.drop_branch("b")
-            reader.branch("b")
-        with other.kv(NS, branch="b") as fresh:
-            fresh.put(b"fresh", b"1")
-        grove.age("b")
-        grove.collect("b", store=grove.inner)
-
-    grove.store.once("put_if_absent", "ns@b/wal", between)
+    grove.store.once("put_if_absent", "ns@b/wal", lambda: drop_and_make_b(grove))
     with pytest.raises(FencedError):
         grove.kv("b")
     assert grove.contents("b") == grove.contents() | {b"fresh": b"1"}

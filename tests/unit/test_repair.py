@@ -29,12 +29,9 @@ from reef.kv._rows import FACE, rows_of
 from reef.pipeline import CompactionOptions, InProcess
 from reef.pipeline._compact import compact
 from reef.store import open_store
-from reef.testing import Operation
 from reef.types import ORDINAL_MAX, pack_lsn
 from tests.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.unruly import Killed, Mortal
-
-WRITES: tuple[Operation, ...] = ("put_if_absent", "upload")
+from tests.unruly import PUTS, Killed, Mortal
 
 
 @pytest.fixture
@@ -839,7 +836,7 @@ def test_a_repair_that_is_killed_at_any_write_is_finished_by_the_next(
         flip(bucket.files("dedup")[-1])
         flip(bucket.slot(slot))
         flip(bucket.files("manifest")[0])
-        store = Mortal(open_store(bucket.url), at, is_sent=after, among=WRITES)
+        store = Mortal(open_store(bucket.url), at, is_sent=after, among=PUTS)
         try:
             repair(Database(store, **bucket.settings).context(), NAMESPACE, apply=True)
             break
