@@ -668,7 +668,7 @@ class TestSnapshotsByTheStoresClock:
 
     def test_of_nothing(self) -> None:
         clock = ManualClock()
-        with pytest.raises(NotFoundError, match="nothing to snapshot"):
+        with pytest.raises(NotFoundError, match="there is no namespace 'products'"):
             create_snapshot(actor(MemoryStore(), clock), id="s", lsn=0, ttl_s=60)
 
     @pytest.mark.parametrize("ttl", [-1.0, float("nan"), float("inf"), 1e12])
