@@ -280,7 +280,7 @@ def test_the_past_stays_readable(run: Run, url: str) -> None:
         assert taken.lsn == first["lsn"]
     fine(run("delete", NS, "a", "b"))
     assert fine(run("count", NS)) == "1\n"
-    for then in (["--lsn", str(first["lsn"])], ["--at-lsn", str(first["lsn"])]):
+    for then in (["--lsn", str(first["lsn"])], ["--at", str(first["lsn"])]):
         assert fine(run("count", NS, *then)) == "3\n"
     assert parsed(fine(run("get", NS, "a", "--snapshot", "then"))) == DOCUMENTS[:1]
     assert len(parsed(fine(run("query", NS, "--snapshot", "then", "--format", "jsonl")))) == 3

@@ -544,12 +544,20 @@ def test_1707_a_slow_publisher_re_creates_a_collected_generation(parallel: int) 
 @parallel_writes
 @guarded(
     "a scan whose segment is gone goes on from the head, at its version and where it was",
-    Edit(View.scan, "except NotFoundError as error:", "except ZeroDivisionError as error:"),
+    Edit(
+        View.scan,
+        "except (NotFoundError, DamagedError) as error:",
+        "except ZeroDivisionError as error:",
+    ),
     symptom="NotFoundError",
 )
 @guarded(
     "a point read whose segment is gone is made again on the head",
-    Edit(View.read, "except NotFoundError as error:", "except ZeroDivisionError as error:"),
+    Edit(
+        View.read,
+        "except (NotFoundError, DamagedError) as error:",
+        "except ZeroDivisionError as error:",
+    ),
     symptom="NotFoundError",
 )
 def test_2073_a_scan_outlives_the_segments_it_began_on(parallel: int) -> None:

@@ -10,7 +10,7 @@ from reef.types import LSN_MAX
 
 Lsn: TypeAlias = Annotated[
     int | None,
-    typer.Option("--lsn", "--at-lsn", min=0, max=LSN_MAX, help="Read as of this version."),
+    typer.Option("--lsn", "--at", min=0, max=LSN_MAX, help="Read as of this version."),
 ]
 AtSnapshot: TypeAlias = Annotated[
     str | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -155,27 +154,15 @@ def export_file(
     path = Path(target)
     if path.exists():
         raise AlreadyExistsError(f"{path} is there: choose another name, or remove it")
-    page_size, total = view.page_size, view.n_pages
-    zeros = bytes(page_size)
-    per_chunk = max(1, _CHUNK_BYTES // page_size)
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("xb") as file:
-            for start in range(0, total, per_chunk):
-                ids = range(start, min(total, start + per_chunk))
-                file.writelines(page or zeros for page in view.get_pages(ids))
-                progress(ids.stop, total)
-            size = file.tell()
-            header = view.get_page(0) or zeros
-            said = said_size(header)
-            if size - page_size < said < size:
-                file.truncate(size := said)
-            file.flush()
-            os.fsync(file.fileno())
-        flags = apsw.SQLITE_OPEN_READONLY
-        with closing(apsw.Connection(str(partial), flags=flags)) as connection:
-            check(connection, str(path))
-        os.link(partial, path)  # unlike a rename, it does not replace what came there meanwhile
+        # In a folder of its own: whatever else lies beside `target` is the user's.
+        with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder:
+            partial = Path(folder) / "partial"
+            size = _write_pages(view, partial, progress)
+            flags = apsw.SQLITE_OPEN_READONLY
+            with closing(apsw.Connection(str(partial), flags=flags)) as connection:
+                check(connection, str(path))
+            os.link(partial, path)  # unlike a rename, it does not replace what came there meanwhile
     except FileExistsError:
         raise AlreadyExistsError(f"{path} is there: choose another name, or remove it") from None
     except apsw.Error as error:
@@ -184,9 +171,26 @@ def export_file(
         raise InvalidInputError.of(
             "file", str(path), f"one that can be written: {error.strerror}"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return Copied(view.lsn, total, page_size, size)
+    return Copied(view.lsn, view.n_pages, view.page_size, size)
+
+
+def _write_pages(view: PageView, path: Path, progress: Progress) -> int:
+    """Write a version to a file, durably; return how many bytes it has."""
+    page_size, total = view.page_size, view.n_pages
+    zeros = bytes(page_size)
+    per_chunk = max(1, _CHUNK_BYTES // page_size)
+    with path.open("wb") as file:
+        for start in range(0, total, per_chunk):
+            ids = range(start, min(total, start + per_chunk))
+            file.writelines(page or zeros for page in view.get_pages(ids))
+            progress(ids.stop, total)
+        size = file.tell()
+        said = said_size(view.get_page(0) or zeros)
+        if size - page_size < said < size:
+            file.truncate(size := said)
+        file.flush()
+        os.fsync(file.fileno())
+    return size
 
 
 def restore(pages: Pages, lsn: int) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import apsw
 
+from reef.clock import SystemClock
 from reef.errors import InvalidInputError, ReefError
 from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
 from reef.sqlite._guard import from_entry
@@ -194,7 +194,7 @@ class ApswVFS(apsw.VFS):
 
     def xSleep(self, microseconds: int) -> int:
         # SQLite's own would keep the interpreter's lock, and whoever is waited for from going on.
-        time.sleep(microseconds / 1e6)
+        SystemClock().sleep(microseconds / 1e6)
         return microseconds
 
 
