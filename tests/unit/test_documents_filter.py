@@ -222,6 +222,20 @@ def test_an_empty_batch_has_an_empty_mask() -> None:
         assert matching(where, batch_of([])) == ""
 
 
+def test_items_that_a_null_list_hides_are_not_looked_at() -> None:
+    ends = pa.array([0, 2, 4, 5], pa.int32())
+    items = pa.array(["x", "y", "z", "z", "x"])
+    tags = pa.ListArray.from_arrays(ends, items, mask=pa.array([False, True, False]))
+    rows = pa.record_batch({"_key": [b"a", b"b", b"c"], SCHEMA.attribute("tags").column: tags})
+
+    def found(where: object) -> list[bool]:
+        return parse_filter(where, SCHEMA).matches(rows).tolist()
+
+    assert found(("tags", "Contains", "x")) == [True, False, True]
+    assert found(("tags", "ContainsAny", ["z", "y"])) == [True, False, False]
+    assert found(("tags", "NotContains", "y")) == [False, False, True]
+
+
 def test_a_renamed_attribute_is_the_same_column() -> None:
     renamed = SCHEMA.renamed({"stock": "count"})
     found = parse_filter(("count", "Eq", 3), renamed)

@@ -553,6 +553,36 @@ def test_slices_of_arrow_arrays() -> None:
     assert only.columns["v"].to_pylist() == [[1.0, 2.0]]
 
 
+def hiding(items: pa.Array) -> pa.ListArray:
+    """Return four lists, [0, 1], null, [4], [5], of which the one that is null hides two items."""
+    ends = pa.array([0, 2, 4, 5, 6], pa.int32())
+    return pa.ListArray.from_arrays(ends, items, mask=pa.array([False, True, False, False]))
+
+
+def test_what_a_null_list_hides_is_not_stored() -> None:
+    lists = hiding(pa.array(["a", "b", "hidden", "hidden", "c", "d"]))
+
+    read = column(lists, "[]string").columns["x"]
+
+    assert read.to_pylist() == [["a", "b"], None, ["c"], ["d"]]
+    assert read.values.to_pylist() == ["a", "b", "c", "d"]
+    cut = column(lists.slice(2), "[]string").columns["x"]
+    assert cut.to_pylist() == [["c"], ["d"]]
+
+
+def test_what_a_null_list_hides_does_not_move_rows() -> None:
+    with refused("row 3, .*int64 does not hold"):
+        column(hiding(pa.array([1, 2, 3, 4, 5, 2**63], pa.uint64())), "[]int64")
+    with refused("row 3, .*holds a null"):
+        column(hiding(pa.array(["a", "b", "c", "d", "e", None])), "[]string")
+    ends = pa.array([0, 1, 2, 3], pa.int32())
+    numbers = pa.ListArray.from_arrays(
+        ends, pa.array([1.0, 2.0, np.nan]), mask=pa.array([False, True, False])
+    )
+    with refused("row 2, .*nan at place 0"):
+        column(numbers, "vector[1]")
+
+
 # --- pandas and Polars ----------------------------------------------------------------------------
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents._coerce_vectors import to_sparse, to_vector
 from reef.documents._json import encode_json
+from reef.documents._lists import hides_items, listed, lists_of_items
 from reef.documents._refusal import CONVERSION_ERRORS, Spot, first_failure, first_true, first_valid
 from reef.documents._types import Type, is_bytes, is_list
 from reef.errors import InvalidInputError
@@ -207,24 +207,16 @@ def _to_list(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
     items = column.flatten()
 
     def row_of(i: int) -> int:
-        return int(pc.list_parent_indices(column)[i].as_py())
+        return int(lists_of_items(column)[i])
 
     if items.null_count:
         i = first_true(items.is_null()) or 0
         raise spot.refusal(row_of(i), column[row_of(i)], type.text, "a list that holds a null")
     converted = coerce(items, type.item, spot.within(row_of))
-    if converted is items and arrow.equals(type.physical) and _kinds.is_list(arrow):
+    is_as_stored = converted is items and arrow.equals(type.physical) and _kinds.is_list(arrow)
+    if is_as_stored and not hides_items(column):
         return column
     return listed(column, converted, type.physical)
-
-
-def listed(column: pa.Array, items: pa.Array, arrow: pa.DataType) -> pa.Array:
-    """Return the lists of `column` with `items`, one for each of its items, in their place."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    offsets = np.zeros(len(column) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    mask = column.is_null() if column.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), items, type=arrow, mask=mask)
 
 
 def _to_json(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:

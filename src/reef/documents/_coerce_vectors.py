@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reef.documents._lists import lists_of_items
 from reef.documents._refusal import Spot, first_true, first_valid
 from reef.documents._types import SPARSE, Type, is_list, is_sparse
 from reef.types import U32_MAX
@@ -33,7 +34,7 @@ def to_vector(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
     items = _items(column)
 
     def row_of(i: int) -> int:
-        return int(pc.list_parent_indices(column)[i].as_py())
+        return int(lists_of_items(column)[i])
 
     if items.null_count:
         row = row_of(first_true(items.is_null()) or 0)

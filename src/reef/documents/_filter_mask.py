@@ -24,6 +24,7 @@ from reef.documents._filter_nodes import (
     Not,
     Or,
 )
+from reef.documents._lists import lists_of_items
 from reef.documents._schema import Attribute
 
 _COMPARE: Final = {
@@ -150,9 +151,8 @@ def _any_item(column: pa.ListArray, value_set: pa.Array) -> pa.BooleanArray:
     else:
         is_equal = pc.is_in(items, value_set=value_set)
     is_found = is_equal.to_numpy(zero_copy_only=False)
-    lists = column.value_parent_indices().to_numpy()
     holds = np.zeros(len(column), dtype=bool)
-    holds[lists[is_found]] = True
+    holds[lists_of_items(column)[is_found]] = True
     return _kept_null(pa.array(holds), column)
 
 
