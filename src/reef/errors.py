@@ -132,8 +132,8 @@ class ConflictError(AlreadyExistsError):
 class ConditionFailedError(ReefError):
     """A write's condition did not hold, and nothing of it was written: read again, then decide.
 
-    `outcomes` says what became of each row, in the order given: those whose condition failed, and
-    those that would have been written.
+    `outcomes` says what became of each row, in the order given: those whose condition failed, those
+    that would have been written, and those that would not, as their id came again behind them.
     """
 
     def __init__(self, message: str, outcomes: tuple[str, ...]) -> None:

@@ -357,6 +357,16 @@ def test_conditions_hold_for_each_document(run: Run) -> None:
     assert [one["v"] for one in found] == [2, 5, 1]
 
 
+def test_the_line_that_is_refused_is_named_also_if_an_id_comes_again(run: Run) -> None:
+    fine(run("put", NS, write_lines([{"id": "a"}])))
+    again = write_lines([{"id": "p"}, {"id": "p"}, {"id": "a"}])
+    code, _, err = run("put", NS, again, "--create-only")
+    assert (code, "line 3 (exists)" in err) == (2, True), err
+    patches = write_lines([{"id": "gone", "f": 1}, {"id": "a", "f": 1}, {"id": "gone", "f": 2}])
+    code, _, err = run("patch", NS, patches)
+    assert (code, "line 3 (missing)" in err) == (2, True), err
+
+
 def test_the_schema_is_shown_and_altered(run: Run) -> None:
     fine(run("put", NS, write_lines(DOCUMENTS)))
     assert "vector[3]" in fine(run("schema", NS))

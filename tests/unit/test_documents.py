@@ -236,6 +236,31 @@ def test_of_the_same_id_the_last_counts_or_none_is_accepted(ns: Documents) -> No
         ns.upsert(twice, duplicates="first")  # type: ignore[arg-type]
 
 
+def test_every_row_has_an_outcome_also_if_its_id_comes_again(ns: Documents) -> None:
+    ns.upsert([{"id": "old", "v": 1}])
+    rows = [{"id": "new", "v": 1}, {"id": "old", "v": 2}, {"id": "new", "v": 3}]
+    with pytest.raises(ConditionFailedError, match="1 of 2 rows") as caught:
+        ns.upsert(rows, condition=CreateOnly())
+    assert caught.value.outcomes == ("superseded", "exists", "not applied")
+    receipt = ns.upsert(rows, condition=CreateOnly(), atomic=False)
+    assert receipt.outcomes == ("superseded", "exists", "written")
+    assert (receipt.upserted, receipt.skipped) == (1, 1)
+    receipt = ns.write(
+        upserts=[{"id": "a"}],
+        patches=[{"id": "old", "v": 4}, {"id": "none", "v": 5}, {"id": "old", "v": 6}],
+        deletes=["q", "new", "q"],
+        atomic=False,
+    )
+    assert receipt.outcomes == (
+        "written",
+        *("superseded", "missing", "written"),
+        *("superseded", "deleted", "deleted"),
+    )
+    counts = (receipt.upserted, receipt.patched, receipt.deleted, receipt.skipped)
+    assert counts == (1, 1, 2, 1)
+    assert ns.query().to_pylist() == [{"id": "a", "v": None}, {"id": "old", "v": 6}]
+
+
 def test_an_id_is_written_once_in_a_request(ns: Documents) -> None:
     ns.upsert([{"id": "a", "n": 1}])
     before = everything(ns)
@@ -468,6 +493,7 @@ REQUESTS: dict[str, Callable[[Documents], Any]] = {
     "refused": lambda ns: ns.upsert(
         [{"id": "p"}, {"id": "q"}], condition=CreateOnly(), atomic=False, idempotency_key="k"
     ),
+    "twice": lambda ns: ns.upsert([{"id": "a", "x": 1}, {"id": "a"}], idempotency_key="k"),
     "patch_where": lambda ns: ns.patch_where("id = 'p'", {"x": 2}, idempotency_key="k"),
     "delete_where": lambda ns: ns.delete_where("id = 'p'", idempotency_key="k"),
     "none match": lambda ns: ns.delete_where("id = 'z'", idempotency_key="k"),
@@ -523,6 +549,8 @@ def test_numbered_requests_of_a_source_are_taken_once(ns: Documents) -> None:
     first = ns.write(upserts=[{"id": "a", "n": 1}], source="s", sequence=7)
     again = ns.write(upserts=[{"id": "a", "n": 2}], source="s", sequence=7)
     assert (again.replayed, again.lsn) == (True, first.lsn)
+    again = ns.write(upserts=[{"id": "a"}, {"id": "a"}], source="s", sequence=7)
+    assert (again.replayed, again.outcomes) == (True, ())
     assert not ns.write(upserts=[{"id": "a", "n": 3}], source="s", sequence=8).replayed
     assert ns.get("a") == {"id": "a", "n": 3}
     with pytest.raises(InvalidInputError, match="source"):

@@ -157,7 +157,7 @@ def _place(match: re.Match[str], batch: Batch) -> str:
 def _unmet(error: ConditionFailedError, place: str, places: Sequence[int]) -> str:
     unmet = [i for i, outcome in enumerate(error.outcomes) if outcome in _UNMET]
     text = str(error).partition("; nothing was written")[0]
-    if not unmet or len(error.outcomes) != len(places):  # of the same id, only the last counts
+    if not unmet:
         return text
     return (
         f"{place} {places[unmet[0]]} ({error.outcomes[unmet[0]]}): {text}; --skip leaves them out"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.documents._filter import Filter
-from reef.documents._given import Given
+from reef.documents._given import Given, told_of_all
 from reef.documents._schema import Schema
 from reef.documents._selection import wide_of
 from reef.engine import (
@@ -30,6 +30,7 @@ from reef.engine import (
     View,
     refuse,
 )
+from reef.errors import ConditionFailedError
 from reef.format import KEY, LSN, TOMBSTONE, field_id, log_schema
 from reef.segment import align, union
 from reef.types import LSN_MAX
@@ -55,6 +56,8 @@ class Change:
     patched: tuple[str, ...]
     """The columns that patches change."""
     nbytes: int
+    is_kept: bytes | None = None
+    """As `Given` has it."""
     condition: DocumentCondition | None = None
     atomic: bool = True
 
@@ -80,7 +83,11 @@ class Change:
             mine[(mine == 0) & ~found.exists[first : first + self.patches]] = MISSING
             batch = self._patched(found, first)
         why = str(self.condition or "MustExist(): a patch needs its document")
-        return refuse(batch, refusals, atomic=self.atomic, why=why)
+        try:
+            return refuse(batch, refusals, atomic=self.atomic, why=why)
+        except ConditionFailedError as error:
+            error.outcomes = told_of_all(error.outcomes, self.is_kept)
+            raise
 
     @property
     def _needs_wide(self) -> bool:
@@ -166,6 +173,7 @@ def change_of(
         if patches is None
         else tuple(schema.attribute(name).column for name in patches.columns),
         nbytes=given.nbytes,
+        is_kept=given.is_kept,
         condition=condition,
         atomic=atomic,
     )

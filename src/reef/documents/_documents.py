@@ -231,7 +231,7 @@ class Documents(Namespace):
                     sequence=sequence,
                 )
             )
-        return self._told(receipt, change.upserts, change.patches)
+        return self._told(receipt, change.upserts, change.patches, change.is_kept)
 
     def delete_where(
         self, where: Where, *, idempotency_key: bytes | str | None = None
@@ -523,8 +523,11 @@ class Documents(Namespace):
         )
         return self._told(receipt, 0, len(receipt.codes) if patches else 0)
 
-    def _told(self, receipt: Receipt, upserts: int, patches: int) -> DocumentReceipt:
-        return DocumentReceipt.of(receipt, self._handle.manifest.generation, upserts, patches)
+    def _told(
+        self, receipt: Receipt, upserts: int, patches: int, is_kept: bytes | None = None
+    ) -> DocumentReceipt:
+        generation = self._handle.manifest.generation
+        return DocumentReceipt.of(receipt, generation, upserts, patches, is_kept)
 
 
 def _types(name: str, texts: Mapping[str, str] | None) -> dict[str, Type]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,9 @@ from reef.documents._schema import Schema
 from reef.documents._types import is_list
 from reef.errors import InvalidInputError
 
+SUPERSEDED = "superseded"
+"""The outcome of a row whose id came again in its own batch."""
+
 
 @dataclass(frozen=True)
 class Given:
@@ -24,6 +27,8 @@ class Given:
     upserts: Rows | None
     patches: Rows | None
     deletes: pa.Array
+    is_kept: bytes | None = None
+    """A 1 for each row of the request that counts, a 0 for each whose id came again; None: all do."""
 
     @property
     def nbytes(self) -> int:
@@ -76,8 +81,7 @@ class Asked(NamedTuple):
 
         Raises InvalidInputError.
         """
-        put = patched = None
-        gone = pa.array([], pa.binary())
+        put = patched = gone = None
         if self.upserts is not None:
             put = read_rows(self.upserts, schema, duplicates=self.duplicates)
             schema = schema.added(put.new) if put.new else schema
@@ -85,10 +89,26 @@ class Asked(NamedTuple):
             patched = read_rows(self.patches, schema, duplicates=self.duplicates, is_patch=True)
             schema = schema.added(patched.new) if patched.new else schema
         if self.deletes is not None:
-            gone = read_rows({ID: self.deletes}, schema).ids
-        ids = [rows.ids for rows in (put, patched) if rows is not None]
-        _check_ids([some for some in (*ids, gone) if len(some)])
-        return Given(put or None, patched or None, gone), schema
+            gone = read_rows({ID: self.deletes}, schema)
+        parts = [rows for rows in (put, patched, gone) if rows]
+        _check_ids([rows.ids for rows in parts])
+        deletes = pa.array([], pa.binary()) if gone is None else gone.ids
+        return Given(put or None, patched or None, deletes, _kept(parts)), schema
+
+
+def told_of_all(outcomes: tuple[str, ...], is_kept: bytes | None) -> tuple[str, ...]:
+    """Return an outcome for each row of a request, by those of the rows that count."""
+    if is_kept is None or not outcomes:  # of a stream that has come further, none is known
+        return outcomes
+    known = iter(outcomes)
+    return tuple(next(known) if is_one else SUPERSEDED for is_one in is_kept)
+
+
+def _kept(parts: Sequence[Rows]) -> bytes | None:
+    """Say of each row of `parts` as they were given whether it counts; None: all do."""
+    if all(rows.is_kept is None for rows in parts):
+        return None
+    return b"".join(rows.is_kept or b"\1" * len(rows) for rows in parts)
 
 
 def _held(data: object) -> object:

@@ -40,13 +40,15 @@ class Rows:
     """Checked input: `columns` by attribute name, in physical types, each as long as `ids`.
 
     `new` are the attributes that the schema lacks. `present` says for attributes that some rows of
-    a patch leave alone which rows do not.
+    a patch leave alone which rows do not. `is_kept` has a 1 for each row that was given and is here,
+    and a 0 for each whose id came again; None: all are here.
     """
 
     ids: pa.Array
     columns: dict[str, pa.Array]
     new: dict[str, Type]
     present: dict[str, pa.Array] | None
+    is_kept: bytes | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -175,7 +177,9 @@ def _without_duplicates(rows: Rows, duplicates: Duplicates) -> Rows:
         raise Spot(ID).refusal(
             i, rows.ids[i].as_py().decode(), "ids that differ", f"the id of row {first[codes[i]]}"
         )
-    kept = pa.array(np.sort(last))
+    is_kept = np.zeros(len(codes), np.bool_)
+    is_kept[last] = True
+    kept = pa.array(np.flatnonzero(is_kept))
     columns = {name: column.take(kept) for name, column in rows.columns.items()}
     present = rows.present and {name: mask.take(kept) for name, mask in rows.present.items()}
-    return Rows(rows.ids.take(kept), columns, rows.new, present)
+    return Rows(rows.ids.take(kept), columns, rows.new, present, is_kept.tobytes())

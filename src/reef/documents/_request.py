@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from reef.documents._change import DocumentCondition
 from reef.documents._filter import Where, parse_filter
+from reef.documents._given import told_of_all
 from reef.documents._schema import Schema
 from reef.engine import (
     DELETED,
@@ -38,14 +39,19 @@ class DocumentReceipt:
     replayed: bool = field(compare=False)
     """Nothing was written: this is the receipt of an earlier request of the same key."""
     codes: bytes = field(repr=False)
+    """A code for each row, but for those whose id came again in their batch."""
+    is_kept: bytes | None = field(repr=False)
+    """A 1 for each row that has a code, a 0 for each that has none; None: all have."""
 
     @property
     def outcomes(self) -> tuple[str, ...]:
         """What became of each row: upserts first, then patches, then deletes, in the order given."""
-        return tuple(map(OUTCOMES.__getitem__, self.codes))
+        return told_of_all(tuple(map(OUTCOMES.__getitem__, self.codes)), self.is_kept)
 
     @classmethod
-    def of(cls, receipt: Receipt, generation: int, upserts: int, patches: int) -> DocumentReceipt:
+    def of(
+        cls, receipt: Receipt, generation: int, upserts: int, patches: int, is_kept: bytes | None
+    ) -> DocumentReceipt:
         """Return what the kernel's receipt of so many upserts and patches, then deletes, says."""
         codes = receipt.codes
         return cls(
@@ -57,6 +63,7 @@ class DocumentReceipt:
             skipped=len(codes) - codes.count(WRITTEN) - codes.count(DELETED),
             replayed=receipt.replayed,
             codes=codes,
+            is_kept=is_kept,
         )
 
 
