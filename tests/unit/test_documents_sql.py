@@ -208,6 +208,19 @@ def test_names_that_need_quotes() -> None:
     assert where == ("And", [("we\"ird 'name", "Eq", 3), ("größe", "Lt", 5)])
 
 
+def test_a_name_with_a_line_break_is_not_another_name() -> None:
+    name = "n'\u2028end: 'q"
+    rows = DocumentRows(schema_of(**{"n": "int64", name: "int64"}))
+    rows.upsert({"a": {"n": 1}, "b": {name: 1}, "c": {"n": 1, name: 2}})
+    watched = Watched(DocumentView(rows.view(), rows.schema))
+    assert sql(watched, f'select id from docs where "{name}" is not null') == [("b",), ("c",)]
+    assert sql(watched, f'select id from docs where "{name}" = 2') == [("c",)]
+    assert [where for _, where in watched.asked] == [
+        ("And", [("Not", (name, "IsNull"))]),
+        ("And", [(name, "Eq", 2)]),
+    ]
+
+
 # What is pushed down.
 
 

@@ -83,9 +83,14 @@ def _parsed(expression: pc.Expression) -> tuple[object, frozenset[str]]:
         batch = file.get_batch(0)
     # The metadata has many values of one key, which a dict would lose.
     text = batch.schema.to_string(show_field_metadata=False, truncate_metadata=False)
-    items = [_item(line) for line in text.partition(_HEADING)[2].splitlines()]
+    # By line feeds alone, which no name has: other line breaks may stand in one.
+    items = [_item(line) for line in text.partition(_HEADING)[2].split("\n")]
     names = frozenset(value for key, value in items if key == "field_ref")
-    return _tree(iter(items), batch), names
+    rest = iter(items)
+    root = _tree(rest, batch)
+    if next(rest, None) is not None:
+        raise ValueError(f"an expression goes on behind its end: {items}")
+    return root, names
 
 
 def _item(line: str) -> tuple[str, str]:
