@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -280,6 +281,19 @@ def test_a_search_gives_the_nearest_with_what_is_asked_for(
             assert distance == pytest.approx(known[row["id"]][0], rel=1e-5, abs=1e-6)
     assert view.query(**asked, columns=["label"]).schema.names == ["id", "label", "_distance"]
     assert view.query(**asked).num_rows == SEARCH_LIMIT_DEFAULT
+
+
+@pytest.mark.parametrize("limit", [sys.maxsize - 1, sys.maxsize, sys.maxsize + 1, 1 << 70])
+def test_a_limit_that_nothing_reaches_is_none(namespace: Namespace, limit: int) -> None:
+    view = namespace.view()
+    nearest = {"vector": [1, 2, 3, 4], "vector_column": "vector"}
+    searched = view.query(**nearest, columns=[], limit=1000)
+    assert 10 < searched.num_rows < 1000
+    assert view.query(**nearest, columns=[], limit=limit).equals(searched)
+    asked: dict[str, Any]
+    for asked in ({}, {"where": "stock < 50"}, {"order_by": "price"}, {"order_by": ("id", "desc")}):
+        found = view.query(**asked, columns=[], limit=limit)
+        assert found.equals(view.query(**asked, columns=[]), check_metadata=True)
 
 
 @pytest.mark.parametrize(

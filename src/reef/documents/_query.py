@@ -22,6 +22,7 @@ from reef.segment import align
 
 DISTANCE = "_distance"
 _MATCHES_MIN = 1024
+_LIMIT_MAX = 1 << 62  # rows that nobody has; Arrow counts in 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,8 @@ class Query:
 
 def run_query(view: View, schema: Schema, query: Query) -> pa.Table:
     """Return the rows that `query` asks for; if there are more, with the token of the next page."""
-    asked = None if query.limit is None else query.limit + 1  # one more tells whether there is one
+    # One more tells whether there is one.
+    asked = None if query.limit is None else min(query.limit, _LIMIT_MAX) + 1
     rows = StoredRows(view, schema, query.filter)
     if not query.order.terms:
         found = _by_id(rows, query, asked)
