@@ -309,6 +309,15 @@ def test_sql_gives_rows_with_their_nulls(run: Run) -> None:
     assert (code, out, err.count("\n")) == (1, "", 1)
 
 
+def test_dates_and_times_of_sql_have_no_quotes_in_csv_and_tables(run: Run) -> None:
+    fine(run("put", NS, write_lines(DOCUMENTS)))
+    select = "select date '2020-01-02' as d, time '10:11' as t, timestamp '2020-01-02 10:11' as ts"
+    shown = ["2020-01-02", "10:11:00", "2020-01-02T10:11:00"]
+    assert fine(run("sql", NS, select, "--format", "csv")).split() == ["d,t,ts", ",".join(shown)]
+    table = fine(run("sql", NS, select, "--format", "table"))
+    assert all(f" {text} " in table for text in shown)
+
+
 # Writing.
 
 

@@ -23,6 +23,8 @@ _PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _INT64_MAX = 2**63 - 1
 _DIGITS_MAX = 20  # of what fits into 64 bits
+# What JSON has as text, and a cell without its quotes.
+_TEXTS = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, bytes)
 
 
 def refusal(place: int, name: str, value: object, expected: str, got: str) -> InvalidInputError:
@@ -163,7 +165,7 @@ def text_of(cell: Any) -> str:
     if isinstance(cell, str | int | decimal.Decimal):
         return str(cell)
     text = msgspec.json.encode(cell).decode()
-    return text[1:-1] if isinstance(cell, datetime.datetime | uuid.UUID | bytes) else text
+    return text[1:-1] if isinstance(cell, _TEXTS) else text
 
 
 def _cells(column: pa.Array, type: str) -> list[Any]:
