@@ -579,3 +579,11 @@ def test_whole_numbers_of_csv_keep_their_digits(run: Run) -> None:
         "fits": most,
         "huge": str(most + 1),
     }
+    least, most = -(2**63), 2**63 - 1
+    Path("in.csv").write_text(f"id,signed,low\na,{least},{least - 1}\nb,{most},1\n")
+    fine(run("put", "signed", "in.csv"))
+    assert json.loads(fine(run("get", "signed", "a"))) == {
+        "id": "a",
+        "signed": least,
+        "low": str(least - 1),
+    }

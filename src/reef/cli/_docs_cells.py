@@ -21,7 +21,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]*")  # 007 is a name rather than a number
 _PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
-_INT64_MAX = 2**63 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _DIGITS_MAX = 20  # of what fits into 64 bits
 # What JSON has as text, and a cell without its quotes.
 _TEXTS = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, bytes)
@@ -69,7 +69,7 @@ def _likely_type(cells: Sequence[str]) -> str:
     some = [cell for cell in cells if cell]
     if all(map(_PLAIN_INTEGER.fullmatch, some)):
         numbers = [int(cell) if len(cell) <= _DIGITS_MAX else 1 << 64 for cell in some]
-        if all(abs(number) <= _INT64_MAX for number in numbers):
+        if all(_INT64_MIN <= number <= _INT64_MAX for number in numbers):
             return "int64"
         # As numbers of another kind they would lose digits.
         return "uint64" if all(0 <= number < 1 << 64 for number in numbers) else "string"
