@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from reef.documents._input import Rows, documents_of, read_rows
+from reef.documents._json import decode_json
 from reef.documents._schema import Schema
 from reef.documents._types import Type
 from reef.errors import InvalidInputError
@@ -400,6 +402,27 @@ def test_a_value_that_nests_without_end_is_refused() -> None:
         deep = [deep]
     with refused("row 1, .*nested too deeply"):
         column([{"a": 1}, {"a": deep}])
+
+
+def nested(levels: int) -> Any:
+    """Return what is nested so deep, by lists and objects, with brackets in text that are none."""
+    value: Any = "[" * 1000 + '\\"{['
+    for level in range(1, levels):
+        value = [value, "]"] if level % 2 else {'"]': value, "n": []}
+    return [[], value, "[" * 1000, *([[]] * 1000)]
+
+
+@pytest.mark.parametrize("form", [list, lambda values: pa.array(map(json.dumps, values))])
+def test_how_deep_a_value_may_nest_does_not_depend_on_the_stack(form: Any) -> None:
+    read = column(form([nested(3), nested(256)]), "json")
+    assert decode_json(read.columns["x"]) == [nested(3), nested(256)]
+    with refused(r"row 1, .*nested too deeply \(at most 256 levels\)"):
+        column(form([nested(3), nested(257)]), "json")
+
+
+def test_text_that_opens_without_end_is_refused() -> None:
+    with refused("row 1, .*nested too deeply"):
+        column(pa.array(["1", "[" * 100_000]), "json")
 
 
 # --- coercion -------------------------------------------------------------------------------------

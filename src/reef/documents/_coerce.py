@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents._coerce_vectors import to_sparse, to_vector
-from reef.documents._json import encode_json
+from reef.documents._json import TOO_DEEP, check_nesting, encode_json
 from reef.documents._lists import hides_items, listed, lists_of_items
 from reef.documents._refusal import CONVERSION_ERRORS, Spot, first_failure, first_true, first_valid
 from reef.documents._types import Type, is_bytes, is_list
@@ -231,16 +231,28 @@ def _to_json(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
             raise spot.refusal(i, column[i], type.text, str(column.type)) from None
         return encode_json(values, spot)
 
-    def compact(part: pa.Array) -> pa.Array:
+    def compact(part: pa.Array) -> list[bytes | None]:
         values = [None if text is None else _JSON_DECODER.decode(text) for text in part.to_pylist()]
-        texts = [None if value is None else _JSON_ENCODER.encode(value) for value in values]
-        return pa.array(texts, pa.string())
+        return [None if value is None else _JSON_ENCODER.encode(value) for value in values]
 
     try:
-        return compact(column)
+        texts = compact(column)
+        converted = pa.array(texts, pa.string())
     except CONVERSION_ERRORS:
         i = first_failure(column, compact)
-        raise spot.refusal(i, column[i], type.text, "text that is not JSON") from None
+        raise spot.refusal(i, column[i], type.text, _why_not_json(column[i])) from None
+    check_nesting(texts, column, spot)
+    return converted
+
+
+def _why_not_json(text: pa.Scalar) -> str:
+    try:
+        _JSON_DECODER.decode(text.as_py())
+    except RecursionError:
+        return TOO_DEEP
+    except CONVERSION_ERRORS:
+        pass
+    return "text that is not JSON"
 
 
 _CONVERSIONS: dict[str, Callable[[pa.Array, Type, Spot], pa.Array | None]] = {

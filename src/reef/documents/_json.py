@@ -2,12 +2,15 @@
 
 Text is compact. What JSON has no form for but has one obvious text (times, UUIDs, bytes as base64,
 NumPy's numbers and arrays) becomes that; NaN and infinity have none, and are refused.
+
+How deep a value may nest does not depend on how deep the stack is that writes it: it may be read
+from a deeper one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from reef.documents._refusal import CONVERSION_ERRORS, Spot
+
+NESTING_MAX = 256
+TOO_DEEP = f"a value that is nested too deeply (at most {NESTING_MAX} levels)"
+_STEPS = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
+_NO_MARKS = bytes(set(range(256)) - set(b'[{]}"'))
 
 
 def encode_json(values: Sequence[object], spot: Spot) -> pa.Array:
@@ -25,11 +33,19 @@ def encode_json(values: Sequence[object], spot: Spot) -> pa.Array:
     except CONVERSION_ERRORS:
         i, why = _refused(values)
         raise spot.refusal(i, values[i], "json", why) from None
+    check_nesting(texts, values, spot)
     for i, text in enumerate(texts):
         # The encoder writes NaN and infinity as null: look closer where there is one.
         if text is not None and b"null" in text and _holds_nan(values[i]):
             raise spot.refusal(i, values[i], "json", "NaN or infinity, which JSON has not")
     return array
+
+
+def check_nesting(texts: Iterable[bytes | None], values: Sequence[object], spot: Spot) -> None:
+    """Raise InvalidInputError for the first of `values` whose JSON text nests too deeply."""
+    for i, text in enumerate(texts):
+        if text is not None and _is_too_deep(text):
+            raise spot.refusal(i, values[i], "json", TOO_DEEP)
 
 
 def decode_json(column: pa.Array) -> list[Any]:
@@ -56,10 +72,20 @@ def _refused(values: Sequence[object]) -> tuple[int, str]:
         try:
             _encode(value).decode()
         except RecursionError:
-            return i, "a value that is nested too deeply"
+            return i, TOO_DEEP
         except CONVERSION_ERRORS as error:
             return i, f"{type(value).__name__} that JSON cannot hold ({error})"
     return 0, "more text than fits in one batch"
+
+
+def _is_too_deep(text: bytes) -> bool:
+    if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
+        return False
+    # Brackets in strings do not count. Without escaped quotes, a string is what is between two.
+    marks = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
+    outside = b"".join(marks.replace(b'""', b"").split(b'"')[::2])
+    steps = np.frombuffer(outside.translate(_STEPS), np.int8)
+    return bool(steps.cumsum(dtype=np.int64).max(initial=0) > NESTING_MAX)
 
 
 def _holds_nan(value: object) -> bool:
