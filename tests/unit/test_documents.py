@@ -533,11 +533,14 @@ SCHEMA_CHANGES: dict[str, Callable[[Documents], Any]] = {
         ("nulls", "added"),
         ("upsert", "renamed"),
         ("upsert", "dropped"),
+        ("patch_where", "renamed"),
+        ("patch_where", "dropped"),
     ],
 )
 def test_the_same_key_again_under_another_schema_returns_the_first_receipt(
     ns: Documents, name: str, change: str
 ) -> None:
+    ns.upsert([{"id": "p"}])
     first = REQUESTS[name](ns)
     SCHEMA_CHANGES[change](ns)
     before = everything(ns)

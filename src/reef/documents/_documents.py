@@ -240,8 +240,11 @@ class Documents(Namespace):
 
         Raises InvalidInputError if that is more than one batch holds (`log_segment_max_bytes`).
         """
+        key = check_idempotency_key(idempotency_key)
         filter = parse_filter(where, self._schema())
-        return self._bulk(filter, delete_matching(filter, self._bytes_max), b"", idempotency_key, 0)
+        digest = _bulk_digest(filter, b"")
+        bulk = delete_matching(filter, self._bytes_max)
+        return self._told(self._bulk(filter, bulk, key, digest), 0, 0)
 
     def patch_where(
         self,
@@ -256,13 +259,18 @@ class Documents(Namespace):
         """
         if not isinstance(patch, Mapping) or not patch or ID in patch:
             raise InvalidInputError.of("patch", patch, "a dict of attributes; ids never change")
-        parse_filter(where, self._schema())
+        key = check_idempotency_key(idempotency_key)
+        schema = self._schema()
+        filter = parse_filter(where, schema)
         asked = Asked.of(patches=[{ID: "-", **patch}])
-        change, _, _ = self._change(self._writing(), asked)
-        digest = asked.read(change.schema)[0].digest()
-        filter = parse_filter(where, change.schema)
-        resolve = patch_matching(filter, change, self._bytes_max)
-        return self._bulk(filter, resolve, digest, idempotency_key, 1)
+        digest = _bulk_digest(filter, asked.read(schema)[0].digest())
+        writer = self._writing()
+        receipt = None if key is None else writer.known(key, digest)
+        if receipt is None:  # only now may the schema change
+            change, _, _ = self._change(writer, asked)
+            bulk = patch_matching(filter, change, self._bytes_max)
+            receipt = self._bulk(filter, bulk, key, digest)
+        return self._told(receipt, 0, len(receipt.codes))
 
     def attach(
         self,
@@ -499,35 +507,29 @@ class Documents(Namespace):
             return True
         return self._change_schema(lambda now: wider if now == schema else now) == wider
 
-    def _bulk(
-        self,
-        filter: Filter,
-        bulk: Bulk,
-        said: bytes,
-        idempotency_key: bytes | str | None,
-        patches: int,
-    ) -> DocumentReceipt:
-        key = check_idempotency_key(idempotency_key)
-        condition = filter.encode()
-        digest = hashlib.blake2b(condition + said, digest_size=16).digest()
-        receipt = self._writing().write(
+    def _bulk(self, filter: Filter, bulk: Bulk, key: bytes | None, digest: bytes) -> Receipt:
+        return self._writing().write(
             WriteRequest(
                 batch=_NOTHING,
                 nbytes=0,
                 resolve=lambda state: bulk(state, LSN_MAX),
                 prepare=lambda view: view.read(lambda state: bulk(state, view.lsn)),
-                condition=condition,
+                condition=filter.encode(),
                 idempotency_key=key,
                 digest=None if key is None else digest,
             )
         )
-        return self._told(receipt, 0, len(receipt.codes) if patches else 0)
 
     def _told(
         self, receipt: Receipt, upserts: int, patches: int, is_kept: bytes | None = None
     ) -> DocumentReceipt:
         generation = self._handle.manifest.generation
         return DocumentReceipt.of(receipt, generation, upserts, patches, is_kept)
+
+
+def _bulk_digest(filter: Filter, said: bytes) -> bytes:
+    """Return what stands for a change of all that match; `said` is what they become."""
+    return hashlib.blake2b(filter.encode() + said, digest_size=16).digest()
 
 
 def _types(name: str, texts: Mapping[str, str] | None) -> dict[str, Type]:
