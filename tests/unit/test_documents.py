@@ -548,6 +548,33 @@ def test_the_same_key_again_under_another_schema_returns_the_first_receipt(
     assert everything(ns) == before
 
 
+@pytest.mark.parametrize(
+    "request_again",
+    [
+        lambda ns: ns.upsert([{"id": "p"}], condition="x = 1", idempotency_key="k"),
+        lambda ns: ns.patch_where("x = 1", {"y": 2}, idempotency_key="k"),
+        lambda ns: ns.delete_where("x = 1", idempotency_key="k"),
+    ],
+)
+def test_the_same_key_again_with_a_filter_that_means_something_else_writes_nothing(
+    ns: Documents, request_again: Callable[[Documents], Any]
+) -> None:
+    ns.upsert([{"id": "p", "x": 1, "y": 1}])
+    request_again(ns)
+    ns.alter(add={"z": "int64"})
+    assert request_again(ns).replayed
+    ns.alter(rename={"x": "old"})
+    before = everything(ns)
+    with pytest.raises(InvalidInputError, match="attribute = 'x'"):
+        request_again(ns)
+    assert everything(ns) == before
+    ns.upsert([{"id": "q", "x": 1}])
+    before = everything(ns)
+    with pytest.raises(IdempotencyError):
+        request_again(ns)
+    assert everything(ns) == before
+
+
 def test_numbered_requests_of_a_source_are_taken_once(ns: Documents) -> None:
     first = ns.write(upserts=[{"id": "a", "n": 1}], source="s", sequence=7)
     again = ns.write(upserts=[{"id": "a", "n": 2}], source="s", sequence=7)
