@@ -287,6 +287,27 @@ def test_nan_is_above_all_numbers_as_in_duckdb() -> None:
         assert "".join(id for (id,) in sql(view, query)) == expected, condition
 
 
+def test_filters_differ_from_sql_in_nan_and_equal_to_null_as_the_manual_says() -> None:
+    rows = DocumentRows(SCHEMA)
+    rows.upsert({"a": {"price": 1.0}, "b": {"price": math.nan}, "c": {"price": 3.0}, "d": {}})
+    view = DocumentView(rows.view(), SCHEMA)
+    for condition, by_filter, by_sql in (
+        ("price > 0", "ac", "abc"),
+        ("price < 2", "a", "a"),
+        ("price != 1", "bc", "bc"),
+        ("price = null", "d", ""),
+        ("price != null", "abc", ""),
+    ):
+        found = view.query(where=condition, columns=[])["id"].to_pylist()
+        query = f"select id from docs where {condition} order by id"
+        assert "".join(found) == by_filter, condition
+        assert "".join(id for (id,) in sql(view, query)) == by_sql, condition
+    bounds = {"low": ("min", "price"), "high": ("max", "price")}
+    assert view.aggregate(bounds).to_pylist() == [{"low": 1.0, "high": 3.0}]
+    for order, ids in (("price", "acbd"), (("price", "desc"), "cabd")):
+        assert "".join(view.query(order_by=order, columns=[])["id"].to_pylist()) == ids
+
+
 @pytest.fixture(scope="module")
 def many() -> DocumentRows:
     rows = DocumentRows(schema_of(v="vector[64]", n="int64", name="string"))
