@@ -317,6 +317,9 @@ def test_a_limit_that_nothing_reaches_is_none(namespace: Namespace, limit: int) 
         ({"vector": [1, 2], "vector_column": "vector"}, "vector"),
         ({"vector": [1, 2, 3, 4], "vector_column": "vector", "order_by": "price"}, "no pages"),
         ({"vector_column": "vector"}, "given along with vector"),
+        ({"metric": "zzz"}, "metric = 'zzz' is not valid: given along with vector"),
+        ({"metric": "cosine"}, "given along with vector"),
+        ({"vector": [1, 2, 3, 4], "vector_column": "vector", "metric": "zzz"}, "one of cosine"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

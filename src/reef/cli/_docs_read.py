@@ -90,7 +90,9 @@ def query(
         str | None,
         typer.Option(metavar="'[0.1, ...]'", help="The nearest first, with _distance. [limit 10]"),
     ] = None,
-    metric: Annotated[str, typer.Option(metavar="METRIC", help="cosine, l2 or dot.")] = "cosine",
+    metric: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="cosine (unless given), l2 or dot.")
+    ] = None,
     vector_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="The vectors, if there is more than one.")
     ] = None,
@@ -114,6 +116,8 @@ def query(
         asked |= {"vector": numbers_of(vector), "metric": metric, "vector_column": vector_column}
     elif vector_column is not None:
         raise InvalidInputError.of("--vector-column", vector_column, "given along with --vector")
+    elif metric is not None:
+        raise InvalidInputError.of("--metric", metric, "given along with --vector")
     elif format == "table":
         limit = limit or TABLE_ROWS
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:

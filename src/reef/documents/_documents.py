@@ -356,7 +356,7 @@ class Documents(Namespace):
         columns: Sequence[str] | None = None,
         after: str | pa.Table | None = None,
         vector: object = None,
-        metric: str = "cosine",
+        metric: str | None = None,
         vector_column: str | None = None,
         min_lsn: int | None = None,
     ) -> pa.Table:

@@ -24,6 +24,7 @@ from reef.segment import Found, align
 __all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView", "after_lsn"]
 
 SEARCH_LIMIT_DEFAULT = 10
+_METRIC_DEFAULT = "cosine"
 _FEW = 64  # columns of fewer documents take longer to make than the documents
 
 
@@ -106,14 +107,14 @@ class DocumentView:
         columns: Sequence[str] | None = None,
         after: str | pa.Table | None = None,
         vector: object = None,
-        metric: str = "cosine",
+        metric: str | None = None,
         vector_column: str | None = None,
     ) -> pa.Table:
         """Return the documents that match, in an order (by default of ids), up to `limit`.
 
         If there are more, the schema's metadata has `reef:after`: `after` takes that, or the
-        table. With a vector, those nearest to it come first (10 unless `limit` says otherwise),
-        with `_distance`. Raises InvalidInputError.
+        table. With a vector, those nearest to it come first (10 unless `limit` says otherwise, by
+        cosine unless `metric` does), with `_distance`. Raises InvalidInputError.
         """
         selection = Selection.of(self.schema, columns)
         filter = self._filter(where)
@@ -130,12 +131,14 @@ class DocumentView:
                 selection,
                 vector=vector,
                 column=self._vector_column(vector_column),
-                metric=metric,
+                metric=_METRIC_DEFAULT if metric is None else metric,
                 filter=filter,
                 limit=SEARCH_LIMIT_DEFAULT if limit is None else limit,
             )
         if vector_column is not None:
             raise InvalidInputError.of("vector_column", vector_column, "given along with vector")
+        if metric is not None:
+            raise InvalidInputError.of("metric", metric, "given along with vector")
         order = Order.of(order_by, self.schema)
         page = read_page(after)
         position = None if page is None else page.start(self.lsn, order, filter)
