@@ -323,6 +323,18 @@ def test_a_column_has_the_type_of_its_newest_source() -> None:
         list(scan(BatchSource(new), BatchSource(odd)))
 
 
+def test_a_column_has_the_type_of_its_newest_source_in_whatever_order_they_come() -> None:
+    small, large = pa.array([1], pa.int32()), pa.array([1 << 40], pa.int64())
+    # The middle one is of another type than the newest and the oldest, which are alike.
+    for keys in ((b"c", b"b", b"a"), (b"a", b"b", b"c"), (b"b", b"a", b"c"), (b"b", b"c", b"a")):
+        newest = rows(9, [keys[0], b"z"], size=pa.concat_arrays([large, large]))
+        middle = rows(6, [keys[1], b"z"], size=pa.concat_arrays([small, small]))
+        oldest = rows(3, [keys[2], b"z"], size=pa.concat_arrays([large, large]))
+        *_, last = scan(BatchSource(newest), BatchSource(middle), BatchSource(oldest))
+        assert last.column("_key").to_pylist()[-1:] == [b"z"]
+        assert last.schema.field("size").type == pa.int64()
+
+
 def test_lookup_takes_the_newest_version_at_or_below_the_lsn() -> None:
     sources = [ArraySource(NEW), ArraySource(OLD)]
     for lsn in range(11):

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -128,6 +130,15 @@ def merge(
             passed(merging.past)
 
 
+@dataclass(slots=True)
+class _Kind:
+    """Columns that some sources have alike, and the ranks of the newest and the oldest of those."""
+
+    schema: pa.Schema
+    newest: int
+    oldest: int
+
+
 class _Layout:
     """The columns that come out: those asked for, as far as they are known by now."""
 
@@ -135,7 +146,7 @@ class _Layout:
         self._columns = None if columns is None else list(columns)
         self._is_fixed = schema is not None
         self._fields: list[pa.Field] = []
-        self._seen: dict[int, pa.Schema] = {}
+        self._kinds: list[_Kind] = []
         if self._columns is not None and len(set(self._columns)) != len(self._columns):
             raise InvalidInputError.of("columns", self._columns, "names of columns, each once")
         if schema is not None:
@@ -147,13 +158,22 @@ class _Layout:
 
     def learn(self, schema: pa.Schema, rank: int) -> None:
         """Take note of the columns of the source that is the `rank`-th newest."""
-        seen = self._seen.get(rank)
-        if self._is_fixed or (seen is not None and seen.equals(schema)):
+        if self._is_fixed:
             return
-        self._seen[rank] = schema
+        known = next((kind for kind in self._kinds if kind.schema.equals(schema)), None)
+        if known is None:
+            self._kinds.append(_Kind(schema, rank, rank))
+        elif known.newest <= rank <= known.oldest:
+            return
+        else:
+            known.newest, known.oldest = min(known.newest, rank), max(known.oldest, rank)
+            if len(self._kinds) == 1:
+                return
+        # The newest that has a column says its type, the oldest its place.
+        ranks = [(rank, kind) for kind in self._kinds for rank in (kind.newest, kind.oldest)]
         self._fields = []
-        for other in sorted(self._seen):  # from the newest
-            self._fields = union(self._fields, list(self._seen[other])[_SYSTEM:])
+        for _, kind in sorted(ranks, key=itemgetter(0)):
+            self._fields = union(self._fields, list(kind.schema)[_SYSTEM:])
         self._set()
 
     def _set(self) -> None:
