@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from reef.errors import InvalidInputError, InvariantError
 from reef.format import segment_schema
 from reef.segment import Found, lookup, lookup_many, merge
 from tests.versions import VALUE, ArraySource, History, rows_of, segment_batch, told, visible
+from tests.work import calls_of
 
 
 class BatchSource:
@@ -215,6 +217,57 @@ def test_very_many_versions_of_a_key_take_bounded_memory(asked: int, reverse: bo
     )
     assert rows_of([batch]) == [(b"k", asked, b"%08d" % asked * 512)]
     assert max(even.allocated_most, odd.allocated_most) - before < 8 << 20
+
+
+def small_sources(
+    count: int, rows: int, keys: int, rows_per_batch: int = 1000
+) -> list[ArraySource]:
+    """Sources of a few rows each, all of them between the others'; the newest comes first."""
+    choose = random.Random(count)
+    return [
+        ArraySource(put(lsn, *choose.sample(range(keys), rows)), rows_per_batch)
+        for lsn in range(count, 0, -1)
+    ]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("rows_per_batch", [1, 4, 100])
+def test_many_small_sources_show_the_newest_too(
+    rows_per_batch: int, reverse: bool, ordered: bool
+) -> None:
+    sources = small_sources(60, 30, 400, rows_per_batch)
+    whole = together(*(source.history for source in sources))
+    for lsn in (60, 31, 1):
+        found = rows_of(scan(*sources, lsn=lsn, reverse=reverse, ordered=ordered))
+        expected = visible(whole, lsn, reverse=reverse)
+        assert found == expected if ordered else sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("rows", "rows_per_batch"), [(5, 5), (100, 20)])
+def test_a_merge_costs_what_its_rows_do_however_many_sources_have_them(
+    rows: int, rows_per_batch: int, reverse: bool, ordered: bool
+) -> None:
+    def work(count: int) -> int:
+        sources = small_sources(count, rows, 100 * count, rows_per_batch)
+        return calls_of(lambda: list(scan(*sources, lsn=999, reverse=reverse, ordered=ordered)))
+
+    work(10)  # what is done once
+    few, many = work(50), work(200)
+    assert many < 6 * few
+
+
+def test_whoever_takes_the_first_rows_does_not_open_all_sources() -> None:
+    wide = ArraySource(put(1, *range(1000)), 1000)
+    small = [ArraySource(put(2 + i, 10 * i + 5), 10) for i in range(90)]
+    given = scan(*small[::-1], wide)
+    assert next(given).num_rows == 5
+    assert sum(source.batches_given for source in small) == 0
+    next(given)
+    assert sum(source.batches_given for source in small) < 10
+    assert 5 + sum(batch.num_rows for batch in given) < 1000
 
 
 def test_batches_are_about_as_long_as_asked() -> None:

@@ -1,24 +1,28 @@
 """Reading from several sources at once: the newest visible version of each key wins.
 
-The merge works in rounds, on a piece of each source at a time. A position is a key and an LSN, in
-the order of the sources: keys as asked, and for each key from the newest version to the oldest. What
-lies at or before the least of the pieces' last positions is complete: whatever comes later from any
-source lies behind it. So those rows are sorted, and the first of each key is the version to show.
-What has been decided is remembered as one key: older versions of it, however many pieces they
-fill, are dropped as they come. Memory holds one piece of each source, and once more the round's.
+The merge works in rounds, on a piece of each source at a time. A source gives its keys in the order
+asked, and for each key the newest version first: of a key that it has shown, whatever comes later
+from it is hidden, and is dropped as it comes, however many pieces that fills. So up to the least of
+the pieces' last keys, all that matters is at hand. Those rows are sorted, and the first of each key is
+the version to show.
+
+A round costs a step for each source that is open. Where pieces are small against that, a round goes
+on: the piece that ends first is followed by the next one of its source, until the round has a share of
+rows for every open source. So many small sources cost what their rows do. Memory holds one piece of
+each source, the share, and once more the round's.
 
 A source is asked for its first piece only when the merge reaches its range of keys, and where one
 source alone has rows, they go through as they are: runs that follow upon each other cost no more
-than one run.
+than one run. Nor does a round go further than all before it: whoever takes the first rows only has
+not asked for many more.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import TypeAlias
+from operator import attrgetter, gt, itemgetter, lt
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,17 +30,16 @@ import pyarrow.compute as pc
 from reef.errors import InvalidInputError
 from reef.format import KEY, LSN, segment_schema
 from reef.segment._columns import align, alive, at_or_below, changes, union, visible
+from reef.segment._merge_cursor import Cursor, Ends, Within
 from reef.segment._model import Found, RowSource
-from reef.types import LSN_MAX
 
 BATCH_BYTES_DEFAULT = 1 << 20
 _BLOCK_ROWS = 512  # no more than a block of a segment: not worth asking Arrow how large it is
 _JOINED_MAX = 16  # blocks: a batch of a few columns keeps the whole of each in memory
 _JOINED_BYTES_MAX = 16 << 20  # of all sources together
 _BATCH_ROWS_MAX = 1 << 16
+_SHARE_ROWS = 64  # of a round, for each source that is open: what a cut of one costs, about
 _SYSTEM = 3  # _key, _lsn, _tombstone
-
-_Position: TypeAlias = tuple[bytes, int]
 
 
 def lookup(sources: Sequence[RowSource], key: bytes, lsn: int) -> Found | None:
@@ -192,66 +195,6 @@ class _Layout:
         return align(batch, self._schema).select(self._shown)
 
 
-class _Cursor:
-    """Where the merge is in one source: the rows of it that come next."""
-
-    def __init__(self, rank: int, pieces: Iterator[pa.RecordBatch]) -> None:
-        self.rank = rank
-        self._pieces = pieces
-        self._rows: pa.RecordBatch | None = None
-        self.first = b""
-        self.last: _Position = (b"", 0)
-
-    def advance(self, lsn: int, past: bytes | None, layout: _Layout) -> bool:
-        """Have rows at or below `lsn` that are not of the key `past`. Return False at the end."""
-        while True:
-            if self._rows is None:
-                piece = next(self._pieces, None)
-                if piece is None:
-                    return False
-                layout.learn(piece.schema, self.rank)
-                self._set(at_or_below(piece, lsn))
-            elif self.first == past:
-                self._set(self._rows.slice(self._count(lambda position: position[0] != past)))
-            else:
-                return True
-
-    def cut(self, bound: _Position, *, reverse: bool) -> pa.RecordBatch | None:
-        """Take away the rows at or before `bound`, and return them, if there are any."""
-        bound_key, bound_lsn = bound
-
-        def is_behind(position: _Position) -> bool:
-            key, lsn = position
-            if key == bound_key:
-                return lsn < bound_lsn
-            return key < bound_key if reverse else key > bound_key
-
-        rows = self._rows
-        if not is_behind(self.last):
-            self._rows = None
-            return rows
-        count = self._count(is_behind)
-        if not count:
-            return None
-        assert rows is not None
-        self._set(rows.slice(count))
-        return rows.slice(0, count)
-
-    def _set(self, rows: pa.RecordBatch) -> None:
-        self._rows = rows if rows.num_rows else None
-        if rows.num_rows:
-            self.first = rows.column(0)[0].as_py()
-            self.last = rows.column(0)[-1].as_py(), rows.column(1)[-1].as_py()
-
-    def _count(self, is_behind: Callable[[_Position], bool]) -> int:
-        """Return how many rows come before the first one that is behind."""
-        assert self._rows is not None
-        keys, lsns = self._rows.column(0), self._rows.column(1)
-        return bisect_left(
-            range(len(keys)), True, key=lambda i: is_behind((keys[i].as_py(), lsns[i].as_py()))
-        )
-
-
 class _Merge:
     """The sources that the merge is in, those that it has not reached, and the last key decided."""
 
@@ -270,6 +213,7 @@ class _Merge:
         self._lsn = lsn
         self._layout = layout
         self._reverse = reverse
+        self._is_before = gt if reverse else lt
         # The one that is reached next is at the end.
         self._waiting = sorted(
             (
@@ -279,55 +223,71 @@ class _Merge:
             key=lambda waiting: waiting[0],
             reverse=not reverse,
         )
-        self._cursors: list[_Cursor] = []
+        self._cursors: list[Cursor] = []
+        """From the newest source to the oldest."""
+        self._taken = 0
+        """Rows, in all rounds so far."""
         self.past: bytes | None = None
 
     def rounds(self) -> Iterator[list[pa.RecordBatch]]:
         """Yield the visible rows of each round, with the columns of segments: in order, or none."""
         while True:
-            self._cursors = [cursor for cursor in self._cursors if self._advance(cursor)]
-            self._reach()
-            if not self._cursors:
+            self._cursors = [cursor for cursor in self._cursors if cursor.fill()]
+            is_within = self._reach()
+            cuts = [cut for cursor in self._cursors if (cut := cursor.cut(is_within))]
+            if not cuts:
                 return
-            bound = self._bound()
-            cuts = (cursor.cut(bound, reverse=self._reverse) for cursor in self._cursors)
-            parts = [part for part in cuts if part is not None]
             furthest = min if self._reverse else max
-            self.past = furthest(part.column(0)[-1].as_py() for part in parts)
-            if len(parts) == 1:
-                yield [visible(parts[0])]
-            elif not self._ordered and _is_disjoint(parts):
+            self.past = furthest(cut[-1].column(0)[-1].as_py() for cut in cuts)
+            parts = [part for cut in cuts for part in cut]
+            count = sum(part.num_rows for part in parts)
+            self._taken += count
+            if len(cuts) == 1:
+                yield [visible(part) for part in parts]
+                continue
+            is_disjoint = not self._ordered and _is_disjoint(parts)
+            if is_disjoint and count > _SHARE_ROWS * len(parts):
                 yield [alive(part) for part in parts]
+                continue
+            rows = pa.concat_batches([self._layout.align(part) for part in parts])
+            yield [alive(rows) if is_disjoint else _newest(rows, reverse=self._reverse)]
+
+    def _reach(self) -> Within:
+        """Have at hand what a round needs, and return which keys are within it.
+
+        Those at or before the least of the last keys at hand, and before the keys of all sources that
+        are not entered. A source that has no more to come bounds nothing.
+        """
+        ends = Ends(self._cursors, reverse=self._reverse)
+        rows = 0
+        while True:
+            share = min(_SHARE_ROWS * (len(self._cursors) - 1), self._taken)
+            end, edge = ends.nearest, self._waiting[-1][0] if self._waiting else None
+            if edge is not None and (end is None or not self._is_before(end, edge)):
+                if ends.have_before(edge) and (rows >= share or ends.are_before(edge)):
+                    return edge.__lt__ if self._reverse else edge.__gt__
+                cursor = self._enter()
+            elif end is not None:
+                cursor = ends.pop()
+                rows += cursor.weight
+                if rows >= share:
+                    return end.__le__ if self._reverse else end.__ge__
             else:
-                rows = pa.concat_batches([self._layout.align(part) for part in parts])
-                yield [_visible_of_several(rows, reverse=self._reverse)]
+                return lambda key: True
+            if cursor.pull():
+                ends.add(cursor)
 
-    def _advance(self, cursor: _Cursor) -> bool:
-        return cursor.advance(self._lsn, self.past, self._layout)
+    def _enter(self) -> Cursor:
+        """Open the source that is reached next."""
+        _, rank, source = self._waiting.pop()
+        cursor = Cursor(rank, self._pieces(rank, source))
+        insort(self._cursors, cursor, key=attrgetter("rank"))
+        return cursor
 
-    def _reach(self) -> None:
-        """Enter the sources whose keys begin at or before the first row at hand."""
-        nearest = max if self._reverse else min
-        while self._waiting:
-            edge, rank, source = self._waiting[-1]
-            if self._cursors:
-                first = nearest(cursor.first for cursor in self._cursors)
-                if edge < first if self._reverse else edge > first:
-                    return
-            self._waiting.pop()
-            cursor = _Cursor(rank, self._open(source))
-            if self._advance(cursor):
-                self._cursors.append(cursor)
-                self._cursors.sort(key=lambda cursor: cursor.rank)
-
-    def _bound(self) -> _Position:
-        """Return the position up to which no source has anything that is not at hand."""
-        positions = [cursor.last for cursor in self._cursors]
-        if self._waiting:
-            positions.append((self._waiting[-1][0], LSN_MAX + 1))  # before all of its versions
-        if self._reverse:
-            return max(positions)
-        return min(positions, key=lambda position: (position[0], -position[1]))
+    def _pieces(self, rank: int, source: RowSource) -> Iterator[pa.RecordBatch]:
+        for piece in self._open(source):
+            self._layout.learn(piece.schema, rank)
+            yield at_or_below(piece, self._lsn)
 
 
 def _pieces(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -369,8 +329,8 @@ def _is_disjoint(parts: Sequence[pa.RecordBatch]) -> bool:
     return len(keys.unique()) == len(keys)
 
 
-def _visible_of_several(rows: pa.RecordBatch, *, reverse: bool) -> pa.RecordBatch:
-    """Return the same of rows that come from several sources, newer ones first, sorting them."""
+def _newest(rows: pa.RecordBatch, *, reverse: bool) -> pa.RecordBatch:
+    """Return what `visible` does of rows of several sources, newer ones first, sorting them."""
     direction = "descending" if reverse else "ascending"
     order = pc.array_sort_indices(rows.column(0), order=direction)
     keep = changes(rows.column(0).take(order))

@@ -1,0 +1,129 @@
+"""What a merge has at hand of its sources, and in which order that ends.
+
+A source gives its keys in the order asked, and for each key the newest version first. So of a key
+that it has shown, whatever comes later from it is hidden, and is dropped here: no key is in two
+pieces.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from operator import gt, lt
+
+import pyarrow as pa
+
+_WEIGHT_BYTES = 256  # larger rows count for several
+
+Within = Callable[[bytes], bool]
+"""Whether a key is within a round: true up to some key in the order of the merge, then false."""
+
+
+class Cursor:
+    """Where a merge is in one source: the rows of it that come next, in pieces."""
+
+    def __init__(self, rank: int, pieces: Iterator[pa.RecordBatch]) -> None:
+        """`pieces` of the `rank`-th newest source: versions that are visible, or hidden by those."""
+        self.rank = rank
+        self.first = b""
+        self.last: bytes | None = None
+        """The last key at hand, or that was: what is to come of it is hidden."""
+        self.weight = 0
+        """For how many rows the last piece counts, as it came."""
+        self.is_ended = False
+        """Nothing is to come any more."""
+        self._pieces = pieces
+        self._held: deque[tuple[pa.RecordBatch, bytes]] = deque()
+        """Pieces, each with its last key."""
+
+    def fill(self) -> bool:
+        """Have rows at hand. Return False if there are no more."""
+        return bool(self._held) or self.pull()
+
+    def pull(self) -> bool:
+        """Have one more piece at hand. Return False if there is none."""
+        for rows in self._pieces:
+            if rows.num_rows and self.last is not None and _key(rows, 0) == self.last:
+                rows = rows.slice(_count(rows, self.last.__eq__))
+            if rows.num_rows:
+                if not self._held:
+                    self.first = _key(rows, 0)
+                self.last = _key(rows, -1)
+                nbytes = pa.ipc.get_record_batch_size(rows)
+                self.weight = max(rows.num_rows, nbytes // _WEIGHT_BYTES)
+                self._held.append((rows, self.last))
+                return True
+        self.is_ended = True
+        return False
+
+    def cut(self, is_within: Within) -> list[pa.RecordBatch]:
+        """Take away the rows whose keys are within, and return them."""
+        parts: list[pa.RecordBatch] = []
+        while self._held and is_within(self.first):
+            rows, last = self._held.popleft()
+            if is_within(last):
+                parts.append(rows)
+                rest = self._held[0][0] if self._held else None
+            else:
+                count = _count(rows, is_within)
+                parts.append(rows.slice(0, count))
+                rest = rows.slice(count)
+                self._held.appendleft((rest, last))
+            if rest is not None:
+                self.first = _key(rest, 0)
+        return parts
+
+
+class Ends:
+    """In which order what is at hand of some cursors ends: it bounds a round if more is to come."""
+
+    def __init__(self, cursors: Iterable[Cursor], *, reverse: bool) -> None:
+        self._is_before = gt if reverse else lt
+        self._at = -1 if reverse else 0
+        self._ends: list[tuple[bytes, int, Cursor]] = []
+        self._first: bytes | None = None
+        self._last = b""
+        for cursor in cursors:
+            self.add(cursor)
+
+    def add(self, cursor: Cursor) -> None:
+        """Take note of a cursor that has rows, or other ones than before."""
+        is_before, last = self._is_before, cursor.last
+        assert last is not None
+        if self._first is None:
+            self._first, self._last = cursor.first, last
+        if is_before(cursor.first, self._first):
+            self._first = cursor.first
+        if is_before(self._last, last):
+            self._last = last
+        if not cursor.is_ended:
+            insort(self._ends, (last, cursor.rank, cursor))
+
+    @property
+    def nearest(self) -> bytes | None:
+        """Where the first of them ends; None if nothing is to come of any."""
+        return self._ends[self._at][0] if self._ends else None
+
+    def pop(self) -> Cursor:
+        """Take away the one that ends first."""
+        return self._ends.pop(self._at)[2]
+
+    def have_before(self, key: bytes) -> bool:
+        """Return whether any rows at hand lie before a key."""
+        return self._first is not None and self._is_before(self._first, key)
+
+    def are_before(self, key: bytes) -> bool:
+        """Return whether all rows at hand do."""
+        return self._first is not None and self._is_before(self._last, key)
+
+
+def _key(rows: pa.RecordBatch, at: int) -> bytes:
+    key: bytes = rows.column(0)[at].as_py()
+    return key
+
+
+def _count(rows: pa.RecordBatch, is_within: Within) -> int:
+    """Return how many rows come before the first one whose key is not within."""
+    keys = rows.column(0)
+    return bisect_left(range(len(keys)), True, key=lambda i: not is_within(keys[i].as_py()))
