@@ -80,7 +80,7 @@ def write(
     namespace: str = "n",
 ) -> SegmentRef:
     origin = SegmentOrigin(
-        id=ID.format("ABCDEFGHJK"[number]),
+        id=ID.format("ABCDEFGHJK"[number]) if number < 10 else f"{number:026}",
         namespace=namespace,
         level=0,
         author="test",

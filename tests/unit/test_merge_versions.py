@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from reef.format import SegmentRef, segment_schema
 from reef.segment import SegmentSource, merge_versions, versions_schema
 from reef.segment import _merge_versions as module
 from tests.segments import SCHEMA, WIDE, Bench, Row, keys_of, rows_in, vector_of, write
+from tests.work import calls_of
 
 
 @pytest.fixture
@@ -165,6 +167,22 @@ def test_stretches_between_the_rows_of_another_are_not_sorted(
     monkeypatch.setattr(module.pc, "sort_indices", counted)
     assert merged(opened(bench, refs)) == in_order(dense + sparse)
     assert 0 < sorted_rows < 100
+
+
+def test_many_small_segments_cost_what_their_rows_do() -> None:
+    def work(count: int) -> int:
+        bench, choose = Bench(), random.Random(count)
+        runs = [
+            [(b"key-%05d" % i, n + 1, False) for i in sorted(choose.sample(range(50 * count), 5))]
+            for n in range(count)
+        ]
+        refs = [write(bench.store, rows, number=n) for n, rows in enumerate(runs)]
+        sources = opened(bench, refs)
+        assert merged(sources) == in_order([row for rows in runs for row in rows])
+        return calls_of(lambda: list(merge_versions(sources, start=b"", end=None)))
+
+    few, many = work(30), work(120)
+    assert many < 6 * few
 
 
 def test_a_source_is_opened_when_the_merge_reaches_its_keys(bench: Bench) -> None:

@@ -8,8 +8,10 @@ dropped, tombstones neither.
 
 Blocks that lie before the rows of every other source go through as they are: no sort, no copy. A source
 is asked for its first block only when the merge reaches its keys, so segments that follow upon each
-other cost what one of them costs. Memory holds `PIECE_BYTES` or a block of each source that is open,
-what its scan reads ahead, and the rows of one round twice more.
+other cost what one of them costs; those that begin among the rows of a round are entered with it, as
+long as they are small: many that each ended a round would cost the square of their number. Memory
+holds `PIECE_BYTES` or a block of each source that is open, what its scan reads ahead, and the rows of
+one round twice more.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class _Cursor:
         self._batches = batches
         self._schema = schema
         self._held: deque[_Held] = deque()
-        self._held_bytes = 0
+        self.held_bytes = 0
         self.is_ended = False
         self.first: _Position = (b"", 0)
 
@@ -99,7 +101,7 @@ class _Cursor:
 
     def fill(self) -> bool:
         """Hold a piece, or all that is left. Return False if nothing is."""
-        while self._held_bytes < PIECE_BYTES and not self.is_ended:
+        while self.held_bytes < PIECE_BYTES and not self.is_ended:
             batch = next(self._batches, None)
             if batch is None:
                 self.is_ended = True
@@ -107,7 +109,7 @@ class _Cursor:
                 nbytes = pa.ipc.get_record_batch_size(batch)
                 last = _position(batch, batch.num_rows - 1)
                 self._held.append(_Held(align(batch, self._schema), last, nbytes))
-                self._held_bytes += nbytes
+                self.held_bytes += nbytes
         if self._held:
             self.first = _position(self._held[0].rows, 0)
         return bool(self._held)
@@ -121,19 +123,19 @@ class _Cursor:
         """Take away the rows at or before `bound` (None: all of them)."""
         while self._held and (bound is None or self._held[0].last <= bound):
             yield self._taken()
-        if not self._held or bound is None:
+        if not self._held or bound is None or bound < self.first:
             return
         rows, last, nbytes = self._held[0]
         count = bisect_left(range(rows.num_rows), True, key=lambda i: _position(rows, i) > bound)
         if count:
             left = nbytes * (rows.num_rows - count) // rows.num_rows
             self._held[0] = _Held(rows.slice(count), last, left)
-            self._held_bytes -= nbytes - left
+            self.held_bytes -= nbytes - left
             yield rows.slice(0, count)
 
     def _taken(self) -> pa.RecordBatch:
         held = self._held.popleft()
-        self._held_bytes -= held.nbytes
+        self.held_bytes -= held.nbytes
         return held.rows
 
 
@@ -163,6 +165,7 @@ class _Merge:
             if alone:
                 yield from alone
                 continue
+            self._look_ahead()
             bound = self._before_waiting(
                 [cursor.last for cursor in self._cursors if not cursor.is_ended]
             )
@@ -175,17 +178,38 @@ class _Merge:
 
     def _reach(self) -> None:
         """Enter the sources whose keys begin at or before the first row at hand."""
-        while self._waiting:
-            source = self._waiting[-1]
-            if self._cursors and source.key_min > min(c.first for c in self._cursors)[0]:
-                return
-            self._waiting.pop()
-            batches = source.batches(
-                self._start, self._end, columns=self._names, reverse=False, lsn=LSN_MAX
-            )
-            cursor = _Cursor(batches, self._schema)
-            if cursor.fill():
-                self._cursors.append(cursor)
+        first = min((cursor.first for cursor in self._cursors), default=None)
+        while self._waiting and (first is None or self._waiting[-1].key_min <= first[0]):
+            cursor = self._enter()
+            if cursor is not None:
+                first = cursor.first if first is None else min(first, cursor.first)
+
+    def _look_ahead(self) -> None:
+        """Enter those, too, that begin among the rows of this round, while they bring few.
+
+        Each of them would end a round, and a round costs a step for every source that is open.
+        """
+        open_ends = [cursor.last for cursor in self._cursors if not cursor.is_ended]
+        end = min(open_ends) if open_ends else max(cursor.last for cursor in self._cursors)
+        left = PIECE_BYTES
+        while left > 0 and self._waiting and self._waiting[-1].key_min <= end[0]:
+            cursor = self._enter()
+            if cursor is not None:
+                left -= cursor.held_bytes
+                if not cursor.is_ended:
+                    end = min(end, cursor.last)
+
+    def _enter(self) -> _Cursor | None:
+        """Open the source that is reached next; return None if it has no rows."""
+        source = self._waiting.pop()
+        batches = source.batches(
+            self._start, self._end, columns=self._names, reverse=False, lsn=LSN_MAX
+        )
+        cursor = _Cursor(batches, self._schema)
+        if not cursor.fill():
+            return None
+        self._cursors.append(cursor)
+        return cursor
 
     def _before_waiting(self, positions: list[_Position]) -> _Position | None:
         """Return the least of some positions and of what a source not reached yet may have."""
