@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import reef
 from reef.documents import _stored_rows
 from reef.documents._filter import Filter
+from tests.work import calls_of
 
 ROWS = 8000
 BODY = "the same words over and over " * 30
@@ -94,3 +96,26 @@ def test_many_matches_are_looked_for_only_where_they_may_be(
     assert found == ids
     assert view is None or view["id"].to_pylist() == ids[::-1]
     assert 1500 <= sum(read) < ROWS
+
+
+def test_many_small_segments_cost_what_their_rows_do() -> None:
+    choose = random.Random(1)
+    with reef.connect("memory://", flush_interval=0) as db, db.namespace("ns") as ns:
+        kept: dict[str, int] = {}
+
+        def work(more: int) -> list[int]:
+            for _ in range(more):
+                some = {f"{choose.randrange(500):04}": choose.randrange(100) for _ in range(5)}
+                ns.upsert([{"id": id, "rank": rank} for id, rank in some.items()])
+                ns.flush()
+                kept.update(some)
+            assert ns.count() == len(kept)
+            assert ns.count("rank < 30") == sum(rank < 30 for rank in kept.values())
+            return [
+                calls_of(lambda: ns.count()),
+                calls_of(lambda: ns.count("rank < 30")),
+                calls_of(lambda: ns.query(order_by="rank", limit=10)),
+            ]
+
+        few, many = work(40), work(120)
+    assert all(b < 6 * a for a, b in zip(few, many, strict=True)), (few, many)

@@ -9,6 +9,7 @@ between which there may be matches. Wide columns are read for rows that match on
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from reef.documents._matching import prune_by
 from reef.documents._schema import Schema
 from reef.documents._selection import wide_of
 from reef.documents._wide import with_wide
-from reef.engine import ReadState, View, are_newest
+from reef.engine import Cover, ReadState, View, are_newest
 from reef.format import KEY, LSN
 from reef.segment import RowSource, SegmentSource, align, at_or_below
 
@@ -28,6 +29,7 @@ MATCHES_MAX = 20_000
 _MATCHED_BYTES_MAX = 64 << 20
 _DOUBTFUL_MAX = 2_000
 _DOUBTFUL_SHARE = 64  # to ask about one row costs about as much as to merge so many
+_DOUBTFUL_LAYERS = 8  # with more, it costs more: each may have to be looked into
 _PIECE_BYTES = 16 << 20
 _FEW = 16
 _HELD_MAX = 64  # blocks
@@ -201,7 +203,8 @@ class _Gathered:
         self._left = most
         self._bytes_left = _MATCHED_BYTES_MAX
         stored = sum(ref.rows for ref in state.manifest.segments)
-        self._doubtful_left = max(_DOUBTFUL_MAX, stored // _DOUBTFUL_SHARE)
+        doubtful = max(_DOUBTFUL_MAX, stored // _DOUBTFUL_SHARE)
+        self._doubtful_left = doubtful // max(1, len(state.layers) // _DOUBTFUL_LAYERS)
         self._taken: list[pa.RecordBatch] = []
         self._before: list[pa.Array] = []
         """The key of the row before each of them: the same one's, if that is newer."""
@@ -280,20 +283,13 @@ class _Gathered:
 
     def _doubts(self, source: RowSource, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return which rows of `source` another one may have a newer version of."""
-        keys, lsns = rows.column(0), rows.column(1).to_numpy()
-        low, high, oldest = keys[0].as_py(), keys[-1].as_py(), lsns.min()
-        doubts = np.zeros(rows.num_rows, np.bool_)
-        for other in self._state.sources:
-            if other is source or other.lsn_max <= oldest or other.lsn_min > self._lsn:
-                continue
-            if other.key_min > high or other.key_max < low:
-                continue
-            inside = pc.and_(
-                pc.greater_equal(keys, pa.scalar(other.key_min, pa.binary())),
-                pc.less_equal(keys, pa.scalar(other.key_max, pa.binary())),
-            )
-            doubts |= inside.to_numpy(zero_copy_only=False) & (lsns < other.lsn_max)
+        elsewhere = self._cover.newest_elsewhere(source, rows.column(0))
+        doubts: npt.NDArray[np.bool_] = rows.column(1).to_numpy() < elsewhere
         return doubts
+
+    @cached_property
+    def _cover(self) -> Cover:
+        return Cover(self._state.sources, self._lsn)
 
     def rows(self, layout: pa.Schema) -> pa.RecordBatch:
         """Return the rows that nothing hides, sorted by key."""

@@ -8,7 +8,7 @@ create_branch, list_branches, Branch  branches; `drop_namespace` drops them too
 list_namespaces, are_live             which namespaces there are
 View, SnapshotView                    reads at one version
 Feed, FeedLog                         what was committed, operation by operation
-candidates, matching                  rows found source by source, without a merge
+candidates, matching, Cover           rows found source by source, without a merge
 verify, repair                        what is damaged, and mending it
 inspect_*, storage_stats              single objects and figures, for people
 """
@@ -28,6 +28,7 @@ from reef.engine._conditions import (
     resolve,
 )
 from reef.engine._context import Context
+from reef.engine._cover import Cover
 from reef.engine._feed import COMMITTED_AT, OP, Feed, operations
 from reef.engine._feed_before import BEFORE, EXISTED
 from reef.engine._feed_log import FeedLog
@@ -93,6 +94,7 @@ __all__ = [
     "Branch",
     "Condition",
     "Context",
+    "Cover",
     "CreateOnly",
     "Equals",
     "Face",
