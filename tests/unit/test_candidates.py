@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from reef.engine import matching
+from reef.engine import _candidates, matching
 from reef.engine._view import ReadState
 from reef.format import Manifest
 from tests.segments import Bench, write
@@ -65,3 +65,27 @@ def test_a_version_that_another_segment_has_replaced_is_not_shown(is_deleted: bo
     # Whatever is skipped: what is left is what is visible.
     for kept in (slice(0, 1), slice(1, 2), slice(-1, None)):
         assert set(found(state, 2, kept)) <= set(visible.items())
+
+
+@pytest.mark.parametrize("held_rows", [1, 7, 1024])
+def test_rows_of_many_segments_are_asked_about_together(
+    monkeypatch: pytest.MonkeyPatch, held_rows: int
+) -> None:
+    monkeypatch.setattr(_candidates, "_HELD_ROWS", held_rows)
+    asked: list[int] = []
+    newest = ReadState.newest
+
+    def counted(self: ReadState, keys: pa.BinaryArray, lsn: int) -> npt.NDArray[np.int64]:
+        asked.append(len(keys))
+        return newest(self, keys, lsn)
+
+    monkeypatch.setattr(ReadState, "newest", counted)
+    histories = [
+        [(b"%03d" % (7 * i % 30 + j), i, False) for j in range(5)] for i in range(30, 0, -1)
+    ]
+    visible = {key: lsn for rows in reversed(histories) for key, lsn, _ in rows}
+    shown = found(state_of(Bench(), *histories), 30, slice(None))
+    assert dict(shown) == visible
+    assert len(shown) == len(visible)
+    assert len(asked) <= 150 // held_rows + 1
+    assert sum(asked) <= 150

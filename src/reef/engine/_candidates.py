@@ -14,8 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from reef.engine._cover import Cover
 from reef.engine._view import ReadState
 from reef.segment import Prune, RowSource, SegmentSource, at_or_below, visible
+
+# So many rows that may be hidden are asked about at once.
+_HELD_ROWS = 1024
+_HELD_BYTES = 4 << 20
 
 Match = Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
 
@@ -32,7 +37,8 @@ def candidates(
     """Yield rows with the source that has them: the newest there at or below `lsn`, no tombstones.
 
     The columns are those of segments, as far as the source has them. Another source may have a newer
-    version of a row. So may the same source, of the first row of a batch only: see `may_be_hidden`.
+    version of a row. So may the same source, of the first row of a batch only: the versions of a key
+    may go on from block to block, and the one before may not have been worth reading.
     """
     for source in state.sources:
         if source.lsn_min > lsn or source.key_max < start:
@@ -58,34 +64,40 @@ def matching(
     prune: Prune | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows visible at `lsn` that `match` says yes to, in no order."""
+    cover = Cover(state.sources, lsn)
+    held: list[pa.RecordBatch] = []
+    count = nbytes = 0
     for source, rows in candidates(state, lsn, start=start, end=end, columns=columns, prune=prune):
         found = match(rows)
-        if found.any():
-            chosen = rows.filter(pa.array(found))
-            if may_be_hidden(state, source, chosen, is_first=bool(found[0])):
-                chosen = chosen.filter(pa.array(are_newest(state, lsn, chosen)))
-            if chosen.num_rows:
-                yield chosen
+        if not found.any():
+            continue
+        chosen = rows.filter(pa.array(found))
+        elsewhere = cover.newest_elsewhere(source, chosen.column(0))
+        is_split = bool(found[0]) and isinstance(source, SegmentSource)
+        if not is_split and (chosen.column(1).to_numpy() >= elsewhere).all():
+            yield chosen
+            continue
+        held.append(chosen)
+        count += chosen.num_rows
+        nbytes += chosen.get_total_buffer_size()
+        if count >= _HELD_ROWS or nbytes >= _HELD_BYTES:
+            yield from _unhidden(state, lsn, held)
+            held, count, nbytes = [], 0, 0
+    if held:
+        yield from _unhidden(state, lsn, held)
 
 
-def may_be_hidden(
-    state: ReadState, source: RowSource, rows: pa.RecordBatch, *, is_first: bool
-) -> bool:
-    """Return whether any of some rows of `source` may have a newer version.
-
-    `is_first`: the first of them was the first of its batch: newer versions of its key may lie in the
-    block before.
-    """
-    low, high = rows.column(0)[0].as_py(), rows.column(0)[-1].as_py()
-    oldest = rows.column(1).to_numpy().min()
-    is_split = is_first and isinstance(source, SegmentSource)
-    return is_split or any(
-        other is not source
-        and other.lsn_max > oldest
-        and other.key_min <= high
-        and other.key_max >= low
-        for other in state.sources
-    )
+def _unhidden(
+    state: ReadState, lsn: int, held: Sequence[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that are the newest of their keys: all sources are asked once."""
+    is_newest = are_newest(state, lsn, pa.concat_batches([rows.select([0, 1]) for rows in held]))
+    first = 0
+    for rows in held:
+        some = is_newest[first : first + rows.num_rows]
+        first += rows.num_rows
+        if some.any():
+            yield rows.filter(pa.array(some))
 
 
 def are_newest(state: ReadState, lsn: int, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
