@@ -253,7 +253,8 @@ def test_whatever_arrow_gives_is_read_or_refused(
         for read in rows.columns.values():
             read.validate(full=True)
             assert len(read) == len(column)
-            assert text == "json" or read.is_null().equals(pa.array(column).is_null())
+            is_json = text == "json" or isinstance(arrow, pa.JsonType)  # whose null is one
+            assert is_json or read.is_null().equals(pa.array(column).is_null())
         documents_of(shown(rows, schema.added(rows.new)), schema.added(rows.new))
     assert len(refusal) < 1000
 
