@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -337,11 +338,31 @@ def test_tables_of_other_formats_hold_the_same_rows(
     spark: SparkSession,
     bucket: Bucket,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     format: str,
     read: Callable[[Path], pa.Table],
 ) -> None:
-    rows = [{"id": f"{i:03}", "n": i, "tags": ["x", str(i)], "vector": [i, 1.0]} for i in range(40)]
+    times = [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)]
+    rows = [
+        {"id": f"{i:03}", "n": i, "tags": ["x", str(i)], "at": times[i % 2], "vector": [i, 1.0]}
+        for i in range(40)
+    ]
     with reef.connect(bucket.url) as db, db.namespace("ns") as ns:
         ns.upsert(rows)
-    export(spark, bucket.url, "ns", str(tmp_path / "out"), format=format)
-    assert read(tmp_path / "out").sort_by("id").to_pylist() == rows
+    out = tmp_path / "a b" / "out"
+    before = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    export(spark, bucket.url, "ns", str(out), format=format)
+    assert read(out).sort_by("id").to_pylist() == rows
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a b", "bucket"]
+    # What is there stays as it is; what fails leaves nothing that the next try would stumble over.
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InvalidInputError, match="not there yet"):
+        export(spark, bucket.url, "ns", str(tmp_path / "there"), format=format)
+    assert not [*(tmp_path / "there").iterdir()]
+    with pytest.raises(InvalidInputError, match="without %"):
+        export(spark, bucket.url, "ns", str(tmp_path / "a%20b"), format=format)
+    monkeypatch.setattr("reef.spark._export.import_module", lambda name: None)
+    with pytest.raises(AttributeError):
+        export(spark, bucket.url, "ns", str(tmp_path / "new"), format=format)
+    assert not (tmp_path / "new").exists()

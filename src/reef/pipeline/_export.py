@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
@@ -10,6 +11,10 @@ from reef.errors import InvalidInputError
 OutputFormat = Literal["parquet", "csv", "jsonl", "delta", "iceberg"]
 
 _PACKAGES = {"delta": ("deltalake", "deltalake"), "iceberg": ("pyiceberg", "pyiceberg[sql-sqlite]")}
+
+
+_NOT_OF_PATHS = set("%?#")
+"""What packages for tables take for a part of an address, each in its own way."""
 
 
 def output_format(said: str) -> OutputFormat:
@@ -30,9 +35,26 @@ def output_format(said: str) -> OutputFormat:
     return cast(OutputFormat, said)
 
 
-def local_path(out: str, format: OutputFormat) -> str:
-    """Return a folder of this machine. Raises InvalidInputError for anything else."""
-    path = out.removeprefix("file://")
-    if "://" in path:
+def folder_of(out: str) -> str | None:
+    """Return the folder of this machine that `out` names; None if it is another system's."""
+    path = out.removeprefix("file:")
+    if path == out and ":/" in out:
+        return None
+    return os.path.abspath(path[2:] if path.startswith("//") and path != out else path)
+
+
+def check_out(out: str, format: OutputFormat) -> str:
+    """Return where to write: of a table a local folder, else as it is said, for Spark to know.
+
+    Raises InvalidInputError for a table elsewhere, or where there is something already.
+    """
+    if format not in _PACKAGES:
+        return out
+    folder = folder_of(out)
+    if folder is None:
         raise InvalidInputError.of("OUT", out, f"a local folder: {format} is written from here")
-    return path
+    if os.path.lexists(folder):
+        raise InvalidInputError.of("OUT", out, "a folder that is not there yet")
+    if set(folder) & _NOT_OF_PATHS:
+        raise InvalidInputError.of("OUT", out, f"a path without %, ? and #, for {format}")
+    return folder

@@ -1,32 +1,47 @@
 """A version of a namespace into files: the data source reads it, and Spark writes.
 
-OUT becomes a folder of files, which must not be there before. In CSV, what is no plain value is JSON
-text, and bytes are base64. Delta and Iceberg tables are made of the Parquet files that Spark wrote, by
-their own packages: nothing is copied a second time. An Iceberg table has a catalog of its own, the
-SQLite file `catalog.db` beside it.
+OUT becomes a folder of files, which must not be there before, and is not there after a failure. In
+CSV, what is no plain value is JSON text, and bytes are base64. Times are in UTC, to the microsecond, in
+every format. Delta and Iceberg tables are made of the Parquet files that Spark wrote, by their own
+packages: nothing is copied a second time. An Iceberg table has a catalog of its own, the SQLite file
+`catalog.db` beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from urllib.parse import quote
+from typing import NoReturn
 
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
-from reef.errors import InvalidInputError, UnavailableError
-from reef.pipeline._export import OutputFormat, local_path, output_format
+from reef import errors
+from reef.errors import InvalidInputError, ReefError, UnavailableError, UnreadableError
+from reef.pipeline._export import OutputFormat, check_out, folder_of, output_format
 from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._export_plan import find_export
+from reef.spark._java_error import reason_of
 from reef.spark._watch import Counted, watching
 
 _DATA = "data"
+_TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
+# Spark's own choice, INT96, holds nanoseconds of 64 bits for most readers: the years 1677 to 2262.
+_PARQUET = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+_OUR_ERROR = re.compile(r"^reef\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -73,11 +88,16 @@ def export(
         columns=columns,
         where=where,
     )
+    folder = check_out(out, kind)
     try:
-        with watching(spark, None if watch is None else _telling(watch, found.bytes)):
+        with (
+            _cleared_on_failure(folder_of(out)),
+            _settings(spark, _PARQUET),
+            watching(spark, None if watch is None else _telling(watch, found.bytes)),
+        ):
             df = spark.read.format("reef").options(**found.texts).load()
-            _write(df, namespace, out, kind)
-    except PySparkException as error:
+            _write(df, namespace, folder, kind)
+    except (PySparkException, Py4JError, ConnectionError) as error:
         _refuse(out, error)
     exported = found.version.place.namespace
     return ExportResult(exported, found.version.lsn, kind, out, tuple(df.columns))
@@ -93,17 +113,49 @@ def _telling(watch: Watch, size: int) -> Callable[[Counted], None]:
     return told
 
 
+@contextmanager
+def _cleared_on_failure(folder: str | None) -> Iterator[None]:
+    """Take away what a failure leaves of a local folder that was not there: the next try needs it."""
+    was_there = folder is None or os.path.lexists(folder)
+    try:
+        yield
+    except BaseException as error:
+        if folder is not None and not was_there and not _is_taken(error):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _settings(spark: SparkSession, asked: Mapping[str, str]) -> Iterator[None]:
+    """Let settings of a session hold for a while."""
+    before = {name: spark.conf.get(name, None) for name in asked}
+    for name, value in asked.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with suppress(PySparkException, Py4JError, ConnectionError):  # the JVM may be gone
+            for name, was in before.items():
+                spark.conf.unset(name) if was is None else spark.conf.set(name, was)
+
+
 def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat) -> None:
     if kind == "csv":
-        _plain(df).write.csv(out, header=True, escape='"')
+        _plain(df).write.options(**_TIMES).csv(
+            out,
+            header=True,
+            escape='"',
+            ignoreLeadingWhiteSpace=False,
+            ignoreTrailingWhiteSpace=False,
+        )
     elif kind == "jsonl":
-        df.write.json(out, ignoreNullFields=False)
+        df.write.options(**_TIMES).json(out, ignoreNullFields=False)
     elif kind == "parquet":
         df.write.parquet(out)
     elif kind == "delta":
-        _write_delta(df, local_path(out, kind))
+        _write_delta(df, out)
     else:
-        _write_iceberg(df, namespace, local_path(out, kind))
+        _write_iceberg(df, namespace, out)
 
 
 def _plain(df: DataFrame) -> DataFrame:
@@ -112,7 +164,7 @@ def _plain(df: DataFrame) -> DataFrame:
     for field in df.schema:
         column = df["`" + field.name.replace("`", "``") + "`"]
         if isinstance(field.dataType, ArrayType | StructType | MapType):
-            column = F.to_json(column)
+            column = F.to_json(column, _TIMES)
         elif isinstance(field.dataType, BinaryType):
             column = F.base64(column)
         columns.append(column.alias(field.name))
@@ -121,17 +173,18 @@ def _plain(df: DataFrame) -> DataFrame:
 
 def _write_delta(df: DataFrame, folder: str) -> None:
     deltalake = import_module("deltalake")
-    df.write.parquet(folder)
+    df.write.parquet(f"file://{folder}")
     deltalake.convert_to_deltalake(folder)
 
 
 def _write_iceberg(df: DataFrame, namespace: str, folder: str) -> None:
     catalogs = import_module("pyiceberg.catalog.sql")
-    root = Path(folder).absolute()
-    df.write.parquet(str(root / _DATA))
+    root = Path(folder)
+    df.write.parquet(f"file://{root / _DATA}")
     files = sorted(str(path) for path in (root / _DATA).glob("*.parquet"))
+    # Paths as they are: PyIceberg takes what stands behind file:// for the name of a file.
     catalog = catalogs.SqlCatalog(
-        "reef", uri=f"sqlite:///{root / 'catalog.db'}", warehouse=f"file://{quote(str(root))}"
+        "reef", uri=f"sqlite:///{root / 'catalog.db'}", warehouse=f"file://{root}"
     )
     catalog.create_namespace("reef")
     table = catalog.create_table(
@@ -140,12 +193,29 @@ def _write_iceberg(df: DataFrame, namespace: str, folder: str) -> None:
     table.add_files([f"file://{file}" for file in files])
 
 
-def _refuse(out: str, error: PySparkException) -> None:
-    text = str(error)
-    if "PATH_ALREADY_EXISTS" in text:
+def _is_taken(error: BaseException) -> bool:
+    return "PATH_ALREADY_EXISTS" in str(error)
+
+
+def _refuse(out: str, error: Exception) -> NoReturn:
+    """Raise what Spark says as an error of ours."""
+    if _is_taken(error):
         raise InvalidInputError.of("OUT", out, "a folder that is not there yet") from error
-    line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    if "reef.errors.InvalidInputError: " in text:
-        line = text.split("reef.errors.InvalidInputError: ", 1)[1].splitlines()[0]
-        raise InvalidInputError(line) from error
-    raise UnavailableError(f"Spark could not write {out}: {line}") from error
+    found = _OUR_ERROR.findall(str(error))
+    if found:
+        raise _error_of(*found[-1]) from error
+    left = "" if folder_of(out) else "; remove what is there of it before you try again"
+    raise UnavailableError(f"Spark could not write {out}: {reason_of(error)}{left}") from error
+
+
+def _error_of(name: str, message: str) -> ReefError:
+    """Return the error that was raised in a Python worker, of which Spark gives the text alone."""
+    kind: type[ReefError] = getattr(errors, name, ReefError)
+    if issubclass(kind, UnreadableError):
+        form = f"(.*) is {kind.what} at byte ([0-9]+): expected (.*), got (.*); "
+        parts = re.fullmatch(form + re.escape(kind.advice), message)
+        if parts is not None:
+            return kind(parts[1], int(parts[2]), parts[3], parts[4])
+    if kind.__init__ is ReefError.__init__:
+        return kind(message)
+    return UnavailableError(message)

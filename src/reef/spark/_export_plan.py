@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reef.errors import InvalidInputError
 from reef.format import SegmentRef
 from reef.pipeline._export import OutputFormat, output_format
 from reef.spark._columns import chosen, columns_of
@@ -91,7 +92,22 @@ def find_export(
     options = ReadOptions.of(texts)
     asked(options.where, version)
     names_of = tuple(column.name for column in chosen(every, options.columns))
+    _check_cases(names_of)
     return Export(version, options, texts, names_of)
+
+
+def _check_cases(names: Iterable[str]) -> None:
+    """Raise InvalidInputError for names that Spark, and most who read such files, take for one."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidInputError.of(
+                "columns",
+                f"{other}, {name}",
+                "names that differ by more than upper and lower case: choose by --columns, or "
+                "rename one",
+            )
 
 
 def plan_export(
