@@ -305,6 +305,14 @@ def test_a_job_key_for_other_rows_is_refused(url: str) -> None:
         written(begin(url, method="log", job_key="k"), [rows([1, 3])])
 
 
+def test_a_job_key_of_a_load_stands_for_no_other_operation(url: str) -> None:
+    written(begin(url, method="bulk", job_key="k"), [rows([1])])
+    for operation in ("delete", "patch", "create"):
+        with pytest.raises(IdempotencyError, match=f"'k' was used for a load.*'{operation}'"):
+            written(begin(url, operation=operation, job_key="k"), [rows([1], add=5)])
+    assert numbers(url) == {1: 1}
+
+
 def test_a_write_through_the_log_goes_on_where_it_was_cut_off(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

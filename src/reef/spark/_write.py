@@ -35,8 +35,7 @@ from pyspark.sql.types import StructType
 
 from reef.engine import check_stream
 from reef.errors import InvalidInputError, ReefError
-from reef.pipeline._load import find_load
-from reef.spark._write_commit import WriteResult, abort, commit
+from reef.spark._write_commit import WriteResult, abort, commit, earlier_load
 from reef.spark._write_options import WriteOptions
 from reef.spark._write_stage import Staged, Write, stage
 
@@ -106,10 +105,9 @@ def write(
     texts = {name: str(value) for name, value in options.items() if value is not None}
     asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
     context = asked.place.bucket.open()
-    if asked.job_key is not None:
-        earlier = find_load(context, asked.place.namespace, asked.job_key)
-        if earlier is not None:
-            return WriteResult("bulk", earlier.lsn, 0, replayed=True)
+    earlier = earlier_load(context, asked)
+    if earlier is not None:
+        return WriteResult("bulk", earlier.lsn, 0, replayed=True)
     writing = Write.begin(context, asked, arrow_columns(df.schema))
     writing = replace(writing, source=source, sequence=sequence)
     staged: list[Staged | None] = [None]

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents import Documents
-from reef.engine import Context, Namespace
+from reef.engine import Context, Namespace, Receipt
 from reef.errors import (
     FencedError,
     IdempotencyError,
@@ -35,6 +35,7 @@ from reef.pipeline._load_merge import FAN_IN, Run, are_disjoint, merge_parts, me
 from reef.pipeline._load_part import LoadedPart
 from reef.pipeline._sorted_runs import Unique
 from reef.spark._write_log import Written, write_batches
+from reef.spark._write_options import WriteOptions
 from reef.spark._write_stage import Staged, Write, give_up, inline_rows, planned, stand, stored
 
 LOG_BYTES_MAX = 8 << 20
@@ -76,13 +77,29 @@ def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
         return WriteResult("none", None, 0)
     method = _method(context, write, staged)
     if method == "replayed":
-        earlier = find_load(context, write.namespace, write.job_key)
+        earlier = earlier_load(context, write.options)
         _forget(context, staged)
         return WriteResult("bulk", None if earlier is None else earlier.lsn, 0, replayed=True)
     plan = _plan(context, write, staged)
     if method == "bulk":
         return _bulk(context, write, plan, staged)
     return _log(context, write, plan, staged)
+
+
+def earlier_load(context: Context, options: WriteOptions) -> Receipt | None:
+    """Return the receipt of a bulk load of the same job key, if there was one.
+
+    Raises IdempotencyError if the key was used for something else than what is asked for.
+    """
+    if options.job_key is None:
+        return None
+    earlier = find_load(context, options.place.namespace, options.job_key)
+    if earlier is not None and options.operation != "upsert":
+        raise IdempotencyError(
+            f"job key {options.job_key!r} was used for a load, at LSN {earlier.lsn}, and cannot "
+            f"stand for operation {options.operation!r} too; use a new key"
+        )
+    return earlier
 
 
 def abort(write: Write, staged: Sequence[Staged | None]) -> None:
@@ -99,7 +116,7 @@ def _method(context: Context, write: Write, staged: Sequence[Staged]) -> str:
     """Return how rows go in: as they did when the same write was tried before, or as they are."""
     options = write.options
     if options.job_key is not None:
-        if find_load(context, write.namespace, write.job_key) is not None:
+        if earlier_load(context, options) is not None:
             return "replayed"
         try:
             find_load(context, write.namespace, f"{write.job_key}/0")
