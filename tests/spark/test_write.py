@@ -188,3 +188,20 @@ def test_modes_and_options_that_are_refused(spark: SparkSession, bucket: Bucket)
         save(df, bucket, method="fast")
     with pytest.raises(PySparkException, match="a column 'id' among them"):
         save(df.withColumnRenamed("id", "key"), bucket)
+    numbers = spark.sql("select 'a' id, 1L n")
+    for declared in ("m=float64", "id=string"):
+        with pytest.raises(PySparkException, match="one of the columns id, n"):
+            save(numbers, bucket, declared=declared)
+    save(numbers, bucket, declared="n=int64")
+    with pytest.raises(PySparkException, match="'n=string' is not valid: int64, which"):
+        save(numbers, bucket, declared="n=string")
+    assert content(bucket) == {"a": {"n": 1}}
+
+
+def test_maps_are_objects_and_variants_are_refused(spark: SparkSession, bucket: Bucket) -> None:
+    df = spark.sql("select 'a' id, map('x', 1, 'y', null) m, parse_json('[1]') v")
+    for column in ("v", "array(v)", "named_struct('v', v)"):
+        with pytest.raises(PySparkException, match=r"variant.*give it as JSON, by to_json"):
+            save(df.selectExpr("id", f"{column} as v"), bucket)
+    save(df.selectExpr("id", "m", "to_json(v) v"), bucket, declared="v=json")
+    assert content(bucket) == {"a": {"m": '{"x":1,"y":null}', "v": "[1]"}}

@@ -468,6 +468,9 @@ def test_text_that_opens_without_end_is_refused() -> None:
         ([{"t": NOON, "n": np.int8(1), "v": np.zeros(2)}], "json", ['{"t":"2024-05-01T12:00:00Z","n":1,"v":[0.0,0.0]}']),
         (pa.array(['{"a": [1,  2]}', None, "null"]), "json", ['{"a":[1,2]}', None, None]),
         (pa.array([5, None]), "json", ["5", None]),
+        (pa.array([[("x", 1)], None], pa.map_(pa.string(), pa.int8())), "json", ['{"x":1}', None]),
+        (pa.array([{"m": [("x", None)]}], pa.struct({"m": pa.map_(pa.string(), pa.int8())})), "json", ['{"m":{"x":null}}']),
+        (pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8())), "json", ["[[1,2]]"]),
         ([{"values": [1, 2], "indices": [7, 3]}, None], "sparse", [{"indices": [3, 7], "values": [2, 1]}, None]),
     ],
 )  # fmt: skip
@@ -536,6 +539,7 @@ def test_values_become_what_the_schema_says(values: Any, type: str, stored: list
         (pa.array([None, [1, None]], pa.list_(pa.float32(), 2)), "vector[2]", "row 1, .*null"),
         (pa.array([None, [1, np.nan]], pa.list_(pa.float32(), 2)), "vector[2]", "row 1, .*nan"),
         (pa.array(["{}", "{"]), "json", "row 1, .*not JSON"),
+        (pa.array([[("a", 1)], [("x", 1), ("x", 2)]], pa.map_(pa.string(), pa.int8())), "json", "row 1, .*a key twice"),
         ([object()], "json", "row 0, .*expected json, got object"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ if it spells one; the one loss that is allowed is that of a vector's numbers to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pyarrow as pa
@@ -220,15 +220,20 @@ def _to_list(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
 
 
 def _to_json(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
-    """Text is taken as JSON, as tables show it; everything else becomes JSON."""
+    """Text is taken as JSON, as tables show it; everything else becomes JSON.
+
+    A map with text for keys is an object; with other keys it is a list of pairs.
+    """
     if isinstance(column.type, pa.JsonType):
         column = column.storage
     if not is_text(column.type):
         try:
-            values = column.to_pylist()
-        except CONVERSION_ERRORS:
-            i = first_failure(column, lambda part: part.to_pylist())
-            raise spot.refusal(i, column[i], type.text, str(column.type)) from None
+            values = _listed(column)
+        except CONVERSION_ERRORS as error:
+            is_twice = isinstance(error.__cause__, KeyError)
+            why = "a map that has a key twice" if is_twice else str(column.type)
+            i = first_failure(column, _listed)
+            raise spot.refusal(i, column[i], type.text, why) from None
         return encode_json(values, spot)
 
     def compact(part: pa.Array) -> list[bytes | None]:
@@ -253,6 +258,34 @@ def _why_not_json(text: pa.Scalar) -> str:
     except CONVERSION_ERRORS:
         pass
     return "text that is not JSON"
+
+
+def _listed(column: pa.Array) -> list[object]:
+    """Return Python's values, those of maps with text for keys as dictionaries."""
+    try:
+        values: list[object] = column.to_pylist(
+            maps_as_pydicts="strict" if _has_text_keys(column.type) else None
+        )
+    except KeyError as error:
+        raise ValueError("a key is there twice") from error
+    return values
+
+
+def _has_text_keys(arrow: pa.DataType) -> bool:
+    """Return whether there are maps in `arrow`, all of them with text for keys."""
+    found = list(_maps(arrow))
+    return bool(found) and all(is_text(one.key_type) for one in found)
+
+
+def _maps(arrow: pa.DataType) -> Iterator[pa.MapType]:
+    if pa.types.is_map(arrow):
+        yield arrow
+        yield from _maps(arrow.item_type)
+    elif pa.types.is_struct(arrow):
+        for field in arrow:
+            yield from _maps(field.type)
+    elif is_list(arrow):
+        yield from _maps(arrow.value_type)
 
 
 _CONVERSIONS: dict[str, Callable[[pa.Array, Type, Spot], pa.Array | None]] = {

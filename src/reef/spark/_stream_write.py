@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 
 from reef.errors import InvalidInputError
 from reef.pipeline._load import KIND
-from reef.spark._write import StagedRows, arrow_columns, staged_of, task_number
+from reef.spark._write import StagedRows, arrow_columns, check_declared, staged_of, task_number
 from reef.spark._write_commit import abort, commit
 from reef.spark._write_options import WriteOptions
 from reef.spark._write_stage import Write, stage, used_columns
@@ -56,6 +56,7 @@ class ReefStreamWriter(DataSourceStreamArrowWriter):
         """Look at the options; nothing is asked of the bucket. Raises InvalidInputError."""
         columns = arrow_columns(schema)
         used_columns(options, columns)
+        check_declared(options, columns)
         self._options = options
         self._columns = columns.serialize().to_pybytes()
 

@@ -31,10 +31,13 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from reef.documents._input import ID
+from reef.documents._types import Type
 from reef.engine import check_stream
 from reef.errors import InvalidInputError, ReefError
+from reef.pipeline._load import LoadPlan
 from reef.spark._write_commit import WriteResult, abort, commit, earlier_load
 from reef.spark._write_options import WriteOptions
 from reef.spark._write_stage import Staged, Write, stage
@@ -57,7 +60,11 @@ class ReefWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         """Decide how rows are stored. Raises InvalidInputError."""
-        self._write = Write.begin(options.place.bucket.open(), options, arrow_columns(schema))
+        columns = arrow_columns(schema)
+        check_declared(options, columns)
+        self._write = Write.begin(options.place.bucket.open(), options, columns)
+        assert self._write.plan is not None
+        _check_types(options, self._write.plan)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
@@ -160,7 +167,45 @@ class _Stage:
 
 def arrow_columns(schema: StructType) -> pa.Schema:
     """Return the columns of a DataFrame as tasks get them. Raises InvalidInputError."""
+    for field in schema:
+        if _holds_variant(field.dataType):
+            raise InvalidInputError.of(
+                f"column {field.name!r}",
+                field.dataType.simpleString(),
+                "no variant, of which tasks get Spark's own bytes: give it as JSON, by to_json",
+            )
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def _holds_variant(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_holds_variant(field.dataType) for field in kind)
+    if isinstance(kind, MapType):
+        return _holds_variant(kind.keyType) or _holds_variant(kind.valueType)
+    if isinstance(kind, ArrayType):
+        return _holds_variant(kind.elementType)
+    return isinstance(kind, VariantType)
+
+
+def check_declared(options: WriteOptions, columns: pa.Schema) -> None:
+    """Raise InvalidInputError for a declared type of what is no column, or in no need of one."""
+    for name in options.declared:
+        if options.face != "documents" or name == ID or name not in columns.names:
+            raise InvalidInputError.of(
+                "declared", name, f"one of the columns {', '.join(columns.names)}, but {ID}"
+            )
+
+
+def _check_types(options: WriteOptions, plan: LoadPlan) -> None:
+    """Raise InvalidInputError for a declared type of an attribute that has another one."""
+    for name, text in options.declared.items():
+        known = plan.document_schema.find(name)
+        if known is not None and known.type != Type.parse(text):
+            raise InvalidInputError.of(
+                "declared",
+                f"{name}={text}",
+                f"{known.type.text}, which the attribute has already: leave it out",
+            )
 
 
 def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged | None]:
