@@ -93,6 +93,48 @@ def test_a_sick_namespace_is_reported_and_the_others_are_rebuilt(run: Run, url: 
     assert "reef repair" in said["namespaces"][1]["error"]
 
 
+# compact, and plans of it that are kept.
+
+
+def test_a_plan_that_cannot_be_kept(run: Run, url: str) -> None:
+    two = ("--min-input-files", "2", "--dry-run", "--save-plan")
+    for as_json in ((), ("--json",)):
+        code, said, _ = run("compact", "nobody", *two, "p.json", *as_json)
+        assert (code, "nobody" in str(said)) == (2, True)
+        code, said, _ = run("compact", "b", *two, "p.json", *as_json)
+        assert code == 0
+        assert said["plans"] == [] if as_json else "no plan was kept" in said
+    again(url, "a")
+    code, _, err = run("compact", "a", *two, "none/p.json")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "none/p.json" in err
+    assert not Path("p.json").exists()
+
+
+def test_a_plan_that_was_kept_is_shown_and_told_when_it_is_stale(run: Run, url: str) -> None:
+    again(url, "a")
+    options = ("--min-input-files", "2")
+    assert run("compact", "a", *options, "--dry-run", "--save-plan", "p.json")[0] == 0
+    again(url, "a")
+    code, said, err = run("compact", "a", "--plan", "p.json", "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    assert len(said["plans"][0]["groups"][0]["inputs"]) == 2  # not the three that there are now
+    assert run("compact", "a", *options, "--in-process")[0] == 0
+    for more in (("--dry-run",), ("--in-process",), ("--in-process", "--json")):
+        code, _, err = run("compact", "a", "--plan", "p.json", *more)
+        assert code == 0
+        assert "the plan is stale" in err
+    code, _, err = run("compact", "a", "--plan", "p.json", "--dry-run", "--save-plan", "q.json")
+    assert (code, "without --plan" in err) == (1, True)
+
+
+def again(url: str, name: str) -> None:
+    """Give a namespace another segment over the same keys."""
+    with reef.connect(url) as db, db.kv(name) as kv:
+        kv.write(puts={b"%d" % key: b"more" for key in range(20)})
+        kv.flush()
+
+
 # ingest and export.
 
 

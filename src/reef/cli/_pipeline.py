@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ from reef.cli._pass import (
     tell,
     watched,
 )
-from reef.errors import InvalidInputError
+from reef.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
         Backlog,
         CompactionOptions,
         CompactionPlan,
+        CompactionResult,
         IndexOptions,
         NamespaceResult,
+        PassResult,
         RebuildPlan,
     )
 
@@ -161,14 +164,17 @@ def compact(
         memory_bytes=size_of("--memory", memory),
     )
     kept = None if plan is None else _read_plan(plan, namespace)
-    if save_plan is not None and not (dry_run and namespace is not None):
+    if save_plan is not None and not (dry_run and namespace is not None and plan is None):
         raise InvalidInputError.of(
-            "--save-plan", str(save_plan), "given with --dry-run, of one namespace"
+            "--save-plan", str(save_plan), "given with --dry-run, of one namespace, without --plan"
         )
     with connect(url) as db:
         names = names_of(db, namespace, every)
         if dry_run:
-            found = pipeline.preview_compaction(db, names, options=options)
+            if kept is None:
+                found = pipeline.preview_compaction(db, names, options=options)
+            else:
+                found = [_looked_up(db, kept)]
             _show_plans(found, as_json, save_plan)
         else:
             _compact(db, names, runs, None if kept else options, kept, as_json)
@@ -188,6 +194,8 @@ def _compact(
     runner = runs.runner(db.context())
     with watched("compact", db.context().clock) as watch:
         result = pipeline.compact(db, names, runner=runner, options=options, plan=plan, watch=watch)
+    if plan is not None:
+        _tell_stale(result)
     tell(result, as_json, db.store.url)
     if not as_json:
         for one in result.namespaces:
@@ -272,11 +280,13 @@ def _show_plans(
 
     plans = [one.result for one in found if one.result is not None]
     failed = {one.namespace: str(one.error) for one in found if one.error is not None}
-    if save_plan is not None:
-        if not plans:
-            print("there is nothing to compact: no plan was kept")
-            return
-        save_plan.write_bytes(msgspec.json.format(msgspec.json.encode(plans[0])))
+    if save_plan is not None and plans:
+        try:
+            save_plan.write_bytes(msgspec.json.format(msgspec.json.encode(plans[0])))
+        except OSError as error:
+            raise InvalidInputError.of(
+                "--save-plan", str(save_plan), f"a file that can be written: {error.strerror}"
+            ) from error
     if as_json:
         listed: list[Any] = [msgspec.to_builtins(plan) for plan in plans]
         print_json({"pass": "compact", "dry_run": True, "plans": listed, "failed": failed})
@@ -303,7 +313,37 @@ def _show_plans(
         for said in plan.skipped:
             print(f"{plan.namespace}: left: {said}")
     print(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
+    if save_plan is not None and not plans and not failed:
+        print("there is nothing to compact: no plan was kept")
     _show_failed(failed)
+
+
+def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
+    """Return a plan that was kept, and say if it is stale."""
+    from reef.pipeline import NamespaceResult
+
+    head = db.context().chain(plan.namespace).load()
+    if head is None or head.manifest.state != "live":
+        gone = NotFoundError(f"there is no namespace {plan.namespace!r}")
+        return NamespaceResult(plan.namespace, None, gone)
+    live = {ref.id for ref in head.manifest.segments}
+    if any(ref.id not in live for group in plan.groups for ref in (*group.inputs, *group.moves)):
+        _say_stale(
+            plan.namespace, "what it was to read is not live any more; it would be made anew"
+        )
+    return NamespaceResult(plan.namespace, plan)
+
+
+def _say_stale(namespace: str, why: str) -> None:
+    print(f"reef: {namespace}: the plan is stale: {why}", file=sys.stderr)
+
+
+def _tell_stale(result: PassResult[CompactionResult]) -> None:
+    """Say of a plan that was kept what of it could not be carried out any more."""
+    for one in result.namespaces:
+        stale = [] if one.result is None else [g for g in one.result.groups if g.state == "stale"]
+        for group in stale[:1]:
+            _say_stale(one.namespace, f"it was made anew; {group.error}")
 
 
 def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> None:
