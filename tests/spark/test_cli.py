@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import py4j.java_gateway
 import pytest
 from pyspark.sql import SparkSession
 
@@ -160,7 +162,10 @@ def test_what_cannot_be_is_refused_with_one_line(
     assert err.count("\n") == 1
 
 
-def test_a_worker_folds_until_it_is_told_to_end(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_folds_until_it_is_told_to_end(
+    url: str, tmp_path: Path, number: signal.Signals
+) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "reef", "worker", url, "--json", "--interval", "200ms"),
@@ -179,12 +184,25 @@ def test_a_worker_folds_until_it_is_told_to_end(url: str, tmp_path: Path) -> Non
             kv.put(b"new", b"one")
         seen = [json.loads(process.stdout.readline()) for _ in range(2)]
         assert {one["pass"] for one in seen} == {"index", "compact"}
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
+        process.send_signal(number)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert said.count("\n") == 1  # that it is at work
     finally:
         process.kill()
         process.communicate()
     assert contents(url)["ns0"][b"new"] == b"one"
+
+
+def test_what_py4j_logs_of_an_interrupt_is_not_printed(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes to the root logger, with two stacks, beside the error that it raises anyway."""
+    assert run("index", "--all")[0] == 0
+    root = logging.getLogger()
+    for file, said in ((py4j.java_gateway.__file__, "sending command"), (__file__, "ours")):
+        root.handle(root.makeRecord("root", logging.ERROR, file, 1, said, (), None))
+    assert [record.getMessage() for record in caplog.records] == ["ours"]
 
 
 def damage(url: str, *keys: str) -> None:

@@ -135,6 +135,30 @@ def again(url: str, name: str) -> None:
         kv.flush()
 
 
+# worker.
+
+
+def test_a_worker_of_one_round_says_what_failed(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    once = ("--once", "--in-process", "--min-slots", "1")
+    assert run("worker", *once)[0] == 0
+    code, _, err = run("worker", "nobody", *once)
+    assert (code, "nobody" in err) == (2, True)
+
+
+def test_a_folder_that_is_not_there_is_no_empty_bucket(
+    url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["worker", "--once", "--in-process"], ["jobs", "list"], ["jobs", "show", "x"]):
+        name, *rest = command
+        words = [name, rest.pop(0)] if name == "jobs" else [name]
+        assert cli.run([*words, f"file://{tmp_path}/none", *rest]) == 1
+        assert "does not exist" in capfd.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 # ingest and export.
 
 

@@ -446,6 +446,42 @@ def test_a_worker_whose_rounds_all_fail_ends(monkeypatch: pytest.MonkeyPatch) ->
     assert len(told) == 3
 
 
+def test_a_worker_leaves_a_sick_namespace_alone_for_twice_as_long_each_time() -> None:
+    clock = ManualClock()
+    db = filled(["a", "b"], clock=clock)
+    flip(db.store, log_key("a", 2))
+    told: list[PassResult[Any]] = []
+    failed_at: list[float] = []
+    begun = clock.monotonic()
+
+    def report(result: PassResult[Any] | ReefError) -> None:
+        assert not isinstance(result, ReefError)
+        told.append(result)
+        failed_at.extend(clock.monotonic() - begun for one in result.failed)
+
+    def wait(seconds: float) -> bool:
+        clock.advance(seconds)
+        return clock.monotonic() - begun >= 15_000
+
+    options = WorkerOptions(interval=60.0, index=IndexOptions(), compact=EAGER)
+    work(db, runner=InProcess(db.context()), options=options, report=report, wait=wait)
+    # After 2, 4, 8, ... rounds, at last every hour.
+    assert failed_at == [0, 120, 360, 840, 1800, 3720, 7320, 10920, 14520]
+    assert any(record.namespace == "b" for result in told for record in result.records)
+    head = db.context().chain("a").load()
+    assert head is not None
+    assert head.generation < 30
+    work(
+        db,
+        ["nobody"],
+        runner=InProcess(db.context()),
+        options=options,
+        report=report,
+        wait=lambda seconds: wait(seconds) or len(told) > 30,
+    )
+    assert told[-1].failed  # what may come to be is looked for each time
+
+
 def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reef.pipeline._pass.PORTION", 1)
     db = filled(["a", "b"])

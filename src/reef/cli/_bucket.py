@@ -89,7 +89,7 @@ def names_of(db: Database, namespace: str | None, every: bool) -> list[str] | No
         raise InvalidInputError.of("NAMESPACE and --all", given, "one of the two")
     if namespace is not None:
         return [namespace]
-    _check_there(db.store.url)
+    check_there(db.store.url)
     return None
 
 
@@ -98,7 +98,7 @@ def none_text(url: str) -> str:
     return f"there is no namespace in {url}"
 
 
-def _check_there(url: str) -> None:
+def check_there(url: str) -> None:
     """Raise BucketNotFoundError for a folder that is not there: it would pass for an empty bucket.
 
     Other stores say so themselves when they are listed.

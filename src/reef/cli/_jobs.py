@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from reef.cli._bucket import PROBLEM, All, AsJson, NamespaceOrAll, Url, connect, for_each
+from reef.cli._bucket import (
+    PROBLEM,
+    All,
+    AsJson,
+    NamespaceOrAll,
+    Url,
+    check_there,
+    connect,
+    for_each,
+)
 from reef.cli._output import print_facts, print_json, print_table, size_text, time_text
 from reef.cli._pass import figure_text
 from reef.errors import InvalidInputError, NotFoundError, ReefError
@@ -35,6 +44,7 @@ def list_passes(
     from reef.pipeline import passes
 
     with connect(url) as db:
+        check_there(db.store.url)
         found = list(passes(db.store, limit))
     if as_json:
         print_json({"passes": [msgspec.to_builtins(one) for one in found]})
@@ -71,6 +81,7 @@ def show(
     from reef.pipeline import find_pass
 
     with connect(url) as db:
+        check_there(db.store.url)
         found = find_pass(db.store, id)
     if as_json:
         print_json(msgspec.to_builtins(found))

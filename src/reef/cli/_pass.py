@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
@@ -81,13 +82,23 @@ class RunsOn(NamedTuple):
         """Whether anything is said about Spark."""
         return bool(self.master or self.remote or self.conf)
 
-    def runner(self, context: Context) -> Runner:
-        """Return who runs the tasks. Raises UnavailableError, InvalidInputError."""
+    def runner(self, context: Context, begun: Callable[[], None] | None = None) -> Runner:
+        """Return who runs the tasks; `begun` is called when a session was started for them.
+
+        Raises UnavailableError, InvalidInputError.
+        """
         from reef.pipeline import InProcess, spark_runner
 
         if self.in_process:
             return InProcess(context)
-        return _Later(lambda: spark_runner(context, self.session()))
+
+        def make() -> Runner:
+            spark = self.session()
+            if begun is not None:
+                begun()
+            return spark_runner(context, spark)
+
+        return _Later(make)
 
     def session(self) -> Any:
         """Return the Spark session. Raises UnavailableError, InvalidInputError."""
@@ -96,7 +107,13 @@ class RunsOn(NamedTuple):
         check_spark()
         from reef.spark import session
 
+        logging.getLogger().addFilter(_is_not_py4j)
         return session(master=self.master, remote=self.remote, conf=self.conf)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Return False for what py4j logs beside the error that it raises: a stack, or two, on Ctrl-C."""
+    return "py4j" not in record.pathname
 
 
 class _Later:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import AsJson, Url, connect
+from reef.cli._bucket import PROBLEM, AsJson, Url, check_there, connect
 from reef.cli._pass import (
     Conf,
     InThisProcess,
@@ -62,7 +62,8 @@ def worker(
     """Stay resident with one Spark session; fold and compact namespaces when it is worth it.
 
     Ends after the round under way on SIGTERM or Ctrl-C. It may be killed at any time, and run twice.
-    With --json, a line for each pass that did something.
+    With --json, a line for each pass that did something. With --once, exit code 2: it could not be
+    done in some namespace.
     """
     from reef import pipeline
 
@@ -79,17 +80,26 @@ def worker(
     )
     runs = RunsOn.of(master, remote, conf, in_process)
     with connect(url) as db:
-        runner = runs.runner(db.context())
+        check_there(db.store.url)
         ending = _Ending(db.context().threads)
+        runner = runs.runner(db.context(), begun=ending.listen)
         print(f"reef: at work on {db.store.url}", file=sys.stderr, flush=True)
+        failed: list[bool] = []
+
+        def report(result: PassResult[Any] | ReefError) -> None:
+            failed.append(isinstance(result, ReefError) or bool(result.failed))
+            (_as_line if as_json else _as_text)(result)
+
         pipeline.work(
             db,
             namespaces or None,
             runner=runner,
             options=options,
-            report=_as_line if as_json else _as_text,
+            report=report,
             wait=lambda seconds: once or ending.wait(seconds),
         )
+        if once and any(failed):
+            raise typer.Exit(PROBLEM)
 
 
 class _Ended(Exception):
@@ -102,8 +112,13 @@ class _Ending:
     def __init__(self, threads: Threads) -> None:
         self._condition = threads.condition()
         self._is_told = self._is_waiting = False
-        signal.signal(signal.SIGTERM, self._told)
-        signal.signal(signal.SIGINT, self._told)
+        self._heard: set[int] = set()
+        self.listen()
+
+    def listen(self) -> None:
+        """Take the signals; again when a Spark session was started, which takes Ctrl-C for itself."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL if number in self._heard else self._told)
 
     def wait(self, seconds: float) -> bool:
         """Wait, or less if told to end; return whether that is so."""
@@ -120,6 +135,7 @@ class _Ending:
 
     def _told(self, number: int, _: FrameType | None) -> None:
         self._is_told = True
+        self._heard.add(number)
         signal.signal(number, signal.SIG_DFL)
         if self._is_waiting:
             raise _Ended
