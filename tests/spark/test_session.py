@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import reef.spark
-from reef.errors import InvalidInputError
+from reef.errors import InvalidInputError, UnavailableError
 from reef.pipeline import _archive, _session
 from reef.pipeline._session import JAVA_OPTIONS, LOCAL, LOOPBACK, _is_here, _settings
 from reef.threads import SystemThreads
@@ -221,3 +222,41 @@ def test_no_connect_server_is_told_clearly() -> None:
     done = run_script({"SPARK_REMOTE": "sc://127.0.0.1:1"}, script)
     assert done.returncode == 0
     assert "no Spark Connect server answers" in done.stdout
+
+
+def test_a_master_that_does_not_answer_is_told_in_few_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark makes the context, and stops it a minute later: here, at once."""
+    stopped: list[bool] = []
+
+    class Context:
+        _gateway = None
+
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def setLogLevel(self, level: str) -> None:
+            pass
+
+        def stop(self) -> None:
+            stopped.append(True)
+
+    def launched(conf: object, output: dict[str, Any]) -> object:
+        output["stderr"].write(b"ERROR All masters are unresponsive! Giving up.\n\tat a.b(C:1)\n")
+        return object()
+
+    def refused(context: object) -> None:
+        raise RuntimeError("Cannot call methods on a stopped SparkContext.")
+
+    for name, fake in (
+        ("SparkContext", Context),
+        ("launch_gateway", launched),
+        ("SparkSession", refused),
+        ("_launched", None),
+    ):
+        monkeypatch.setattr(_session, name, fake)
+    with pytest.raises(UnavailableError, match=r"'spark://host:7077'.*unresponsive") as told:
+        _session.start_session("x", "spark://host:7077", {})
+    assert "\n" not in str(told.value)
+    assert stopped

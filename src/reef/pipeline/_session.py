@@ -44,6 +44,7 @@ _STATIC = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_WORDS_LINES = 10
 _starting = threading.Lock()
 _launched: Any = None
 """The gateway to the JVM that was started here last."""
@@ -101,20 +102,24 @@ def start_session(
     if _is_here(settings.get("spark.master", "")):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # or some of its servers take another
+    context: SparkContext | None = None
     with tempfile.TemporaryFile() as log:
         try:
             if SparkContext._gateway is None:
                 output = {"stdout": log, "stderr": log} if is_quiet else {}
                 _launched = launch_gateway(spark_conf, output)
             context = SparkContext(conf=spark_conf, gateway=SparkContext._gateway or _launched)
-        # Java's own errors come in many classes, those of a JVM that is gone among them.
+            context.setLogLevel("ERROR" if is_quiet else "WARN")
+            return SparkSession(context)
+        # Java's own errors come in many classes, those of a JVM that is gone among them. Of a master
+        # that does not answer, the context is there and has stopped.
         except Exception as error:
+            if context is not None:
+                context.stop()
             raise UnavailableError(
                 f"no Spark session could be started on {settings.get('spark.master')!r}: "
                 f"{_last_words(log) or error}; Java 17 or later is needed, see docs/pipeline.md"
             ) from error
-    context.setLogLevel("ERROR" if is_quiet else "WARN")
-    return SparkSession(context)
 
 
 def _let_go() -> None:
@@ -288,4 +293,4 @@ def _last_words(log: IO[bytes]) -> str:
     """Return the end of what a JVM said that did not start."""
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
-    return "\n".join(lines[-20:])
+    return "\n".join([line for line in lines if not line.startswith("\t")][-_WORDS_LINES:])
