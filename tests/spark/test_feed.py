@@ -378,8 +378,10 @@ def test_options_that_are_wrong(db: reef.Database) -> None:
     ):
         with pytest.raises(InvalidInputError, match=said):
             reader(db, **options)
-    stream = reader(db, starting=1 << 40)
-    assert stream.initialOffset()["lsn"] == 1 << 40
+    newest = reader(db, starting="latest").initialOffset()["lsn"]
+    assert reader(db, starting=newest).initialOffset()["lsn"] == newest
+    with pytest.raises(InvalidInputError, match=f"up to {newest}, the newest version"):
+        reader(db, starting=newest + 1).initialOffset()
     parsed = FeedOptions.of({"url": db.store.url, "namespace": "ns", "starting": "latest"})
     version = find_version(parsed.read())
     with pytest.raises(InvalidInputError, match="_op"):

@@ -96,13 +96,24 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_log": None}  # workers make their own
 
     def initialOffset(self) -> Offset:
-        """Return where a new query begins. Raises RetentionError for an LSN that was collected."""
+        """Return where a new query begins.
+
+        Raises RetentionError for an LSN that was collected, InvalidInputError for one that is not
+        there yet: what is committed below it would be passed over without a word.
+        """
         log, starting = self._feed(), self._options.starting
         if starting == "snapshot":
             return self._snapshot()
         if starting == "earliest":
             return _offset(log.earliest())
-        return _offset(log.newest() if isinstance(starting, str) else log.after(starting))
+        newest = log.newest()
+        if isinstance(starting, str):
+            return _offset(newest)
+        if starting > newest.lsn:
+            raise InvalidInputError.of(
+                "starting", starting, f"an LSN up to {newest.lsn}, the newest version"
+            )
+        return _offset(log.after(starting))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return what one micro-batch may take."""
