@@ -22,13 +22,15 @@ from typer.testing import CliRunner
 import reef
 from reef.cli._export import export as export_command
 from reef.cli._ingest import ingest as ingest_command
-from reef.errors import InvalidInputError, NotFoundError, UnavailableError
+from reef.errors import InvalidInputError, NotFoundError
 from reef.pipeline import Bucket, PassProgress
 from reef.pipeline._export import output_format
 from reef.pipeline._ingest import input_format
 from reef.spark import register
 from reef.spark._export import export
-from reef.spark._ingest import _read_csv, ingest
+from reef.spark._ingest import ingest
+from reef.spark._ingest_files import Files
+from reef.spark._ingest_read import read_csv
 
 Run = Callable[..., Any]
 
@@ -176,7 +178,7 @@ def test_quotes_that_are_no_line_break_are_fine(
     ingest(spark, bucket.url, "ns", [str(path)])
     assert content(bucket) == {
         "1": {"a": '5" pipe', "b": 'say "x", y'},
-        "2": {"a": None, "b": '"'},
+        "2": {"a": "", "b": '"'},
         "3": {"a": 'x"y', "b": "z"},
     }
 
@@ -186,11 +188,12 @@ def test_lines_of_one_large_file_are_read_by_many_tasks(
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,note\n" + "".join(f"{i:06},{'x' * 40}\n" for i in range(20_000)))
+    files = Files(spark, [str(path)])
     before = spark.conf.get("spark.sql.files.maxPartitionBytes")
     spark.conf.set("spark.sql.files.maxPartitionBytes", "100000")
     try:
         parts = {
-            multiline: _read_csv(spark, [str(path)], "id", {}, multiline).rdd.getNumPartitions()
+            multiline: read_csv(files, "id", {}, multiline).df.rdd.getNumPartitions()
             for multiline in (False, True)
         }
     finally:
@@ -267,7 +270,7 @@ def test_a_value_that_does_not_fit_loads_nothing(
 ) -> None:
     path = tmp_path / "a.csv"
     pa_csv.write_csv(pa.table({"id": ["a", "b"], "n": ["1", "many"]}), path)
-    with pytest.raises(UnavailableError, match="many"):
+    with pytest.raises(InvalidInputError, match="many"):
         ingest(spark, bucket.url, "ns", [str(path)], schema={"n": "int64"})
     assert content(bucket) == {}
     with pytest.raises(InvalidInputError, match="cannot be read"):

@@ -20,7 +20,7 @@ they need is in it, small, and they open the bucket by themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -111,12 +111,24 @@ def write(
     check_stream(source, sequence)
     texts = {name: str(value) for name, value in options.items() if value is not None}
     asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
+    return write_rows(df, asked, source=source, sequence=sequence)
+
+
+def write_rows(
+    df: DataFrame,
+    asked: WriteOptions,
+    *,
+    source: str | None = None,
+    sequence: int | None = None,
+    cells: Mapping[str, str] | None = None,
+) -> WriteResult:
+    """Do what `write` does; `cells` are columns of text, and the types that tasks read it as."""
     context = asked.place.bucket.open()
     earlier = earlier_load(context, asked)
     if earlier is not None:
         return WriteResult("bulk", earlier.lsn, 0, replayed=True)
     writing = Write.begin(context, asked, arrow_columns(df.schema))
-    writing = replace(writing, source=source, sequence=sequence)
+    writing = replace(writing, source=source, sequence=sequence, cells=dict(cells or {}))
     staged: list[Staged | None] = [None]
     try:
         found = df.mapInArrow(_Stage(writing), "staged binary").collect()
@@ -148,9 +160,19 @@ def bulk_load(df: DataFrame, url: str, namespace: str, **options: Any) -> WriteR
         count = _partitions(df)
     elif not isinstance(count, int) or count < 1:
         raise InvalidInputError.of("partitions", count, "a number of at least 1")
+    return write(_sorted(df, key, count), url, namespace, **options)
+
+
+def load_rows(df: DataFrame, asked: WriteOptions, cells: Mapping[str, str]) -> WriteResult:
+    """Do what `bulk_load` does, with `cells` as `write_rows` takes them."""
+    asked = replace(asked, method="bulk", is_sorted=True)
+    return write_rows(_sorted(df, asked.key_column, _partitions(df)), asked, cells=cells)
+
+
+def _sorted(df: DataFrame, key: str, count: int | None) -> DataFrame:
     by = df[key]
     ranged = df.repartitionByRange(by) if count is None else df.repartitionByRange(count, by)
-    return write(ranged.sortWithinPartitions(by), url, namespace, **options)
+    return ranged.sortWithinPartitions(by)
 
 
 class _Stage:

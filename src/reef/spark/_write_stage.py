@@ -12,8 +12,8 @@ when the commit names what came back.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from reef.pipeline._load import FACES, KIND, LoadPlan, abandon_load, current_sch
 from reef.pipeline._load_part import LoadedPart, write_part
 from reef.pipeline._load_rows import schema_for, stored_pairs, stored_rows
 from reef.pipeline._sorted_runs import SortedRuns
+from reef.spark._cells import read_cells
 from reef.spark._write_options import WriteOptions
 from reef.types import new_ulid
 
@@ -52,6 +53,8 @@ class Write:
     """None: a task that uploads decides the schema by what it finds."""
     source: str | None = None
     sequence: int | None = None
+    cells: Mapping[str, str] = field(default_factory=dict)
+    """Columns of text, and the types that tasks read it as."""
 
     @staticmethod
     def begin(context: Context, options: WriteOptions, columns: pa.Schema) -> Write:
@@ -148,7 +151,7 @@ def stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
 
 def _stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
     used = used_columns(write.options, pa.ipc.read_schema(pa.py_buffer(write.columns)))
-    coming = (batch.select(used) for batch in batches if batch.num_rows)
+    coming = (read_cells(batch.select(used), write.cells) for batch in batches if batch.num_rows)
     held: list[pa.RecordBatch] = []
     nbytes = 0
     for batch in coming:

@@ -1,0 +1,59 @@
+"""The files of a load, and what is checked of their text before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+
+from reef.errors import InvalidInputError
+
+# Whole fields, and then one that is begun by a quote and not ended. Possessive: it never goes back.
+_QUOTED = r'"[^"]*+(?:""[^"]*+)*+'
+_OPEN_LINE = rf'^(?:(?:{_QUOTED}"[^,]*+|[^",][^,]*+|),)*+{_QUOTED}$'
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is to be loaded."""
+
+    spark: SparkSession
+    paths: list[str]
+
+    def reader(self, **options: str | bool) -> DataFrameReader:
+        """Return what reads them, with options of its format."""
+        return self.spark.read.options(**options)
+
+    def texts(self) -> DataFrame:
+        """Return their lines, as `value`."""
+        return self.reader().text(self.paths)
+
+
+def check_lines(files: Files, *, may_break: bool) -> None:
+    """Raise InvalidInputError for text that is not UTF-8: Spark would put other characters there.
+
+    And, unless lines `may_break` within quotes, for a quoted value that goes on in the next one: Spark
+    would take that for a row of its own, often without a word.
+    """
+    line = F.col("value")
+    is_text = F.is_valid_utf8(line)
+    wrong = ~is_text
+    if not may_break:
+        wrong = wrong | (line.contains('"') & line.rlike(_OPEN_LINE))
+    shown = F.make_valid_utf8(line)
+    found = files.texts().where(wrong).select(is_text, shown, "_metadata.file_path").head()
+    if found is None:
+        return
+    if not found[0]:
+        raise InvalidInputError.of(
+            f"{unquote(found[2])}", found[1][:_SHOWN], "a file of UTF-8: convert it, as by iconv"
+        )
+    raise InvalidInputError.of(
+        "CSV",
+        found[1][:_SHOWN],
+        "lines that end outside of quotes: in this one a quoted value goes on in the next; "
+        "with --multiline that is a row, and each file is read by one task",
+    )

@@ -1,0 +1,203 @@
+"""What `reef ingest` makes of files that Spark by itself would change, or leave out, without a word."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+import reef
+from reef.errors import InvalidInputError, UnavailableError
+from reef.pipeline import Bucket
+from reef.spark import register
+from reef.spark._cells import read_cells
+from reef.spark._export import export
+from reef.spark._ingest import _told_plainly, ingest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession) -> Iterator[dict[str, str]]:
+    """A session of somebody who has other settings than Reef likes."""
+    settings = {
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.files.ignoreCorruptFiles": "true",
+    }
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield settings
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def content(bucket: Bucket, name: str = "ns") -> dict[str, dict[str, Any]]:
+    with reef.connect(bucket.url) as db, db.namespace(name, mode="r") as ns:
+        return {row.pop("id"): row for batch in ns.scan() for row in batch.to_pylist()}
+
+
+def written(path: Path, text: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def test_columns_go_by_their_names(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    files = [
+        written(tmp_path / "1.csv", "id,a,b\n1,A,B\n"),
+        written(tmp_path / "2.csv", "id,b,a\n2,B,A\n"),
+    ]
+    with pytest.raises(InvalidInputError, match=r"header.*[12]\.csv") as refused:
+        ingest(spark, bucket.url, "ns", files)
+    assert "\n" not in str(refused.value)
+    assert content(bucket) == {}
+    pq.write_table(pa.table({"id": ["1"], "n": [1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"id": ["2"], "more": ["x"]}), tmp_path / "2.parquet")
+    more = [str(tmp_path / "1.parquet"), str(tmp_path / "2.parquet")]
+    ingest(spark, bucket.url, "ns", more)
+    assert content(bucket) == {"1": {"n": 1, "more": None}, "2": {"n": None, "more": "x"}}
+    pq.write_table(pa.table({"id": ["3"], "n": ["text"]}), tmp_path / "3.parquet")
+    with pytest.raises(InvalidInputError, match="incompatible data types"):
+        ingest(spark, bucket.url, "ns", [more[0], str(tmp_path / "3.parquet")])
+
+
+@pytest.mark.parametrize(
+    ("type", "cells", "values"),
+    [
+        ("int64", [" 7 ", None, "+8"], [7, None, 8]),
+        ("uint64", ["18446744073709551615"], [2**64 - 1]),
+        ("float64", ["1.5", " -Infinity"], [1.5, float("-inf")]),
+        ("bool", ["TRUE", "0"], [True, False]),
+        ("bytes", ["aGk=", ""], [b"hi", b""]),
+        ("string", ["", " x "], ["", " x "]),
+        ("[]bytes", ['["aGk="]', "[]"], [[b"hi"], []]),
+        ("[]bytes", [["aGk="], None], [[b"hi"], None]),
+        ("[]int64", ["[1, 2]", "[3.0]"], [[1, 2], [3]]),
+        ("[]uint64", ["[18446744073709551615]"], [[2**64 - 1]]),
+        ("[]float64", ['["Infinity", 1]'], [[float("inf"), 1.0]]),
+        ("vector[2]", ["[1, 0.5]"], [[1.0, 0.5]]),
+        ("sparse", ['{"indices": [3], "values": [1]}'], [{"indices": [3], "values": [1.0]}]),
+    ],
+)
+def test_text_is_read_as_its_type(type: str, cells: list[Any], values: list[Any]) -> None:
+    batch = pa.record_batch([pa.array(["1"] * len(cells)), pa.array(cells)], names=["id", "a"])
+    assert read_cells(batch, {"a": type, "b": "bool"}).column("a").to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("type", "cell"),
+    [
+        ("int64", "1.5"),
+        ("int64", "0x10"),
+        ("int64", "9223372036854775808"),
+        ("int64", ""),
+        ("uint64", "1.5"),
+        ("uint64", "-1"),
+        ("float64", "1,5"),
+        ("bool", "yes"),
+        ("bytes", "!!!"),
+        ("[]int64", "[1,2] x"),
+        ("[]int64", "[1.5]"),
+        ("[]int64", "1"),
+        ("[]int64", '[1, "x"]'),
+        ("[]uint64", "[1.5]"),
+        ("[]bytes", '["!!!"]'),
+        ("[]bytes", "[1]"),
+        ("vector[2]", "[1, 2, 3]"),
+        ("sparse", "[1]"),
+    ],
+)
+def test_text_that_is_none_of_its_type_is_refused(type: str, cell: str) -> None:
+    batch = pa.record_batch([pa.array([cell])], names=["a"])
+    with pytest.raises(InvalidInputError, match="row 0, attribute 'a' = "):
+        read_cells(batch, {"a": type})
+
+
+def test_files_say_the_same_whatever_the_session_is_set_to(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, elsewhere: dict[str, str]
+) -> None:
+    text = 'id,t,d,n,note,A,a\n1,2026-01-02 03:04:05,2026-01-02,"","",x,y\n2,,,7,,,\n'
+    file = written(tmp_path / "a.csv", text)
+    ingest(spark, bucket.url, "ns", [file], schema={"d": "datetime"})
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    day = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    assert content(bucket) == {
+        "1": {"t": at, "d": day, "n": None, "note": "", "A": "x", "a": "y"},
+        "2": {"t": None, "d": None, "n": 7, "note": None, "A": None, "a": None},
+    }
+    for bad in ("1,many\n", "1,5\n2,2.5\n"):
+        with pytest.raises(InvalidInputError, match="attribute 'n'"):
+            ingest(
+                spark,
+                bucket.url,
+                "bad",
+                [written(tmp_path / "bad.csv", f"id,n\n{bad}")],
+                schema={"n": "int64"},
+            )
+    lines = written(tmp_path / "a.jsonl", '{"id": 1, "n": 1}\n{"id": 2.50, "n": 2}\n')
+    ingest(spark, bucket.url, "lines", [lines])
+    assert sorted(content(bucket, "lines")) == ["1", "2.50"]
+    assert {name: spark.conf.get(name) for name in elsewhere} == elsewhere
+
+
+def test_what_was_exported_comes_in_again(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    types = {"u": "uint64", "us": "[]uint64", "b": "bytes", "bs": "[]bytes", "s": "string"}
+    with reef.connect(bucket.url) as db, db.namespace("ns", schema=types) as ns:
+        ns.upsert(
+            [
+                {"id": "1", "u": 2**64 - 1, "us": [1], "b": b"", "bs": [b"x", b""], "s": ""},
+                {"id": "2", "u": 1, "us": [], "b": b"\xff", "bs": [], "s": None},
+            ]
+        )
+    for format in ("parquet", "csv", "jsonl"):
+        out = tmp_path / format
+        export(spark, bucket.url, "ns", str(out), format=format)
+        declared = {} if format == "parquet" else types
+        ingest(spark, bucket.url, format, [str(out)], format=format, schema=declared)
+        assert content(bucket, format) == content(bucket), format
+    pq.write_table(
+        pa.table({"id": ["1"], "price": pa.array([1], pa.decimal128(10, 2))}),
+        tmp_path / "d.parquet",
+    )
+    with pytest.raises(InvalidInputError, match=r"attribute 'price' = 'decimal\(10,2\)'"):
+        ingest(spark, bucket.url, "prices", [str(tmp_path / "d.parquet")])
+
+
+def test_a_bad_file_is_told_in_one_line(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    for name, text, told in (
+        ("few.csv", "id,a,b\n1,x\n", r"few\.csv.*Malformed CSV record: 1,x"),
+        ("bad.jsonl", '{"id": 1}\n{"id": \n', "cannot be read"),
+        ("latin.csv", b"id,a\n1,caf\xe9\n", r"latin\.csv.*UTF-8"),
+        ("latin.jsonl", b'{"id": "caf\xe9"}\n', r"latin\.jsonl.*UTF-8"),
+        ("bad.parquet", "none", r"bad\.parquet is not a Parquet file"),
+    ):
+        with pytest.raises(InvalidInputError, match=told) as refused:
+            ingest(spark, bucket.url, "ns", [written(tmp_path / name, text)])
+        assert "\n" not in str(refused.value)
+
+
+def test_an_error_of_spark_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        pytest.raises(UnavailableError, match=r"a\.csv: the JVM is gone; nothing was loaded"),
+        _told_plainly(["a.csv"]),
+    ):
+        PySparkLogger.getLogger("DataFrameQueryContextLogger").error("x" * 8000)
+        raise Py4JError("the JVM is gone\n\tat a.b.C")
+    assert capsys.readouterr().err == ""
