@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import reef
 from reef.errors import InvalidInputError, UnavailableError
 from reef.pipeline import Bucket
+from reef.pipeline._ingest import check_named, plan_ingest
 from reef.spark import register
 from reef.spark._cells import read_cells
 from reef.spark._export import export
@@ -72,6 +73,35 @@ def test_columns_go_by_their_names(spark: SparkSession, bucket: Bucket, tmp_path
     pq.write_table(pa.table({"id": ["3"], "n": ["text"]}), tmp_path / "3.parquet")
     with pytest.raises(InvalidInputError, match="incompatible data types"):
         ingest(spark, bucket.url, "ns", [more[0], str(tmp_path / "3.parquet")])
+
+
+def test_a_folder_is_loaded_as_it_is_planned(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    context = bucket.open()
+    for name in ("1.csv", "sub/2.csv", "sub/deep/3.csv", "_4.csv", ".5.csv", "_sub/6.csv"):
+        written(tmp_path / "in" / name, f"id,a\n{name},x\n")
+    plan = plan_ingest(context, "ns", [f"{tmp_path}/in"], format="csv")
+    ingest(spark, bucket.url, "ns", [f"{tmp_path}/in"], format="csv")
+    assert sorted(content(bucket)) == ["1.csv", "sub/2.csv", "sub/deep/3.csv"]
+    assert [str(Path(file).relative_to(tmp_path / "in")) for file in plan.files] == sorted(
+        content(bucket)
+    )
+    named = [str(tmp_path / "in/1.csv"), str(tmp_path / "in/_4.csv")]
+    with pytest.raises(InvalidInputError, match=r"_4\.csv"):
+        ingest(spark, bucket.url, "ns", named)
+    with pytest.raises(InvalidInputError, match=r"_x\.csv"):
+        check_named(["s3a://far/_x.csv"])
+    check_named([".", "..", str(tmp_path / "in/_sub")])
+    written(tmp_path / "days/day=2026-01-01/1.csv", "id,a\n1,x\n")
+    ingest(spark, bucket.url, "days", [f"{tmp_path}/days"], format="csv")
+    day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    assert content(bucket, "days") == {"1": {"a": "x", "day": day}}
+    written(tmp_path / "days/2.csv", "id,a\n2,x\n")
+    with pytest.raises(InvalidInputError, match=r"2\.csv"):
+        ingest(spark, bucket.url, "days", [f"{tmp_path}/days"], format="csv")
+    with pytest.raises(InvalidInputError, match=r"2\.csv"):
+        plan_ingest(context, "days", [f"{tmp_path}/days"], format="csv")
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_lines_of_one_large_file_are_read_by_many_tasks(
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,note\n" + "".join(f"{i:06},{'x' * 40}\n" for i in range(20_000)))
-    files = Files(spark, [str(path)])
+    files = Files.found(spark, [str(path)])
     before = spark.conf.get("spark.sql.files.maxPartitionBytes")
     spark.conf.set("spark.sql.files.maxPartitionBytes", "100000")
     try:

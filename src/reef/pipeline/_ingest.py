@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,6 +30,7 @@ _SUFFIXES: dict[str, InputFormat] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
 }
+_HIDDEN = ("_", ".")
 _PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 LARGE_BYTES = 8 << 20
 """What is larger is sorted by Spark, and loaded in bulk."""
@@ -71,8 +72,10 @@ def plan_ingest(
     NotFoundError for a branch that is not there.
     """
     kind = input_format(files, format)
-    is_here = {file: urlsplit(file).scheme in ("", "file") for file in files}
-    found = [path for file in files if is_here[file] for path in _found(file)]
+    is_here = {file: _is_here(file) for file in files}
+    places = [place for file in files if is_here[file] for place in _found(file)]
+    _check_partitions(places)
+    found = [place.path for place in places]
     unlisted = tuple(file for file in files if not is_here[file])
     size = sum(path.stat().st_size for path in found)
     columns = _columns(found[0], kind) if found else None
@@ -101,26 +104,67 @@ def plan_ingest(
     )
 
 
-def _found(file: str) -> Iterator[Path]:
-    """Yield the files of this machine that Spark would read: none that is hidden, as it has it."""
+def check_named(files: Sequence[str]) -> None:
+    """Raise InvalidInputError for files that Spark would pass over."""
+    for file in files:
+        name = PurePosixPath(urlsplit(file).path).name
+        is_file = Path(_local(file)).is_file() if _is_here(file) else _suffix(name) in _SUFFIXES
+        if name.startswith(_HIDDEN) and is_file:
+            raise InvalidInputError.of(
+                "files", file, "no file whose name begins with '_' or '.': Spark passes over those"
+            )
+
+
+def _is_here(file: str) -> bool:
+    return urlsplit(file).scheme in ("", "file")
+
+
+def _local(file: str) -> str:
     # As Spark takes an address: `%20` in it is three characters of a name.
-    place = urlsplit(file).path if file.startswith("file:") else file
+    return urlsplit(file).path if file.startswith("file:") else file
+
+
+class _Place(NamedTuple):
+    path: Path
+    partition: str
+    """The folders `NAME=VALUE` that it is in, of the folder that was asked for."""
+
+
+def _found(file: str) -> Iterator[_Place]:
+    """Yield the files of this machine that Spark would read: none that is hidden, as it has it."""
+    place = _local(file)
     names = sorted(glob.glob(place)) if glob.has_magic(place) else [place]
     some = False
     for name in names:
-        for path in _within(Path(name)):
+        for found in _within(Path(name)):
             some = True
-            yield path
+            yield found
     if not some:
         raise InvalidInputError.of("files", file, "files that are there")
 
 
-def _within(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
+def _within(path: Path) -> Iterator[_Place]:
+    if path.is_file() and not path.name.startswith(_HIDDEN):
+        yield _Place(path, "")
     for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        yield from (Path(folder, name) for name in sorted(names) if name[0] not in "._")
+        folders[:] = sorted(name for name in folders if not name.startswith(_HIDDEN))
+        partition = "/".join(part for part in Path(folder).relative_to(path).parts if "=" in part)
+        for name in sorted(names):
+            if not name.startswith(_HIDDEN):
+                yield _Place(Path(folder, name), partition)
+
+
+def _check_partitions(places: Sequence[_Place]) -> None:
+    """Raise InvalidInputError for files beside folders `NAME=VALUE`, which Spark would leave out."""
+    inside = next((place for place in places if place.partition), None)
+    beside = next((place for place in places if not place.partition), None)
+    if inside is not None and beside is not None:
+        raise InvalidInputError.of(
+            "files",
+            str(beside.path),
+            f"a file in a folder such as {inside.partition}, as others are: load those by "
+            "themselves",
+        )
 
 
 def _columns(path: Path, kind: InputFormat) -> tuple[str, ...] | None:

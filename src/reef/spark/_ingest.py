@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from reef.documents import Documents
 from reef.documents._types import Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
-from reef.pipeline._ingest import LARGE_BYTES, input_format
+from reef.pipeline._ingest import LARGE_BYTES, check_named, input_format
 from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._ingest_files import Files, check_lines
 from reef.spark._ingest_read import ID, read
@@ -71,6 +71,7 @@ def ingest(
     InvalidInputError, UnavailableError, and what `reef.spark.write` does.
     """
     kind = input_format(files, format)
+    check_named(files)
     declared = dict(schema or {})
     texts: dict[str, Any] = {
         name: str(value) for name, value in options.items() if value is not None
@@ -80,7 +81,7 @@ def ingest(
         raise InvalidInputError.of("face", asked.face, "documents: files hold those")
     types = {name: Type.parse(text) for name, text in {**_known(asked), **declared}.items()}
     with _told_plainly(files), _settled(spark):
-        there = Files(spark, list(files))
+        there = Files.found(spark, files)
         with watching(spark, _telling(there, watch)):
             if kind != "parquet":
                 check_lines(there, may_break=multiline or kind == "jsonl")

@@ -1,7 +1,13 @@
-"""The files of a load, and what is checked of their text before anything is read."""
+"""The files of a load as Spark lists them, and what is checked of their text before anything is read.
+
+A folder stands for all files within it, at any depth; folders called `NAME=VALUE` are partitions, whose
+names are a column more. Spark leaves out files whose names begin with `_` or `.`, and without a word
+also those that lie elsewhere than it expects: what it would leave out is refused here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -22,10 +28,39 @@ class Files:
 
     spark: SparkSession
     paths: list[str]
+    is_nested: bool
+    """Whether there are files in folders within folders, which are no partitions."""
+
+    @staticmethod
+    def found(spark: SparkSession, paths: Sequence[str]) -> Files:
+        """Look which files there are. Raises InvalidInputError for those that Spark would leave out."""
+        flat = spark.read.text(list(paths))
+        every = Files(spark, list(paths), True)
+        names = every.names()
+        if not names:
+            raise InvalidInputError.of("files", ", ".join(paths), "files that are there")
+        partitions = flat.columns[1:]
+        if not partitions:
+            return (
+                every if set(names) - set(flat.inputFiles()) else Files(spark, list(paths), False)
+            )
+        for name in names:
+            if not all(f"/{column}=" in unquote(name) for column in partitions):
+                raise InvalidInputError.of(
+                    "files",
+                    name,
+                    f"a file in a folder {'/'.join(f'{column}=VALUE' for column in partitions)}, as "
+                    "others are: load those by themselves",
+                )
+        return Files(spark, list(paths), False)
+
+    def names(self) -> list[str]:
+        """Return the addresses of all files."""
+        return list(self.texts().inputFiles())
 
     def reader(self, **options: str | bool) -> DataFrameReader:
         """Return what reads them, with options of its format."""
-        return self.spark.read.options(**options)
+        return self.spark.read.options(recursiveFileLookup=self.is_nested, **options)
 
     def texts(self) -> DataFrame:
         """Return their lines, as `value`."""
