@@ -75,6 +75,28 @@ def test_columns_go_by_their_names(spark: SparkSession, bucket: Bucket, tmp_path
         ingest(spark, bucket.url, "ns", [more[0], str(tmp_path / "3.parquet")])
 
 
+def test_a_patch_takes_away_nothing_that_a_file_does_not_name(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    with reef.connect(bucket.url) as db, db.namespace("ns") as ns:
+        ns.upsert([{"id": "a", "x": 1, "y": 1}, {"id": "b", "x": 1, "y": 1}])
+    rows = content(bucket)
+    lines = str(tmp_path / "a.jsonl")
+    kinds = ('{"id": "a", "x": 5}', '{"id": "b", "y": 6}')
+    for text in ("\n\n".join(kinds), f"[{', '.join(kinds)}]"):
+        written(tmp_path / "a.jsonl", text)
+        with pytest.raises(InvalidInputError, match=r"the same keys.*reef docs patch"):
+            ingest(spark, bucket.url, "ns", [lines], operation="patch")
+    for name, table in {"1": {"id": ["a"], "x": [5]}, "2": {"id": ["b"], "y": [6]}}.items():
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+    with pytest.raises(InvalidInputError, match="the same columns"):
+        ingest(spark, bucket.url, "ns", [f"{tmp_path}/*.parquet"], operation="patch")
+    assert content(bucket) == rows
+    written(tmp_path / "a.jsonl", '{"id": "a", "x": 5}\n{"x": null, "id": "b"}\n')
+    ingest(spark, bucket.url, "ns", [lines], operation="patch")
+    assert content(bucket) == {"a": {"x": 5, "y": 1}, "b": {"x": None, "y": 1}}
+
+
 def test_a_folder_is_loaded_as_it_is_planned(
     spark: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from reef.documents._types import Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.pipeline._ingest import LARGE_BYTES, check_named, input_format
 from reef.pipeline._pass import PassProgress, Watch
-from reef.spark._ingest_files import Files, check_lines
+from reef.spark._ingest_files import Files, check_columns, check_keys, check_lines
 from reef.spark._ingest_read import ID, read
 from reef.spark._java_error import reason_of
 from reef.spark._watch import Counted, watching
@@ -85,6 +85,8 @@ def ingest(
         with watching(spark, _telling(there, watch)):
             if kind != "parquet":
                 check_lines(there, may_break=multiline or kind == "jsonl")
+            if asked.operation == "patch" and kind != "csv":
+                check_keys(there) if kind == "jsonl" else check_columns(there)
             found = read(there, kind, id, types, multiline=multiline)
             asked = replace(asked, declared={**found.declared, **declared})
             if asked.operation == "upsert" and _is_large(found.df, asked):

@@ -92,3 +92,38 @@ def check_lines(files: Files, *, may_break: bool) -> None:
         "lines that end outside of quotes: in this one a quoted value goes on in the next; "
         "with --multiline that is a row, and each file is read by one task",
     )
+
+
+def check_keys(files: Files) -> None:
+    """Raise InvalidInputError for JSON lines that do not have the same keys, each as the others.
+
+    As columns, a key that a line lacks would be null, which is what a patch takes an attribute away by.
+    """
+    line = F.col("value")
+    keys = F.array_sort(F.json_object_keys(line))
+    lines = files.texts().where(F.trim(line) != "")
+    found = lines.select(keys).distinct().limit(2).collect()
+    if not found or (len(found) == 1 and found[0][0] is not None):
+        return
+    some = [", ".join(row[0]) if row[0] is not None else "no object" for row in found]
+    raise InvalidInputError.of(
+        "files",
+        " | ".join(some),
+        "for a patch, lines that all have the same keys, because a key that is missing would be "
+        "taken for null; load lines of each kind by themselves, or use `reef docs patch`",
+    )
+
+
+def check_columns(files: Files) -> None:
+    """Raise InvalidInputError for Parquet files that do not have the same columns, as `check_keys`."""
+    first: tuple[str, list[str]] | None = None
+    for name in files.names():
+        columns = sorted(files.spark.read.parquet(name).columns)
+        first = first or (name, columns)
+        if columns != first[1]:
+            raise InvalidInputError.of(
+                "files",
+                f"{unquote(first[0])}, {unquote(name)}",
+                "for a patch, files that all have the same columns, because one that is missing "
+                "would be taken for null; load files of each kind by themselves",
+            )
