@@ -15,9 +15,9 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import reef
-from reef.errors import InvalidInputError, UnavailableError
+from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.pipeline import Bucket
-from reef.pipeline._ingest import check_named, plan_ingest
+from reef.pipeline._ingest import check_options, plan_ingest
 from reef.spark import register
 from reef.spark._cells import read_cells
 from reef.spark._export import export
@@ -113,8 +113,8 @@ def test_a_folder_is_loaded_as_it_is_planned(
     with pytest.raises(InvalidInputError, match=r"_4\.csv"):
         ingest(spark, bucket.url, "ns", named)
     with pytest.raises(InvalidInputError, match=r"_x\.csv"):
-        check_named(["s3a://far/_x.csv"])
-    check_named([".", "..", str(tmp_path / "in/_sub")])
+        check_options(["s3a://far/_x.csv"], "csv", multiline=False)
+    check_options([".", "..", str(tmp_path / "in/_sub")], "csv", multiline=False)
     written(tmp_path / "days/day=2026-01-01/1.csv", "id,a\n1,x\n")
     ingest(spark, bucket.url, "days", [f"{tmp_path}/days"], format="csv")
     day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -253,3 +253,18 @@ def test_an_error_of_spark_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
         PySparkLogger.getLogger("DataFrameQueryContextLogger").error("x" * 8000)
         raise Py4JError("the JVM is gone\n\tat a.b.C")
     assert capsys.readouterr().err == ""
+
+
+def test_options_that_would_do_nothing(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", '{"id": "a", "n": 1}\n{"id": "a", "n": 1}\n')
+    with pytest.raises(InvalidInputError, match="'m' is not valid: one of the columns id, n"):
+        ingest(spark, bucket.url, "ns", [file], schema={"m": "int64"})
+    with pytest.raises(InvalidInputError, match="--multiline"):
+        ingest(spark, bucket.url, "ns", [file], multiline=True)
+    with pytest.raises(NotFoundError):
+        content(bucket)
+    with reef.connect(bucket.url) as db, db.namespace("ns") as ns:
+        ns.upsert([{"id": "a", "n": 1}, {"id": "b", "n": 2}])
+    result = ingest(spark, bucket.url, "ns", [file], operation="delete")
+    assert (result.rows, result.dropped) == (1, 1)
+    assert content(bucket) == {"b": {"n": 2}}

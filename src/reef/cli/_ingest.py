@@ -71,12 +71,12 @@ def ingest(
 
     Whoever writes the namespace meanwhile has to open it again afterwards.
     """
-    from reef.pipeline._ingest import check_named, input_format, plan_ingest
+    from reef.pipeline._ingest import check_options, input_format, plan_ingest
 
     runs = RunsOn.of(master, remote, conf)
     declared = pairs_of("--schema", schema)
     kind = input_format(files, format)  # before a session is started
-    check_named(files)
+    check_options(files, kind, multiline=multiline)
     name, branch = split_namespace(namespace)
     options = {
         "branch": branch,

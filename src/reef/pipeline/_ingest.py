@@ -104,8 +104,8 @@ def plan_ingest(
     )
 
 
-def check_named(files: Sequence[str]) -> None:
-    """Raise InvalidInputError for files that Spark would pass over."""
+def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -> None:
+    """Raise InvalidInputError for files that Spark would pass over, and for what they cannot have."""
     for file in files:
         name = PurePosixPath(urlsplit(file).path).name
         is_file = Path(_local(file)).is_file() if _is_here(file) else _suffix(name) in _SUFFIXES
@@ -113,6 +113,8 @@ def check_named(files: Sequence[str]) -> None:
             raise InvalidInputError.of(
                 "files", file, "no file whose name begins with '_' or '.': Spark passes over those"
             )
+    if multiline and kind != "csv":
+        raise InvalidInputError.of("--multiline", kind, "given with CSV alone")
 
 
 def _is_here(file: str) -> bool:

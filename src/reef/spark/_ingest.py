@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from reef.documents import Documents
 from reef.documents._types import Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
-from reef.pipeline._ingest import LARGE_BYTES, check_named, input_format
+from reef.pipeline._ingest import LARGE_BYTES, check_options, input_format
 from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._ingest_files import Files, check_columns, check_keys, check_lines
 from reef.spark._ingest_read import ID, read
@@ -71,7 +71,7 @@ def ingest(
     InvalidInputError, UnavailableError, and what `reef.spark.write` does.
     """
     kind = input_format(files, format)
-    check_named(files)
+    check_options(files, kind, multiline=multiline)
     declared = dict(schema or {})
     texts: dict[str, Any] = {
         name: str(value) for name, value in options.items() if value is not None
@@ -88,10 +88,17 @@ def ingest(
             if asked.operation == "patch" and kind != "csv":
                 check_keys(there) if kind == "jsonl" else check_columns(there)
             found = read(there, kind, id, types, multiline=multiline)
+            _check_declared(declared, found.df.columns)
             asked = replace(asked, declared={**found.declared, **declared})
             if asked.operation == "upsert" and _is_large(found.df, asked):
                 return load_rows(found.df, asked, found.cells)
             return write_rows(found.df, asked, cells=found.cells)
+
+
+def _check_declared(declared: Mapping[str, str], columns: Sequence[str]) -> None:
+    for name in declared:
+        if name not in columns:
+            raise InvalidInputError.of("--schema", name, f"one of the columns {', '.join(columns)}")
 
 
 def _telling(files: Files, watch: Watch | None) -> Callable[[Counted], None] | None:

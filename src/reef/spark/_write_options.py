@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast, get_args
 
 from reef.documents._types import Type
@@ -92,7 +92,8 @@ class WriteOptions:
             query_id=_key(known, "query_id"),
         )
         found._check(is_stream)
-        return found
+        # What is deleted twice is deleted: there is nothing to choose between.
+        return replace(found, duplicates="last") if found.operation == "delete" else found
 
     def _check(self, is_stream: bool) -> None:
         if self.method == "bulk" and self.operation != "upsert":
