@@ -179,6 +179,15 @@ def test_csv_guesses_what_nobody_declared_and_keeps_to_what_is_known(run: Run) -
     assert fine(run("count", NS)) == "2\n"
 
 
+def test_a_cell_that_is_no_list_of_base64_is_told_by_its_line(run: Run) -> None:
+    for cell in ("[1]", "1", '["!"]'):
+        with Path("in.csv").open("w") as file:
+            csv.writer(file).writerows([["id", "raws"], ["a", cell]])
+        code, out, err = run("put", NS, "in.csv", "--schema", "raws=[]bytes")
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "line 2, attribute 'raws'" in err
+
+
 def test_stdin_and_stdout_of_real_processes(url: str) -> None:
     put = process("put", url, NS, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     out, _ = put.communicate(lines(DOCUMENTS).encode())

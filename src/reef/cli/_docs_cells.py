@@ -9,7 +9,7 @@ import decimal
 import re
 import reprlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reef.errors import InvalidInputError
@@ -17,10 +17,8 @@ from reef.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 _PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]*")  # 007 is a name rather than a number
 _PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _DIGITS_MAX = 20  # of what fits into 64 bits
 # What JSON has as text, and a cell without its quotes.
@@ -50,14 +48,16 @@ def cells_of_text(
 ) -> list[Any]:
     """Return the values of a column of CSV, None for empty cells; without a type, a likely one."""
     type = type or _likely_type(cells)
-    read = _reader(type)
+    from reef.documents._text_cells import CELL_ERRORS, reader_of
+
+    read = reader_of(type)
     if read is None:
         return [cell or None for cell in cells]
     values: list[Any] = []
     for cell, place in zip(cells, places, strict=True):
         try:
             values.append(read(cell) if cell else None)
-        except (ValueError, KeyError, RecursionError) as error:
+        except CELL_ERRORS as error:
             said = (
                 f"text ({error})" if type not in ("int64", "uint64", "float64", "bool") else "text"
             )
@@ -91,38 +91,6 @@ def _all_json(cells: Sequence[str]) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
-
-
-def _reader(type: str) -> Callable[[str], Any] | None:
-    """Return what reads a cell of a type; None: the text is taken as it is."""
-    if type in ("string", "datetime", "uuid"):
-        return None
-    if type in ("int64", "uint64"):
-        return _integer
-    if type == "float64":
-        return _number
-    if type == "bool":
-        return lambda text: _BOOLEANS[text.lower()]
-    if type == "bytes":
-        return lambda text: base64.b64decode(text, validate=True)
-    import msgspec
-
-    decode = msgspec.json.Decoder().decode
-    if type == "[]bytes":
-        return lambda text: [base64.b64decode(item, validate=True) for item in decode(text)]
-    return decode
-
-
-def _integer(text: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(text)
-    return int(text)
-
-
-def _number(text: str) -> float:
-    if "_" in text:
-        raise ValueError(text)
-    return float(text)
 
 
 # Out.
