@@ -16,9 +16,11 @@ import pyarrow as pa
 import pytest
 
 import reef
+from reef.engine import Context
 from reef.errors import ConditionFailedError, IdempotencyError, InvalidInputError
 from reef.manifest import StalePlanError
 from reef.pipeline import _load_merge
+from reef.pipeline._load import LoadPlan
 from reef.spark import _write_commit, _write_stage
 from reef.spark._write_commit import WriteResult, abort, commit
 from reef.spark._write_log import cut, row_bytes
@@ -263,6 +265,39 @@ def test_an_abort_after_a_commit_takes_nothing_back(url: str) -> None:
     some = staged(write, [[rows([1])]])
     commit(write, some)
     abort(write, some)
+    assert numbers(url) == {1: 1}
+
+
+@pytest.mark.parametrize("said", [{}, {"job_key": "k"}, {"operation": "delete"}])
+def test_a_task_that_comes_after_the_commit_stages_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch, said: dict[str, str]
+) -> None:
+    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 0)
+    written(begin(url), [rows([1])])
+    write = begin(url, **said)
+    commit(write, staged(write, [[rows([1])], [rows([2])]]))
+    before = segments(url)
+    (late,) = staged(write, [[rows([1])]])  # its other attempt has won
+    assert late.is_late
+    assert segments(url) == before
+    assert intents(url) == []
+
+
+def test_a_task_that_is_overtaken_while_it_begins_stages_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = begin(url, method="bulk")
+    stand = _write_stage.stand
+
+    def overtaken(context: Context, plan: LoadPlan) -> None:
+        monkeypatch.setattr(_write_stage, "stand", stand)
+        assert written(write, [rows([1])]).rows == 1  # by the other attempt
+        stand(context, plan)
+
+    monkeypatch.setattr(_write_stage, "stand", overtaken)
+    (late,) = staged(write, [[rows([1])]])
+    assert late.is_late
+    assert intents(url) == []
     assert numbers(url) == {1: 1}
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,7 @@ from reef.pipeline._export import OutputFormat, check_out, folder_of, output_for
 from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._export_plan import find_export
 from reef.spark._java_error import reason_of
+from reef.spark._settings import set_for_a_while
 from reef.spark._watch import Counted, watching
 
 _DATA = "data"
@@ -92,7 +93,7 @@ def export(
     try:
         with (
             _cleared_on_failure(folder_of(out)),
-            _settings(spark, _PARQUET),
+            set_for_a_while(spark, _PARQUET),
             watching(spark, None if watch is None else _telling(watch, found.bytes)),
         ):
             df = spark.read.format("reef").options(**found.texts).load()
@@ -123,20 +124,6 @@ def _cleared_on_failure(folder: str | None) -> Iterator[None]:
         if folder is not None and not was_there and not _is_taken(error):
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-@contextmanager
-def _settings(spark: SparkSession, asked: Mapping[str, str]) -> Iterator[None]:
-    """Let settings of a session hold for a while."""
-    before = {name: spark.conf.get(name, None) for name in asked}
-    for name, value in asked.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        with suppress(PySparkException, Py4JError, ConnectionError):  # the JVM may be gone
-            for name, was in before.items():
-                spark.conf.unset(name) if was is None else spark.conf.set(name, was)
 
 
 def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat) -> None:

@@ -8,7 +8,7 @@ out or change without a word, is refused: nothing is loaded then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._ingest_files import Files, check_columns, check_keys, check_lines
 from reef.spark._ingest_read import ID, read
 from reef.spark._java_error import reason_of
+from reef.spark._settings import set_for_a_while
 from reef.spark._watch import Counted, watching
 from reef.spark._write import load_rows, write_rows
 from reef.spark._write_commit import WriteResult
@@ -80,7 +81,7 @@ def ingest(
     if asked.face != "documents":
         raise InvalidInputError.of("face", asked.face, "documents: files hold those")
     types = {name: Type.parse(text) for name, text in {**_known(asked), **declared}.items()}
-    with _told_plainly(files), _settled(spark):
+    with _told_plainly(files), set_for_a_while(spark, _SETTINGS):
         there = Files.found(spark, files)
         with watching(spark, _telling(there, watch)):
             if kind != "parquet":
@@ -143,21 +144,6 @@ def _stored_bytes(df: DataFrame) -> int | None:
     if plan is None:
         return None
     return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))
-
-
-@contextmanager
-def _settled(spark: SparkSession) -> Iterator[None]:
-    """Let the session read files as Reef means them, and be afterwards what it was."""
-    before = {name: spark.conf.get(name) for name in _SETTINGS}
-    try:
-        for name, value in _SETTINGS.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        with suppress(PySparkException, Py4JError, ConnectionError):  # the JVM may be gone
-            for name, earlier in before.items():
-                if earlier is not None:
-                    spark.conf.set(name, earlier)
 
 
 @contextmanager

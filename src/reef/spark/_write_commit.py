@@ -72,14 +72,15 @@ def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
     for one in staged:
         if one.error is not None:
             raise InvalidInputError(one.error)
+    is_late = any(one.is_late for one in staged)
     staged = sorted((one for one in staged if one.rows), key=lambda one: one.task)
+    if is_late:
+        return _replayed(context, write, staged)
     if not staged:
         return WriteResult("none", None, 0)
     method = _method(context, write, staged)
     if method == "replayed":
-        earlier = earlier_load(context, write.options)
-        _forget(context, staged)
-        return WriteResult("bulk", None if earlier is None else earlier.lsn, 0, replayed=True)
+        return _replayed(context, write, staged)
     plan = _plan(context, write, staged)
     if method == "bulk":
         return _bulk(context, write, plan, staged)
@@ -100,6 +101,21 @@ def earlier_load(context: Context, options: WriteOptions) -> Receipt | None:
             f"stand for operation {options.operation!r} too; use a new key"
         )
     return earlier
+
+
+def _replayed(context: Context, write: Write, staged: Sequence[Staged]) -> WriteResult:
+    """Return what a load of the same key did, and let go of what was staged for nothing."""
+    earlier = earlier_load(context, write.options)
+    if earlier is None:
+        earlier = find_load(context, write.namespace, write.job_key)
+    for plan in [one.plan for one in staged if one.plan is not None][:1]:
+        give_up(context, plan, may_be_committed=False)
+    if earlier is None:
+        raise StalePlanError(
+            f"a write of the key {write.job_key!r} was committed before, and is forgotten since; "
+            "nothing of this one was committed: write anew"
+        )
+    return WriteResult("bulk", earlier.lsn, 0, replayed=True)
 
 
 def abort(write: Write, staged: Sequence[Staged | None]) -> None:
@@ -230,12 +246,6 @@ class _Held:
 def _batch_bytes(context: Context) -> int:
     # What the log adds to rows is not in their size: half of what it takes leaves room.
     return max(1, context.settings.log_segment_max_bytes // 2)
-
-
-def _forget(context: Context, staged: Sequence[Staged]) -> None:
-    """Let go of what was staged for nothing."""
-    for plan in [one.plan for one in staged if one.plan is not None][:1]:
-        give_up(context, plan, may_be_committed=False)
 
 
 @contextmanager

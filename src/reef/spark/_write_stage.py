@@ -6,7 +6,8 @@ that needs it registers: a small write costs none. How few is bounded by the num
 that all messages together stay within about 250 MiB however many tasks there are.
 
 A task may run twice and die anywhere: segments have names that no other attempt uses, and count only
-when the commit names what came back.
+when the commit names what came back. A duplicate may come when the write is committed and its intent
+has ended: it stages nothing, so that the intent does not stand again, for nobody would end it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,19 @@ import pyarrow as pa
 
 from reef.documents._schema import Schema
 from reef.engine import Context
-from reef.errors import FencedError, InvalidInputError
+from reef.errors import FencedError, IdempotencyError, InvalidInputError
 from reef.format import Manifest
 from reef.manifest import Head, no_namespace, register_intent
 from reef.pipeline._job import Job
-from reef.pipeline._load import FACES, KIND, LoadPlan, abandon_load, current_schema, schema_bytes
+from reef.pipeline._load import (
+    FACES,
+    KIND,
+    LoadPlan,
+    abandon_load,
+    current_schema,
+    find_load,
+    schema_bytes,
+)
 from reef.pipeline._load_part import LoadedPart, write_part
 from reef.pipeline._load_rows import schema_for, stored_pairs, stored_rows
 from reef.pipeline._sorted_runs import SortedRuns
@@ -89,6 +98,8 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     error: str | None = None
     """What is wrong with a row: to try the task again would not help."""
+    is_late: bool = False
+    """A write of the same key was committed before: nothing was staged."""
     rows: int = 0
     nbytes: int = 0
 
@@ -206,6 +217,32 @@ def stand(context: Context, plan: LoadPlan) -> None:
     manifests.publish(registered)
 
 
+def _join(context: Context, write: Write, plan: LoadPlan) -> bool:
+    """Have the intent of the write stand; return False if the write was committed before."""
+    head = context.chain(plan.namespace).load()
+    if head is not None and any(intent.id == plan.job for intent in head.manifest.intents):
+        return True
+    if _is_committed(context, write):
+        return False
+    stand(context, plan)
+    if not _is_committed(context, write):
+        return True
+    give_up(context, plan, may_be_committed=False)  # the commit came in between
+    return False
+
+
+def _is_committed(context: Context, write: Write) -> bool:
+    if find_load(context, write.namespace, write.job_key) is not None:
+        return True
+    if write.options.job_key is not None or write.source is not None:
+        return False  # through the log: whoever writes it again has to say the same again
+    try:
+        find_load(context, write.namespace, f"{write.job_key}/0")
+    except IdempotencyError:  # used, and not by an attach
+        return True
+    return False
+
+
 def give_up(context: Context, plan: LoadPlan, *, may_be_committed: bool) -> None:
     """End the intent of a write that failed, if it stands.
 
@@ -226,7 +263,8 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     """Sort rows and write them as segments."""
     context = write.open()
     plan = write.plan or planned(context, write)
-    stand(context, plan)
+    if not _join(context, write, plan):
+        return Staged(task=task, source=write.source, is_late=True)
     counted = _Counted(plan, batches)
     if write.options.is_sorted:
         part = write_part(context, plan.part(), counted.rows())
