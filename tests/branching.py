@@ -118,6 +118,17 @@ def grown(grove: Grove) -> KeyValue:
     return kv
 
 
+def branched_early(grove: Grove) -> int:
+    """Make the branch b of a version that lies inside of a segment, {k: 1}; return its LSN."""
+    kv = grove.kv()
+    early = kv.put(b"k", b"1").lsn
+    kv.put(b"k", b"2")
+    kv.put(b"late", b"2")
+    kv.flush()
+    kv.branch("b", lsn=early)
+    return early
+
+
 def is_there(grove: Grove, branch: str | None) -> bool:
     try:
         grove.contents(branch)

@@ -11,7 +11,7 @@ from reef.pipeline import InProcess, detach
 from reef.testing import ManualClock
 from reef.types import namespace_of
 from tests.attaching import begin_load, upload
-from tests.branching import NS, Grove, grown
+from tests.branching import NS, Grove, branched_early, grown
 from tests.collecting import GRACE_S
 
 
@@ -436,12 +436,7 @@ def test_what_a_grandchild_depends_on_is_not_detached(grove: Grove) -> None:
 
 
 def test_a_branch_cut_at_an_old_version_is_detached_as_of_that(grove: Grove) -> None:
-    kv = grove.kv()
-    early = kv.put(b"k", b"1").lsn
-    kv.put(b"k", b"2")
-    kv.put(b"late", b"2")
-    kv.flush()
-    kv.branch("b", lsn=early)
+    early = branched_early(grove)
     cut_loose(grove, "b")
     assert grove.contents("b") == {b"k": b"1"}
     assert all(ref.lsn_max <= early for ref in grove.manifest("b").segments)

@@ -8,7 +8,7 @@ from reef.engine import are_live, list_namespaces, repair, verify
 from reef.errors import CorruptError, NotFoundError
 from reef.format import manifest_key, segment_key
 from reef.types import namespace_of
-from tests.branching import NS, Grove, grown
+from tests.branching import NS, Grove, branched_early, grown
 
 
 @pytest.fixture
@@ -77,12 +77,7 @@ def test_a_shared_segment_is_mended_for_everyone(
 
 
 def test_a_branch_cut_at_an_old_version_gets_no_newer_one_by_repair(grove: Grove) -> None:
-    kv = grove.kv()
-    early = kv.put(b"k", b"1").lsn
-    kv.put(b"k", b"2")
-    kv.put(b"late", b"2")
-    kv.flush()
-    kv.branch("b", lsn=early)
+    branched_early(grove)
     harm(grove, grove.manifest().segments[0].id, gone=False)
     mend(grove, "b")
     assert grove.contents("b") == {b"k": b"1"}

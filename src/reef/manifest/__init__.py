@@ -29,6 +29,7 @@ from reef.manifest._branches import (
 from reef.manifest._chain import Change, ManifestChain
 from reef.manifest._changes import (
     StalePlanError,
+    check_intent,
     end_intent,
     fold,
     open_compactor,
@@ -62,6 +63,7 @@ __all__ = [
     "add_snapshot",
     "advance_boundary",
     "begin_branch",
+    "check_intent",
     "check_successor",
     "create_snapshot",
     "detach",

@@ -274,7 +274,7 @@ def _check_author(m: Manifest, epoch: int | None, intent: str | None) -> str:
     if (epoch is None) == (intent is None):
         raise InvariantError("a fold is published under an epoch or under an intent, one of them")
     if intent is not None:
-        _check_intent(m, intent)
+        check_intent(m, intent)
         return intent
     assert epoch is not None
     if epoch > m.writer_epoch:
@@ -305,11 +305,12 @@ def _check_compactor(m: Manifest, epoch: int | None, intent: str | None) -> str 
             f"one's {epoch}; what this one planned cannot be published"
         )
     if intent is not None:
-        _check_intent(m, intent)
+        check_intent(m, intent)
     return intent
 
 
-def _check_intent(m: Manifest, id: str) -> None:
+def check_intent(m: Manifest, id: str) -> None:
+    """Raise FencedError unless an intent stands."""
     if all(intent.id != id for intent in m.intents):
         raise FencedError(
             f"intent {id!r} does not stand in generation {m.generation} of namespace "

@@ -123,9 +123,9 @@ class Pages(Namespace):
                 if not versions or versions[-1][0] != lsn:
                     versions.append((lsn, {}))
                 versions[-1][1][page_id] = data
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             wanted = "WalRecords: each a page_id, an LSN or None, and the page's bytes"
-            raise InvalidInputError.of("records", records, wanted) from None
+            raise InvalidInputError.of("records", records, wanted) from error
         return self._commit(versions or [(None, {})], n_pages, idempotency_key)
 
     def write(

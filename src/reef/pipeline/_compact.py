@@ -39,6 +39,7 @@ from reef.errors import FencedError, InvariantError, OutcomeUnknownError, ReefEr
 from reef.format import Manifest, SegmentRef
 from reef.manifest import (
     StalePlanError,
+    check_intent,
     end_intent,
     replace_segments,
     retained_points,
@@ -267,11 +268,7 @@ def _check_standing(m: Manifest, job: Job) -> None:
             f"one's {job.compactor_epoch}: it was begun while this one was at work; what this one "
             "has published stays, the rest is the other's"
         )
-    if all(intent.id != job.id for intent in m.intents):
-        raise FencedError(
-            f"intent {job.id!r} does not stand in generation {m.generation} of namespace "
-            f"{m.namespace!r}: it was ended, and its job cannot publish any more; start another job"
-        )
+    check_intent(m, job.id)
 
 
 def _with_floor(m: Manifest, floor_lsn: int, job: Job) -> Manifest:

@@ -39,7 +39,6 @@ from reef.engine import Context
 from reef.engine._verify_segments import overlaps
 from reef.errors import (
     CorruptError,
-    FencedError,
     IncompleteError,
     InvariantError,
     NotFoundError,
@@ -56,7 +55,7 @@ from reef.format import (
     dedup_key,
     segment_key,
 )
-from reef.manifest import StalePlanError, end_intent
+from reef.manifest import StalePlanError, check_intent, end_intent
 from reef.pipeline._compact_task import MergedRange, MergeTask, merge_range
 from reef.pipeline._fold import FoldedPart, fold_part
 from reef.pipeline._index_stitch import Stitched, stitch
@@ -354,11 +353,7 @@ class _Run:
                 f"{head.generation} or before, while it was rebuilt; nothing was published: "
                 "plan it anew"
             )
-        if all(intent.id != job.id for intent in head.intents):
-            raise FencedError(
-                f"job {job.id} of namespace {self._namespace!r} was ended by somebody; nothing "
-                "was published: start another"
-            )
+        check_intent(head, job.id)
 
 
 class _CannotFold(Exception):

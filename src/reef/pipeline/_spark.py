@@ -26,6 +26,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from reef.errors import InvalidInputError, InvariantError, ReefError, UnavailableError
 from reef.pipeline._freeze import freeze_imports
+from reef.pipeline._java_error import reason_of
 from reef.pipeline._spread import spread
 from reef.pipeline._tasks import (
     Bucket,
@@ -134,12 +135,12 @@ def _told_plainly(name: str) -> Iterator[None]:
         yield
     except PythonException as error:
         raise InvariantError(
-            f"{name}: a task failed each time it was tried: {_reason(error)}; nothing of it was "
+            f"{name}: a task failed each time it was tried: {reason_of(error)}; nothing of it was "
             "published"
         ) from error
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise UnavailableError(
-            f"{name}: Spark gave up on the job: {_reason(error)}; nothing of it was published, run "
+            f"{name}: Spark gave up on the job: {reason_of(error)}; nothing of it was published, run "
             "it again"
         ) from error
 
@@ -268,14 +269,3 @@ def _by_part(progress: Progress | None, parts: int, total: int) -> Progress | No
     if progress is None:
         return None
     return lambda done, _: progress(min(done, parts) * total // parts, total)
-
-
-def _reason(error: Exception) -> str:
-    """Return the line of an error's text that says what went wrong, in Python or in the JVM."""
-    text = str(error)
-    _, traceback, after = text.rpartition("Traceback (most recent call last):")
-    if traceback:
-        said = [line for line in after.splitlines() if line and not line[0].isspace()]
-    else:
-        said = [line.removeprefix(": ") for line in text.splitlines() if line.startswith(": ")]
-    return next(iter(said or text.split("\n")), "") or type(error).__name__

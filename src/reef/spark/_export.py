@@ -29,9 +29,9 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 from reef import errors
 from reef.errors import InvalidInputError, ReefError, UnavailableError, UnreadableError
 from reef.pipeline._export import OutputFormat, check_out, folder_of, output_format
+from reef.pipeline._java_error import reason_of
 from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._export_plan import find_export
-from reef.spark._java_error import reason_of
 from reef.spark._settings import set_for_a_while
 from reef.spark._watch import Counted, watching
 

@@ -21,10 +21,10 @@ from reef.documents import Documents
 from reef.documents._types import Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.pipeline._ingest import LARGE_BYTES, check_options, input_format
+from reef.pipeline._java_error import reason_of
 from reef.pipeline._pass import PassProgress, Watch
 from reef.spark._ingest_files import Files, check_columns, check_keys, check_lines
 from reef.spark._ingest_read import ID, read
-from reef.spark._java_error import reason_of
 from reef.spark._settings import set_for_a_while
 from reef.spark._watch import Counted, watching
 from reef.spark._write import load_rows, write_rows
