@@ -289,10 +289,10 @@ def test_a_task_that_is_overtaken_while_it_begins_stages_nothing(
     write = begin(url, method="bulk")
     stand = _write_stage.stand
 
-    def overtaken(context: Context, plan: LoadPlan) -> None:
+    def overtaken(context: Context, plan: LoadPlan) -> bool:
         monkeypatch.setattr(_write_stage, "stand", stand)
         assert written(write, [rows([1])]).rows == 1  # by the other attempt
-        stand(context, plan)
+        return stand(context, plan)
 
     monkeypatch.setattr(_write_stage, "stand", overtaken)
     (late,) = staged(write, [[rows([1])]])

@@ -196,14 +196,17 @@ def inline_rows(staged: Staged) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(staged.inline)).read_all()
 
 
-def stand(context: Context, plan: LoadPlan) -> None:
-    """Make sure that the intent of a write stands, whichever task registers it."""
+def stand(context: Context, plan: LoadPlan) -> bool:
+    """Make sure that the intent of a write stands; return whether it was this that registered it."""
     manifests = context.chain(plan.namespace)
+    is_new = True
 
     def registered(head: Head | None) -> Manifest | None:
+        nonlocal is_new
         if head is None:
             raise no_namespace(context.store.url, plan.namespace)
-        if any(intent.id == plan.job for intent in head.manifest.intents):
+        is_new = all(intent.id != plan.job for intent in head.manifest.intents)
+        if not is_new:
             return None
         return register_intent(
             head.manifest,
@@ -215,19 +218,15 @@ def stand(context: Context, plan: LoadPlan) -> None:
 
     manifests.load()
     manifests.publish(registered)
+    return is_new
 
 
 def _join(context: Context, write: Write, plan: LoadPlan) -> bool:
     """Have the intent of the write stand; return False if the write was committed before."""
-    head = context.chain(plan.namespace).load()
-    if head is not None and any(intent.id == plan.job for intent in head.manifest.intents):
+    # In this order: a commit that comes later ends the intent, and one that came before is seen.
+    if not stand(context, plan) or not _is_committed(context, write):
         return True
-    if _is_committed(context, write):
-        return False
-    stand(context, plan)
-    if not _is_committed(context, write):
-        return True
-    give_up(context, plan, may_be_committed=False)  # the commit came in between
+    give_up(context, plan, may_be_committed=False)
     return False
 
 
