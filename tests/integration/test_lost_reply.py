@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from reef.settings import Settings
 from reef.store import Store, create, open_store
 from tests.proxy import Fault, Proxy
 from tests.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, Azurite, Moto, SeaweedFS
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 
@@ -121,7 +121,7 @@ def test_a_put_that_stalls_until_the_client_gives_up_is_a_success(line: Line, fa
     assert line.holds() == [OURS]
     rule.release()
     puts = 2 if fault is Fault.STALL_BEFORE else 1
-    wait_until(lambda: line.count("PUT") == puts)  # what was stalled has got through as well
+    until(lambda: line.count("PUT") == puts)  # what was stalled has got through as well
     assert line.holds() == [OURS]
 
 
@@ -132,7 +132,7 @@ def test_a_put_that_lands_late_behind_another_does_no_harm(line: Line) -> None:
         line.impatient.put_if_absent(KEY, OURS)
     line.direct.put_if_absent(KEY, THEIRS)
     rule.release()
-    wait_until(lambda: line.count("PUT") == 1)
+    until(lambda: line.count("PUT") == 1)
     assert line.holds() == [THEIRS]
     with pytest.raises(ConflictError):
         line.create()
@@ -239,7 +239,7 @@ def test_a_lost_reply_of_the_last_request_of_an_upload_is_no_missing_object(line
 def test_an_upload_whose_parts_were_swept_is_unavailable(line: Line) -> None:
     def parts() -> Iterator[bytes]:
         yield from LARGE
-        wait_until(lambda: line.count("POST") == 1)  # it has begun
+        until(lambda: line.count("POST") == 1)  # it has begun
         assert list(line.direct.sweep(2**53)) == [KEY]
         yield from LARGE
 
@@ -278,14 +278,6 @@ def test_a_client_that_repeats_reports_its_own_success_as_a_conflict(
             obstore.put(as_it_comes, KEY, OURS, mode="create")
         assert [e.method for e in proxy.exchanges if KEY in e.target] == ["PUT", "PUT"]
         assert direct.get(KEY) == OURS  # it had won
-
-
-def wait_until(reached: object, seconds: float = 30.0) -> None:
-    assert callable(reached)
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
 
 
 def test_errors_of_a_spoilt_line_show_no_secret(line: Line) -> None:

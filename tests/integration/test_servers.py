@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from tests.servers import (
     SeaweedFS,
     s3_client,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 
@@ -65,14 +64,6 @@ def azure_store(server: Azurite, bucket: str) -> AzureStore:
         client_options={"allow_http": True},
         retry_config=ATTEMPTS_ONE,
     )
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Return as soon as `condition` holds; fail when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not after {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def server_of(request: pytest.FixtureRequest, name: str) -> Server:

@@ -28,7 +28,8 @@ from reef.pipeline import CompactionOptions, IndexOptions, VerifyOptions
 from reef.spark import session
 from tests.spark import tasks
 from tests.spark.gates import Act, Gate, Gatekeeper, gated_frame
-from tests.spark.tasks import Ask, Told, wait_until
+from tests.spark.tasks import Ask, Told
+from tests.waiting import until
 
 NAME = "life"
 COPY = "copy"
@@ -154,7 +155,7 @@ class Life:
             return not self.orphans()
 
         with self._step("collect"):
-            wait_until(is_done)  # some stores tell seconds: what is of this one is not old yet
+            until(is_done)  # some stores tell seconds: what is of this one is not old yet
 
     def snapshot(self) -> tuple[str, Rows]:
         """Keep a version; return its name and what is in it."""

@@ -27,7 +27,8 @@ from reef.pipeline import Outcome, Progress, Runner
 from reef.store import Store
 from reef.testing import WrapperStore
 from reef.testing._wrapper import Operation
-from tests.spark.tasks import executor_of, wait_until
+from tests.spark.tasks import executor_of
+from tests.waiting import until
 
 Act = Literal["die", "lag", "lead"]
 T = TypeVar("T")
@@ -64,9 +65,9 @@ class Gate:
         if self.act == "die" and number == 1:
             os.kill(executor, signal.SIGKILL)
         if self.act == "lead" and number == 1:
-            wait_until(lambda: len(self.arrivals()) == 2)
+            until(lambda: len(self.arrivals()) == 2)
         elif number == {"die": 1, "lag": 1, "lead": 2}[self.act]:
-            wait_until(lambda: False)  # Spark ends this process, or its executor's end does
+            until(lambda: False)  # Spark ends this process, or its executor's end does
 
     def _arrive(self, arrival: Arrival) -> int:
         mine = Path(self.folder, f"{self.name}.{os.getpid()}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import msgspec
 
 from reef.engine import Context
 from reef.errors import ConflictError, CorruptError, NotFoundError
-
-DEADLINE_SECONDS = 300
+from tests.waiting import until
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -86,14 +84,14 @@ def wait_for_word(context: Context, ask: Ask) -> Told:
     mine = Path(ask.folder, f"begun-{ask.number}-{told.pid}")
     mine.with_suffix(".tmp").write_text(str(executor_of(told.pid)))
     mine.with_suffix(".tmp").rename(mine)
-    wait_until(Path(ask.folder, "go").exists)
+    until(Path(ask.folder, "go").exists)
     return told
 
 
 def last_waits(context: Context, ask: Ask) -> Told:
     """Number 8 waits for a file called "go"."""
     if ask.number == 8:
-        wait_until(Path(ask.folder, "go").exists)
+        until(Path(ask.folder, "go").exists)
     return double(context, ask)
 
 
@@ -106,13 +104,3 @@ def executor_of(pid: int) -> int:
         pid = int(fields[1].split()[1])
         if pid <= 1:
             raise NotFoundError("no JVM above this process")
-
-
-def wait_until(holds: object) -> None:
-    """Return when a condition holds; raise when it does not for too long."""
-    assert callable(holds)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError("waited in vain")
-        time.sleep(0.05)

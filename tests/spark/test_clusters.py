@@ -26,7 +26,7 @@ import pytest
 from reef.pipeline._archive import use_archive
 from tests.process import LOOPBACK, Server
 from tests.servers import REGION, SeaweedFS
-from tests.spark.tasks import DEADLINE_SECONDS, wait_until
+from tests.waiting import DEADLINE_SECONDS, until
 
 HERE = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -59,7 +59,7 @@ def mark() -> Iterator[str]:
     before = set(WORK.glob("*"))
     try:
         yield mark
-        wait_until(lambda: not processes_of(mark))
+        until(lambda: not processes_of(mark))
     finally:
         for folder in set(WORK.glob("*")) - before:
             shutil.rmtree(folder, ignore_errors=True)

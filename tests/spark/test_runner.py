@@ -22,6 +22,7 @@ from reef.pipeline._spark import SparkRunner
 from reef.threads import SystemThreads
 from tests.spark import tasks
 from tests.spark.tasks import Ask, Told
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_an_interrupted_run_leaves_no_job_behind(
     spark: SparkSession, runner: SparkRunner, tmp_path: Path
 ) -> None:
     def interrupt() -> None:
-        tasks.wait_until(lambda: list(tmp_path.glob("begun-*")))
+        until(lambda: list(tmp_path.glob("begun-*")))
         os.kill(os.getpid(), signal.SIGINT)
 
     # Python's own handler: PySpark's would cancel every job of the process by itself.
@@ -161,7 +162,7 @@ def test_an_interrupted_run_leaves_no_job_behind(
     finally:
         signal.signal(signal.SIGINT, before)
     tracker = spark.sparkContext.statusTracker()
-    tasks.wait_until(lambda: not tracker.getActiveJobsIds())
+    until(lambda: not tracker.getActiveJobsIds())
     assert len(runner.run(tasks.double, asks(3), Told, name="afterwards")) == 3
 
 

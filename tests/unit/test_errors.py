@@ -45,7 +45,7 @@ def tree() -> dict[str, type[ReefError]]:
     waiting = [ReefError]
     while waiting:
         kind = waiting.pop()
-        if kind.__module__ == "reef.errors":
+        if vars(errors).get(kind.__name__) is kind:
             found[kind.__name__] = kind
         waiting += kind.__subclasses__()
     return found

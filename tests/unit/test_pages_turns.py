@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from reef.pages._turns import Turns
 from reef.threads import SystemThreads
+from tests.waiting import until
 
 WAIT_S = 30.0
 
@@ -37,16 +37,6 @@ class Inside:
         self._may_leave.set()
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Return when something is so."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.001)):
-        if is_so():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it never was so")
 
 
 def test_many_are_together(turns: Turns) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -198,6 +199,9 @@ def test_a_fenced_commit_says_so_and_the_connection_goes_on() -> None:
         with pytest.raises(FencedError, match="taken over") as caught:
             one.execute("COMMIT")
         assert isinstance(caught.value, apsw.IOError)
+        travelled = pickle.loads(pickle.dumps(caught.value))
+        assert type(travelled) is type(caught.value)
+        assert str(travelled) == str(caught.value)
         assert one.execute("SELECT a FROM t").fetchall() == [("rival",)]
         one.execute("INSERT INTO t VALUES ('again')")
         assert rival.execute("SELECT a FROM t").fetchall() == [("rival",), ("again",)]

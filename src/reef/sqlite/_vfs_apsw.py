@@ -39,18 +39,31 @@ _classes: dict[tuple[type, type], type[BaseException]] = {}
 
 def as_apsw(error: BaseException, theirs: type[apsw.Error] = apsw.IOError) -> BaseException:
     """Return the same error, such that SQLite knows what to do with it."""
-    kind = type(error)
-    made = _classes.get((kind, theirs))
     try:
-        if made is None:
-            made = type(kind.__name__, (kind, theirs), {"__module__": kind.__module__})
-            _classes[kind, theirs] = made
-        same = made.__new__(made)
+        return _both(type(error), theirs, error.args, error.__dict__)
     except TypeError:  # it cannot be both
         return theirs(str(error))
-    same.args = error.args
-    same.__dict__.update(error.__dict__)
-    return same
+
+
+def _both(
+    kind: type[BaseException],
+    theirs: type[apsw.Error],
+    args: tuple[Any, ...],
+    state: dict[str, Any],
+) -> BaseException:
+    made = _classes.get((kind, theirs))
+    if made is None:
+        named = {"__module__": kind.__module__, "__reduce__": _reduced}
+        made = _classes[kind, theirs] = type(kind.__name__, (kind, theirs), named)
+    error = made.__new__(made)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _reduced(error: BaseException) -> tuple[Any, ...]:
+    """Have an error travel between processes: its class is made anew where it arrives."""
+    return _both, (*type(error).__bases__, error.args, error.__dict__)
 
 
 def _told(call: Callable[_P, _T]) -> Callable[_P, _T]:
