@@ -17,9 +17,10 @@ import pytest
 
 import reef
 from reef.engine import Context
-from reef.errors import ConditionFailedError, IdempotencyError, InvalidInputError
+from reef.errors import ConditionFailedError, FencedError, IdempotencyError, InvalidInputError
 from reef.manifest import StalePlanError
 from reef.pipeline import _load_merge
+from reef.pipeline._history import end_job
 from reef.pipeline._load import LoadPlan
 from reef.spark import _write_commit, _write_stage
 from reef.spark._write_commit import WriteResult, abort, commit
@@ -96,7 +97,8 @@ def intents(url: str) -> list[str]:
 
 def segments(url: str) -> list[str]:
     with reef.connect(url) as db:
-        return [meta.key for meta in db.store.list("namespaces/ns/segments/")]
+        keys = [meta.key for meta in db.store.list("namespaces/ns/segments/")]
+    return [key for key in keys if key.endswith(".seg")]
 
 
 # Options.
@@ -276,29 +278,55 @@ def test_a_task_that_comes_after_the_commit_stages_nothing(
     written(begin(url), [rows([1])])
     write = begin(url, **said)
     commit(write, staged(write, [[rows([1])], [rows([2])]]))
+    check_too_late(url, write)
+
+
+def check_too_late(url: str, write: Write) -> None:
     before = segments(url)
-    (late,) = staged(write, [[rows([1])]])  # its other attempt has won
-    assert late.is_late
+    with pytest.raises(FencedError, match="is over"):
+        staged(write, [[rows([1])]])
     assert segments(url) == before
     assert intents(url) == []
 
 
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_task_that_goes_on_after_the_abort_stages_nothing(url: str, is_begun: bool) -> None:
+    write = begin(url, method="bulk")
+    if is_begun:
+        staged(write, [[rows([1])]])
+    abort(write, [None, None])
+    check_too_late(url, write)
+
+
+def test_a_task_that_goes_on_after_its_job_was_ended_stages_nothing(url: str) -> None:
+    write = begin(url, method="bulk")
+    some = staged(write, [[rows([1])]])
+    end_job(write.open(), "ns", write.job)
+    check_too_late(url, write)
+    with pytest.raises(FencedError, match="does not stand"):
+        commit(write, some)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
 def test_a_task_that_is_overtaken_while_it_begins_stages_nothing(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    url: str, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
     write = begin(url, method="bulk")
     stand = _write_stage.stand
 
     def overtaken(context: Context, plan: LoadPlan) -> bool:
         monkeypatch.setattr(_write_stage, "stand", stand)
-        assert written(write, [rows([1])]).rows == 1  # by the other attempt
+        if is_committed:
+            assert written(write, [rows([1])]).rows == 1  # by the other attempt
+        else:
+            abort(write, [None])
         return stand(context, plan)
 
     monkeypatch.setattr(_write_stage, "stand", overtaken)
-    (late,) = staged(write, [[rows([1])]])
-    assert late.is_late
+    with pytest.raises(FencedError, match="is over"):
+        staged(write, [[rows([1])]])
     assert intents(url) == []
-    assert numbers(url) == {1: 1}
+    assert numbers(url) == ({1: 1} if is_committed else {})
 
 
 def test_a_schema_that_changes_meanwhile_is_found(url: str) -> None:
@@ -449,16 +477,22 @@ def test_keys_and_values(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 # Streams.
 
 
-def micro_batch(url: str, number: int, **said: object) -> Write:
-    asked = options(url, **said)
-    columns = COLUMNS.serialize().to_pybytes()
-    return Write(asked, columns, f"load-{number}", f"q/{number}", source="q", sequence=number)
+def micro_batch(url: str, number: int, run: int = 0, **said: object) -> Write:
+    return Write(
+        options(url, **said),
+        COLUMNS.serialize().to_pybytes(),
+        f"load-{number}-{run}",
+        f"q/{number}",
+        source="q",
+        sequence=number,
+        attempts=f"load-{number}-",
+    )
 
 
 @pytest.mark.parametrize("method", ["auto", "bulk"])
 def test_a_micro_batch_is_committed_once(url: str, method: str) -> None:
-    for number in (0, 1, 1, 0):
-        write = micro_batch(url, number, method=method)
+    for run, number in enumerate((0, 1, 1, 0)):
+        write = micro_batch(url, number, run, method=method)
         result = written(write, [rows([number], 100 * number)], [rows([number + 10])])
         if number == 1:
             with reef.connect(url) as db, db.namespace("ns") as ns:
@@ -476,6 +510,38 @@ def test_a_micro_batch_of_many_deletions_is_passed_over_too(url: str) -> None:
     written(begin(url), [rows([1])])
     assert written(micro_batch(url, 4, **setting), [rows(range(200))]).replayed
     assert sorted(numbers(url)) == [1, *range(200, 300)]
+
+
+@pytest.mark.parametrize("operation", ["upsert", "delete"])
+def test_the_commit_of_a_micro_batch_ends_what_killed_runs_have_left(
+    url: str, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 0)
+    written(begin(url), [rows([1])])
+    runs = [micro_batch(url, 7, run, operation=operation) for run in range(3)]
+    dead = staged(runs[0], [[rows([1])]])
+    staged(runs[1], [[rows([1])]])
+    other = micro_batch(url, 77)
+    staged(other, [[rows([2])]])
+    assert intents(url) == [runs[0].job, runs[1].job, other.job]
+    assert commit(runs[2], staged(runs[2], [[rows([1])]])).rows == 1
+    assert intents(url) == [other.job]
+    # The first was not dead, but slow.
+    assert commit(runs[0], dead).replayed
+    assert intents(url) == [other.job]
+    assert numbers(url) == ({1: 1} if operation == "upsert" else {})
+
+
+def test_an_abort_of_which_no_task_has_told_ends_all_runs_of_the_micro_batch(url: str) -> None:
+    for run in range(2):
+        staged(micro_batch(url, 7, run, method="bulk"), [[rows([1])]])
+    other = micro_batch(url, 77, method="bulk")
+    staged(other, [[rows([2])]])
+    abort(micro_batch(url, 7, 2), [None])
+    assert intents(url) == [other.job]
+    for run in range(2):
+        with pytest.raises(FencedError, match="is over"):
+            staged(micro_batch(url, 7, run, method="bulk"), [[rows([1])]])
 
 
 # Batches of the log.

@@ -16,6 +16,7 @@ from reef.errors import CorruptError, InvalidInputError, NotFoundError
 from reef.format import Intent, Manifest, manifest_key
 from reef.manifest import Head, end_intent
 from reef.pipeline._load import KIND as LOAD
+from reef.pipeline._load import close_load
 from reef.store import Store
 from reef.types import check_namespace
 
@@ -107,10 +108,11 @@ def end_job(context: Context, namespace: str, id: str) -> int:
 
     It cannot publish from then on, and collection may take what it wrote. A load publishes through the
     log: to end one takes the writer's place first, so that a commit on its way gets its slot before
-    or not at all. Raises NotFoundError.
+    or not at all, and its tasks do not register it again. Raises NotFoundError.
     """
     manifest = newest_manifest(context, namespace)
     if any(intent.id == id and intent.kind == LOAD for intent in manifest.intents):
+        close_load(context, namespace, id)
         open_for_writing(context, namespace, face_of(manifest)).close()
 
     def ended(head: Head | None) -> Manifest:

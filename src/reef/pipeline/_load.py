@@ -11,8 +11,11 @@ Invariants:
   keeps it; a `source` and its `sequence` are kept for good).
 - No key is in two parts, and none twice in a part.
 - The intent stands until the record is durable. It is ended by the load itself, when its record is
-  durable or when none was sent; by others only through `abandon_load`, which fences first whoever
-  may still be about to commit.
+  durable or when none was sent; by others only after they have opened the namespace for writing,
+  which fences whoever may still be about to commit.
+- Where tasks register the intent, none does so again after `close_load`, which comes before whatever
+  ends it: a task may be late, nobody would end what it registers, and what was uploaded under an
+  intent that has ended may be gone.
 
 Crash points: before the commit there are an intent and segments that nothing names: the same job key
 can be loaded anew, `abandon_load` lets collection have the rest. In the commit the namespace may
@@ -41,6 +44,7 @@ from reef.engine import open_for_writing as take_over
 from reef.engine._attach import ATTACH_DIGEST
 from reef.engine._open import load_dedup
 from reef.errors import (
+    AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
     NotWrittenError,
@@ -48,11 +52,11 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.format import SegmentRef
+from reef.format import Manifest, SegmentRef
 from reef.kv import FACE as KV_FACE
 from reef.kv import KeyValue
 from reef.log import LogFold, LogReader
-from reef.manifest import no_namespace
+from reef.manifest import Head, end_intent, no_namespace
 from reef.pipeline._job import Job
 from reef.pipeline._load_part import LoadedPart, LoadPart, write_part
 from reef.pipeline._load_rows import (
@@ -63,6 +67,7 @@ from reef.pipeline._load_rows import (
     widening_rows,
 )
 from reef.pipeline._sorted_runs import Duplicates, SortedRuns
+from reef.types import check_namespace, check_object_key
 
 FaceName = Literal["documents", "kv"]
 TARGET_BYTES_DEFAULT = 128 << 20
@@ -91,6 +96,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     target_bytes: int
     duplicates: Duplicates
     codec: Literal["lz4", "zstd"]
+    attempts: str = ""
+    """What the intents of all attempts at it begin with, if there may be others."""
 
     @property
     def document_schema(self) -> Schema:
@@ -215,7 +222,7 @@ def commit_load(
         with _handle(context, plan, into) as handle:
             receipt = _attach(handle, plan, segments, source, sequence)
     try:
-        _end(context, plan)
+        end_load(context, plan)
     except ReefError as error:  # what was asked for is done
         _log.warning(
             "load %s of namespace %r is committed, but its intent may still stand (%s)",
@@ -243,7 +250,51 @@ def abandon_load(context: Context, plan: LoadPlan) -> None:
     or not at all. Raises UnavailableError, OutcomeUnknownError, FencedError.
     """
     take_over(context, plan.namespace, FACES[plan.face]).close()
-    _end(context, plan)
+    end_load(context, plan)
+
+
+def end_load(context: Context, plan: LoadPlan) -> None:
+    """End the intent of a load, and those that earlier attempts at it have left.
+
+    For whoever has opened the namespace for writing since the last of them may have been committed;
+    quiet if none stands. Raises UnavailableError, OutcomeUnknownError, NotFoundError.
+    """
+
+    def ended(head: Head | None) -> Manifest | None:
+        if head is None:
+            raise no_namespace(context.store.url, plan.namespace)
+        manifest = head.manifest
+        for intent in head.manifest.intents:
+            is_earlier = plan.attempts and intent.id.startswith(plan.attempts)
+            if intent.id == plan.job or is_earlier:
+                manifest = end_intent(manifest, intent.id)
+        return None if manifest is head.manifest else manifest
+
+    chain = context.chain(plan.namespace)
+    chain.load()  # "ended already" is only believed of the newest head
+    chain.publish(ended)
+
+
+def close_load(context: Context, namespace: str, job: str) -> None:
+    """Keep tasks from registering a load from now on. Raises UnavailableError.
+
+    What says so is an object that nothing names: collection takes it, a day later.
+    """
+    with suppress(AlreadyExistsError):
+        context.store.upload(_closed_key(namespace, job), [b"No task may register this load.\n"])
+
+
+def is_closed(context: Context, namespace: str, job: str) -> bool:
+    """Return whether tasks must not register a load any more. Raises UnavailableError."""
+    try:
+        context.store.head(_closed_key(namespace, job))
+    except NotFoundError:
+        return False
+    return True
+
+
+def _closed_key(namespace: str, job: str) -> str:
+    return check_object_key(f"namespaces/{check_namespace(namespace)}/segments/{job}.closed")
 
 
 def bulk_load(
@@ -338,7 +389,7 @@ def _count(table: object) -> int:
 def _give_up(context: Context, plan: LoadPlan) -> None:
     """End a load of which nothing was sent, or nothing can become visible any more."""
     with suppress(ReefError):
-        _end(context, plan)
+        end_load(context, plan)
 
 
 def _attach(
@@ -384,14 +435,6 @@ def current_schema(context: Context, namespace: str, face: Face) -> pa.Schema:
     with_schema = reader.tail.schema
     reader.close()
     return face.schema if with_schema is None else with_schema
-
-
-def _end(context: Context, plan: LoadPlan) -> None:
-    chain = context.chain(plan.namespace)
-    head = chain.load()
-    if head is None:
-        raise no_namespace(context.store.url, plan.namespace)
-    Job(chain, plan.job, KIND, head).end()
 
 
 def schema_bytes(schema: Schema) -> bytes:

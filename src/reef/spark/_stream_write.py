@@ -89,13 +89,23 @@ class ReefStreamWriter(DataSourceStreamArrowWriter):
             abort(self._batch(source, batchId), staged)
 
     def _batch(self, source: str, number: int, run: str | None = None) -> Write:
-        """Return a micro-batch as a write. All tasks of one run of the query get the same intent."""
+        """Return a micro-batch as a write. All tasks of one run of the query get the same intent.
+
+        What earlier runs have left of the batch ends with it.
+        """
         key = f"{source}/{number}"
         if run is None:
             run = self._options.place.bucket.open().rng.randbytes(16).hex()
-        own = hashlib.blake2b(f"{key}/{run}".encode(), digest_size=13)
-        job = f"{KIND}-{own.hexdigest()}"
-        return Write(self._options, self._columns, job, key, source=source, sequence=number)
+        attempts = f"{KIND}-{_digest(key)}-"
+        return Write(
+            self._options,
+            self._columns,
+            attempts + _digest(run),
+            key,
+            source=source,
+            sequence=number,
+            attempts=attempts,
+        )
 
 
 def stream_writer_of(
@@ -110,6 +120,10 @@ def stream_writer_of(
             "write with reef.spark.write(..., source=, sequence=) in foreachBatch",
         )
     return ReefStreamWriter(options, schema)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _property(name: str) -> str | None:

@@ -30,7 +30,8 @@ from reef.errors import (
 )
 from reef.kv import KeyValue
 from reef.manifest import StalePlanError
-from reef.pipeline._load import LoadPlan, commit_load, find_load
+from reef.pipeline._history import end_job, standing_intents
+from reef.pipeline._load import LoadPlan, close_load, commit_load, end_load, find_load
 from reef.pipeline._load_merge import FAN_IN, Run, are_disjoint, merge_parts, merged_rows
 from reef.pipeline._load_part import LoadedPart
 from reef.pipeline._sorted_runs import Unique
@@ -72,17 +73,19 @@ def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
     for one in staged:
         if one.error is not None:
             raise InvalidInputError(one.error)
-    is_late = any(one.is_late for one in staged)
     staged = sorted((one for one in staged if one.rows), key=lambda one: one.task)
-    if is_late:
-        return _replayed(context, write, staged)
     if not staged:
         return WriteResult("none", None, 0)
-    method = _method(context, write, staged)
-    if method == "replayed":
-        return _replayed(context, write, staged)
+    uploaded = next((one.plan for one in staged if one.plan is not None), None)
+    if uploaded is not None:
+        close_load(context, uploaded.namespace, uploaded.job)
+    earlier = earlier_load(context, write.options)
+    if earlier is not None:
+        if uploaded is not None:
+            give_up(context, uploaded, may_be_committed=False)
+        return WriteResult("bulk", earlier.lsn, 0, replayed=True)
     plan = _plan(context, write, staged)
-    if method == "bulk":
+    if _method(context, write, staged) == "bulk":
         return _bulk(context, write, plan, staged)
     return _log(context, write, plan, staged)
 
@@ -103,37 +106,28 @@ def earlier_load(context: Context, options: WriteOptions) -> Receipt | None:
     return earlier
 
 
-def _replayed(context: Context, write: Write, staged: Sequence[Staged]) -> WriteResult:
-    """Return what a load of the same key did, and let go of what was staged for nothing."""
-    earlier = earlier_load(context, write.options)
-    if earlier is None:
-        earlier = find_load(context, write.namespace, write.job_key)
-    for plan in [one.plan for one in staged if one.plan is not None][:1]:
-        give_up(context, plan, may_be_committed=False)
-    if earlier is None:
-        raise StalePlanError(
-            f"a write of the key {write.job_key!r} was committed before, and is forgotten since; "
-            "nothing of this one was committed: write anew"
-        )
-    return WriteResult("bulk", earlier.lsn, 0, replayed=True)
-
-
 def abort(write: Write, staged: Sequence[Staged | None]) -> None:
-    """Give up what tasks have staged. A task that did not come back is None."""
-    plans = [one.plan for one in staged if one is not None and one.plan is not None]
-    plan = write.plan or (plans[0] if plans else None)
+    """Give up what tasks have staged. A task that did not come back is None.
+
+    Raises UnavailableError, OutcomeUnknownError, FencedError: the intent may stand then.
+    """
+    context = write.open()
+    plan = write.plan or next((one.plan for one in staged if one and one.plan), None)
     if plan is not None:
+        close_load(context, plan.namespace, plan.job)
         # With all tasks back, it is the commit that failed, and nobody knows how far it came.
         failed = any(one is None or one.error is not None for one in staged)
-        give_up(write.open(), plan, may_be_committed=not failed)
+        give_up(context, plan, may_be_committed=not failed)
+    elif write.attempts:  # which of them it is that failed, no task has told
+        for intent in standing_intents(context, write.namespace):
+            if intent.id.startswith(write.attempts):
+                end_job(context, write.namespace, intent.id)
 
 
 def _method(context: Context, write: Write, staged: Sequence[Staged]) -> str:
     """Return how rows go in: as they did when the same write was tried before, or as they are."""
     options = write.options
     if options.job_key is not None:
-        if earlier_load(context, options) is not None:
-            return "replayed"
         try:
             find_load(context, write.namespace, f"{write.job_key}/0")
         except IdempotencyError:  # used, and not by an attach
@@ -192,7 +186,7 @@ def _log(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Staged
         runs, dropped = [merged], dropped + merged.dropped
     written, unique = _tried(context, lambda: _write(context, write, plan, runs))
     if parts:
-        give_up(context, plan, may_be_committed=False)  # copied into the log: nobody needs them
+        end_load(context, plan)  # copied into the log: nobody needs them
     return WriteResult(
         "log",
         written.lsn,

@@ -6,8 +6,8 @@ that needs it registers: a small write costs none. How few is bounded by the num
 that all messages together stay within about 250 MiB however many tasks there are.
 
 A task may run twice and die anywhere: segments have names that no other attempt uses, and count only
-when the commit names what came back. A duplicate may come when the write is committed and its intent
-has ended: it stages nothing, so that the intent does not stand again, for nobody would end it.
+when the commit names what came back. A task may come, or still go on, when the write is committed or
+given up and its intent has ended: it fails, so that the intent does not stand again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from reef.documents._schema import Schema
 from reef.engine import Context
-from reef.errors import FencedError, IdempotencyError, InvalidInputError
+from reef.errors import FencedError, InvalidInputError
 from reef.format import Manifest
 from reef.manifest import Head, no_namespace, register_intent
 from reef.pipeline._job import Job
@@ -33,7 +33,7 @@ from reef.pipeline._load import (
     LoadPlan,
     abandon_load,
     current_schema,
-    find_load,
+    is_closed,
     schema_bytes,
 )
 from reef.pipeline._load_part import LoadedPart, write_part
@@ -62,6 +62,8 @@ class Write:
     """None: a task that uploads decides the schema by what it finds."""
     source: str | None = None
     sequence: int | None = None
+    attempts: str = ""
+    """What the intents of all attempts at a micro-batch begin with."""
     cells: Mapping[str, str] = field(default_factory=dict)
     """Columns of text, and the types that tasks read it as."""
 
@@ -98,8 +100,6 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     error: str | None = None
     """What is wrong with a row: to try the task again would not help."""
-    is_late: bool = False
-    """A write of the same key was committed before: nothing was staged."""
     rows: int = 0
     nbytes: int = 0
 
@@ -142,6 +142,7 @@ def planned(context: Context, write: Write) -> LoadPlan:
         target_bytes=options.target_bytes,
         duplicates=options.duplicates,
         codec="lz4",
+        attempts=write.attempts,
     )
 
 
@@ -221,25 +222,18 @@ def stand(context: Context, plan: LoadPlan) -> bool:
     return is_new
 
 
-def _join(context: Context, write: Write, plan: LoadPlan) -> bool:
-    """Have the intent of the write stand; return False if the write was committed before."""
-    # In this order: a commit that comes later ends the intent, and one that came before is seen.
-    if not stand(context, plan) or not _is_committed(context, write):
-        return True
-    give_up(context, plan, may_be_committed=False)
-    return False
-
-
-def _is_committed(context: Context, write: Write) -> bool:
-    if find_load(context, write.namespace, write.job_key) is not None:
-        return True
-    if write.options.job_key is not None or write.source is not None:
-        return False  # through the log: whoever writes it again has to say the same again
-    try:
-        find_load(context, write.namespace, f"{write.job_key}/0")
-    except IdempotencyError:  # used, and not by an attach
-        return True
-    return False
+def _join(context: Context, plan: LoadPlan) -> None:
+    """Have the intent of a write stand. Raises FencedError if the write is over."""
+    is_over = is_closed(context, plan.namespace, plan.job)
+    # Once more afterwards: whoever closes the write later ends the intent, and who did before is seen.
+    if not is_over and stand(context, plan) and is_closed(context, plan.namespace, plan.job):
+        give_up(context, plan, may_be_committed=False)
+        is_over = True
+    if is_over:
+        raise FencedError(
+            f"write {plan.job} to namespace {plan.namespace!r} is over: it was committed or given up, "
+            "or `reef jobs end` ended it; nothing was uploaded by this task"
+        )
 
 
 def give_up(context: Context, plan: LoadPlan, *, may_be_committed: bool) -> None:
@@ -262,8 +256,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     """Sort rows and write them as segments."""
     context = write.open()
     plan = write.plan or planned(context, write)
-    if not _join(context, write, plan):
-        return Staged(task=task, source=write.source, is_late=True)
+    _join(context, plan)
     counted = _Counted(plan, batches)
     if write.options.is_sorted:
         part = write_part(context, plan.part(), counted.rows())
