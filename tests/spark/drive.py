@@ -212,7 +212,8 @@ class Life:
 
     def orphans(self) -> set[str]:
         """Return the segments that no manifest names or has named."""
-        there = {meta.key for meta in self._db.store.list(f"namespaces/{NAME}/segments/")}
+        keys = [meta.key for meta in self._db.store.list(f"namespaces/{NAME}/segments/")]
+        there = {key for key in keys if key.endswith(".seg")}
         head = self._db.context().chain(NAME).load()
         assert head is not None
         assert not head.manifest.intents
