@@ -10,6 +10,7 @@ import pytest
 from reef.store import Store, open_store
 from tests.branching import Grove
 from tests.damaged_buckets import Bucket
+from tests.shop import Shop
 
 
 @pytest.fixture
@@ -31,3 +32,9 @@ def bucket(tmp_path: Path) -> Bucket:
 def grove() -> Grove:
     """An empty one, for a namespace and its branches."""
     return Grove()
+
+
+@pytest.fixture
+def shop() -> Shop:
+    """A namespace without runs yet."""
+    return Shop()
