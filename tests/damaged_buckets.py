@@ -182,6 +182,13 @@ class Bucket:
         return {self.key(path): path.read_bytes() for path in paths}
 
 
+def make_bucket(folder: Path, **settings: object) -> Bucket:
+    """Return one with segments of several blocks, a log that is folded, and some that is not."""
+    bucket = Bucket(folder / "b", row_block_bytes=500, **settings)
+    bucket.write("flush", "flush", "leave")
+    return bucket
+
+
 def flip(path: Path, at: int | None = None) -> None:
     """Flip the bits of one byte, by default the one in the middle."""
     data = bytearray(path.read_bytes())

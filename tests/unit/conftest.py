@@ -9,7 +9,7 @@ import pytest
 
 from reef.store import Store, open_store
 from tests.branching import Grove
-from tests.damaged_buckets import Bucket
+from tests.damaged_buckets import Bucket, make_bucket
 from tests.shop import Shop
 
 
@@ -23,8 +23,27 @@ def store() -> Iterator[Store]:
 @pytest.fixture
 def bucket(tmp_path: Path) -> Bucket:
     """Three generations, two segments of several blocks, thirteen log objects, two dedup windows."""
-    bucket = Bucket(tmp_path / "b", row_block_bytes=500)
-    bucket.write("flush", "flush", "leave")
+    return make_bucket(tmp_path)
+
+
+@pytest.fixture
+def serial(tmp_path: Path) -> Bucket:
+    """The same, by a writer that is told to have one log object in flight."""
+    return make_bucket(tmp_path, max_parallel_writes=1)
+
+
+@pytest.fixture(params=[1, 8])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
+    """The same, by a writer with one log object in flight, or with eight."""
+    return make_bucket(tmp_path, max_parallel_writes=request.param)
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Bucket:
+    """A namespace whose log and older generations are gone."""
+    bucket = make_bucket(tmp_path, gc_grace=0, retained_generations=1)
+    bucket.collect()
+    assert len(bucket.files("wal")) <= 3  # fences
     return bucket
 
 
