@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from reef.database import Database
+from reef.documents import Documents
 from reef.store import Store, open_store
 from tests.branching import Grove
 from tests.damaged_buckets import Bucket, make_bucket
+from tests.kernel import database
 from tests.shop import Shop
 
 
@@ -57,3 +60,17 @@ def grove() -> Grove:
 def shop() -> Shop:
     """A namespace without runs yet."""
     return Shop()
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    """A database on an empty memory store."""
+    with database() as opened:
+        yield opened
+
+
+@pytest.fixture
+def ns(db: Database) -> Iterator[Documents]:
+    """A namespace of documents in `db`, empty, open for writing."""
+    with db.namespace("ns") as opened:
+        yield opened

@@ -1,0 +1,115 @@
+"""The same request for documents again: it gets the first receipt and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reef.database import Database
+from reef.documents import Documents
+from reef.engine import CreateOnly
+from reef.errors import IdempotencyError, InvalidInputError
+from tests.sample_document import everything
+
+REQUESTS: dict[str, Callable[[Documents], Any]] = {
+    "upsert": lambda ns: ns.upsert([{"id": "a", "x": 1}], idempotency_key="k"),
+    "nulls": lambda ns: ns.upsert([{"id": "a", "x": None}], idempotency_key="k"),
+    "patch": lambda ns: ns.patch([{"id": "p", "x": 1}], idempotency_key="k"),
+    "delete": lambda ns: ns.delete(["p"], idempotency_key="k"),
+    "refused": lambda ns: ns.upsert(
+        [{"id": "p"}, {"id": "q"}], condition=CreateOnly(), atomic=False, idempotency_key="k"
+    ),
+    "twice": lambda ns: ns.upsert([{"id": "a", "x": 1}, {"id": "a"}], idempotency_key="k"),
+    "patch_where": lambda ns: ns.patch_where("id = 'p'", {"x": 2}, idempotency_key="k"),
+    "delete_where": lambda ns: ns.delete_where("id = 'p'", idempotency_key="k"),
+    "none match": lambda ns: ns.delete_where("id = 'z'", idempotency_key="k"),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_same_key_again_returns_the_first_receipt(db: Database, name: str) -> None:
+    with db.namespace("ns") as ns:
+        ns.upsert([{"id": "p", "y": "kept"}])
+        first = REQUESTS[name](ns)
+        assert not first.replayed
+        ns.upsert([{"id": "a", "y": "later"}, {"id": "p", "y": "later"}])
+        before = everything(ns)
+        again = REQUESTS[name](ns)
+        assert again == first
+        assert again.replayed
+        with pytest.raises(IdempotencyError):
+            ns.upsert([{"id": "another"}], idempotency_key="k")
+        assert everything(ns) == before
+    with db.namespace("ns") as ns:
+        again = REQUESTS[name](ns)
+        assert (again.replayed, again.lsn, again.outcomes) == (True, first.lsn, first.outcomes)
+        assert everything(ns) == before
+
+
+SCHEMA_CHANGES: dict[str, Callable[[Documents], Any]] = {
+    "added": lambda ns: ns.upsert([{"id": "z", "x": 1}]),
+    "renamed": lambda ns: ns.alter(rename={"x": "z"}),
+    "dropped": lambda ns: ns.alter(drop=["x"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("nulls", "added"),
+        ("upsert", "renamed"),
+        ("upsert", "dropped"),
+        ("patch_where", "renamed"),
+        ("patch_where", "dropped"),
+    ],
+)
+def test_the_same_key_again_under_another_schema_returns_the_first_receipt(
+    ns: Documents, name: str, change: str
+) -> None:
+    ns.upsert([{"id": "p"}])
+    first = REQUESTS[name](ns)
+    SCHEMA_CHANGES[change](ns)
+    before = everything(ns)
+    assert REQUESTS[name](ns).lsn == first.lsn
+    assert everything(ns) == before
+
+
+@pytest.mark.parametrize(
+    "request_again",
+    [
+        lambda ns: ns.upsert([{"id": "p"}], condition="x = 1", idempotency_key="k"),
+        lambda ns: ns.patch_where("x = 1", {"y": 2}, idempotency_key="k"),
+        lambda ns: ns.delete_where("x = 1", idempotency_key="k"),
+    ],
+)
+def test_the_same_key_again_with_a_filter_that_means_something_else_writes_nothing(
+    ns: Documents, request_again: Callable[[Documents], Any]
+) -> None:
+    ns.upsert([{"id": "p", "x": 1, "y": 1}])
+    request_again(ns)
+    ns.alter(add={"z": "int64"})
+    assert request_again(ns).replayed
+    ns.alter(rename={"x": "old"})
+    before = everything(ns)
+    with pytest.raises(InvalidInputError, match="attribute = 'x'"):
+        request_again(ns)
+    assert everything(ns) == before
+    ns.upsert([{"id": "q", "x": 1}])
+    before = everything(ns)
+    with pytest.raises(IdempotencyError):
+        request_again(ns)
+    assert everything(ns) == before
+
+
+def test_numbered_requests_of_a_source_are_taken_once(ns: Documents) -> None:
+    first = ns.write(upserts=[{"id": "a", "n": 1}], source="s", sequence=7)
+    again = ns.write(upserts=[{"id": "a", "n": 2}], source="s", sequence=7)
+    assert (again.replayed, again.lsn) == (True, first.lsn)
+    again = ns.write(upserts=[{"id": "a"}, {"id": "a"}], source="s", sequence=7)
+    assert (again.replayed, again.outcomes) == (True, ())
+    assert not ns.write(upserts=[{"id": "a", "n": 3}], source="s", sequence=8).replayed
+    assert ns.get("a") == {"id": "a", "n": 3}
+    with pytest.raises(InvalidInputError, match="source"):
+        ns.write(upserts=[{"id": "a"}], source="s")
