@@ -1,4 +1,4 @@
-"""Buckets that tests of many files begin with."""
+"""What tests of many files begin with: buckets, and commands on them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from reef.database import Database
 from reef.documents import Documents
 from reef.store import Store, open_store
 from tests.branching import Grove
+from tests.commands import Run, RunJson, json_runner, runner
 from tests.damaged_buckets import Bucket, make_bucket
 from tests.kernel import database
 from tests.shop import Shop
@@ -74,3 +75,15 @@ def ns(db: Database) -> Iterator[Documents]:
     """A namespace of documents in `db`, empty, open for writing."""
     with db.namespace("ns") as opened:
         yield opened
+
+
+@pytest.fixture
+def run(bucket: Bucket, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs a command on the bucket: `run("verify", NAMESPACE)`; returns its code, stdout and stderr."""
+    return runner(bucket.url, capfdbinary)
+
+
+@pytest.fixture
+def run_json(run: Run) -> RunJson:
+    """Runs a command with --json; returns its code and what it printed."""
+    return json_runner(run)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import reef
-from reef import cli
+from tests.commands import Run, runner
 
 pytestmark = pytest.mark.usefixtures("no_settings")
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -29,15 +26,7 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def run(url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     """Runs a command on the bucket; returns its code, stdout and stderr."""
-
-    def call(command: str, *arguments: str) -> tuple[int, str, str]:
-        capfdbinary.readouterr()
-        code = cli.run([*command.split(), url, *arguments])
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        return code, out.decode(), err.decode()
-
-    return call
+    return runner(url, capfdbinary)
 
 
 def test_a_branch_from_its_making_to_its_end(run: Run) -> None:

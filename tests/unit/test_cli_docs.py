@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import reef
-from reef import cli
 from reef.cli import _docs_read
+from tests.commands import Run, runner
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 NS = "products"
@@ -39,21 +38,10 @@ def url(tmp_path: Path) -> str:
     return (tmp_path / "bucket").as_uri()
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
 def run(url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     """Runs `reef docs`: `run("get", NS, "a")`; returns its code, stdout and stderr."""
-
-    def call(command: str, *arguments: str) -> tuple[int, str, str]:
-        capfdbinary.readouterr()
-        code = cli.run(["docs", command, url, *arguments])
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        return code, out.decode(), err.decode()
-
-    return call
+    return runner(url, capfdbinary, "docs")
 
 
 def fine(result: tuple[int, str, str]) -> str:

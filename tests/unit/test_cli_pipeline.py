@@ -23,6 +23,7 @@ from reef.format import manifest_key
 from reef.pipeline import CompactionOptions, InProcess, PassProgress, compact, standing_intents
 from reef.pipeline._job import Job
 from reef.testing import ManualClock
+from tests.commands import runner
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 Run = Callable[..., tuple[int, Any, str]]
@@ -43,14 +44,12 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def run(url: str, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     """Runs a command and returns its code, its JSON or its text, and what it said on stderr."""
+    plain = runner(url, capfdbinary)
 
     def call(command: str, *arguments: str) -> tuple[int, Any, str]:
-        capfd.readouterr()
-        code = cli.run([*command.split(), url, *arguments])
-        sys.stdout.flush()
-        out, err = capfd.readouterr()
+        code, out, err = plain(command, *arguments)
         return code, json.loads(out) if out and "--json" in arguments else out, err
 
     return call
