@@ -163,3 +163,15 @@ def with_a_dead_maker(changes: int) -> Grove:
         grove.database(mortal).kv(NS, mode="r").branch("b")
     assert grove.pins()
     return grove
+
+
+def die() -> None:
+    """Be killed, where a hook calls it."""
+    raise KeyboardInterrupt
+
+
+def die_branching(grove: Grove, kv: KeyValue) -> None:
+    """Die in making the branch b of `kv`: its pin stands, and there is no manifest of it."""
+    grove.store.once("upload", "ns@b/segments", die)
+    with pytest.raises(KeyboardInterrupt):
+        kv.branch("b")

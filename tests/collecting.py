@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from reef.clock import Clock
 from reef.database import Database
+from reef.engine import Context
 from reef.format import (
     KEY,
     LSN,
@@ -45,6 +46,17 @@ from reef.types import new_ulid
 NAMESPACE = "ns"
 GRACE_S = 900.0
 DAY_S = 86400.0
+
+
+def collect_garbage(context: Context, namespace: str) -> CollectionReport:
+    """Delete what nothing needs any more, by the settings and the clock of `context`."""
+    return collect(
+        context.chain(namespace),
+        context.store,
+        settings=context.settings,
+        clock=context.clock,
+        apply=True,
+    )
 
 
 class HookedStore(WrapperStore):

@@ -199,6 +199,7 @@ def runs_of(m: Manifest) -> list[Run]:
 def fold_log(context: Context, namespace: str) -> Manifest | None:
     """Fold the whole log into a segment, as a job that is not the writer; return the manifest, or None.
 
+    By the engine's recovery and flush, and not by the pipeline's parts: `index` is compared with it.
     None says that there was nothing to fold. Raises StalePlanError if somebody else has folded
     meanwhile, NotFoundError if what they have folded is even collected.
     """

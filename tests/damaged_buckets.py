@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import reef
 from reef.engine import Context
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
-from reef.gc import collect
 from reef.kv import KeyValue
 from reef.manifest import Head, open_compactor, replace_segments, retained_points
 from reef.segment import keep_versions, write_segment
 from reef.types import LSN_MAX, new_ulid, unpack_lsn
+from tests.collecting import collect_garbage
 
 NAMESPACE = "stock"
 
@@ -132,13 +132,7 @@ class Bucket:
             kv.flush()
         for _ in range(5):
             context = self.context()
-            report = collect(
-                context.chain(NAMESPACE),
-                context.store,
-                settings=context.settings,
-                clock=context.clock,
-                apply=True,
-            )
+            report = collect_garbage(context, NAMESPACE)
             if not report.deleted:
                 break
 

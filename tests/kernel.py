@@ -6,8 +6,11 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 
+import pytest
+
 from reef.clock import Clock
 from reef.database import Database
+from reef.engine._group import Group
 from reef.store import Store, open_store
 from reef.testing import FaultyStore
 
@@ -35,6 +38,17 @@ def flip(store: Store, key: str) -> bytes:
     store.delete(key)
     store.put_if_absent(key, bytes(data))
     return whole
+
+
+def interrupt_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Ctrl-C come in the middle of the next write; those behind it go on."""
+    encode = Group.encode
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Group, "encode", encode)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Group, "encode", interrupted)
 
 
 class Gate(FaultyStore):

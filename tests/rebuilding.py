@@ -8,7 +8,6 @@ from reef.database import Database
 from reef.engine import Context, verify
 from reef.errors import RetentionError
 from reef.format import Manifest, segment_key
-from reef.gc import collect
 from reef.kv import KeyValue
 from reef.pipeline._index import index
 from reef.pipeline._index_plan import IndexOptions
@@ -18,7 +17,7 @@ from reef.pipeline._tasks import InProcess
 from reef.pipeline._verify import VerifyOptions
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock
-from tests.collecting import HookedStore
+from tests.collecting import HookedStore, collect_garbage
 from tests.compactor import Compactor
 from tests.log_script import NS
 
@@ -75,13 +74,7 @@ class World:
         self.clock.advance(10)
         for _ in range(3):
             context = self.db().context()
-            collect(
-                context.chain(NS),
-                self.store,
-                settings=context.settings,
-                clock=self.clock,
-                apply=True,
-            )
+            collect_garbage(context, NS)
 
     @property
     def manifest(self) -> Manifest:

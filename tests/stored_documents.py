@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from reef.documents._view import DocumentView
 from reef.engine import Face, WriteRequest, open_for_writing
 from reef.format import log_schema
 from reef.store import Store
+from tests.document_rows import schema_of
 from tests.kernel import database
 
 KINDS = {
@@ -37,11 +38,6 @@ KINDS = {
     "terms": "sparse",
 }
 Document = dict[str, Any]
-
-
-def schema_of(kinds: Mapping[str, str] = KINDS) -> Schema:
-    """Return a schema of types by name."""
-    return Schema().added({name: Type.parse(text) for name, text in kinds.items()})
 
 
 class Namespace:
@@ -150,7 +146,7 @@ def busy_namespace(seed: int, store: Store | None = None, **settings: object) ->
     used before; the last versions are in memory only.
     """
     rng = random.Random(seed)
-    namespace = Namespace(schema_of(), store, **settings)
+    namespace = Namespace(schema_of(**KINDS), store, **settings)
     pool = [f"d{i:03}" for i in range(150)] + [f"é{i}" for i in range(20)]
     for step in range(9):
         names = namespace.schema.names

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from reef.engine import Context
 from reef.errors import NotFoundError, UnavailableError
-from reef.gc import collect
 from reef.manifest import StalePlanError
+from tests.collecting import collect_garbage
 from tests.compactor import Compactor, fold_log
 
 GRACE_SECONDS = 0.005
@@ -20,13 +20,7 @@ Job = Callable[[Context, str, int], int]
 
 def collect_once(context: Context, namespace: str, floor_lsn: int) -> int:
     """Delete what nothing needs any more."""
-    report = collect(
-        context.chain(namespace),
-        context.store,
-        settings=context.settings,
-        clock=context.clock,
-        apply=True,
-    )
+    report = collect_garbage(context, namespace)
     return sum(tally.objects for tally in report.deleted)
 
 

@@ -26,10 +26,10 @@ from typing_extensions import Buffer
 from reef.clock import Clock, SystemClock
 from reef.database import Database
 from reef.errors import FencedError
-from reef.gc import collect
 from reef.kv import KeyValue
 from reef.store import Store, open_store
 from reef.testing import Operation, WrapperStore
+from tests.collecting import collect_garbage
 from tests.compactor import Compactor
 
 T = TypeVar("T")
@@ -224,13 +224,7 @@ class Scene:
     def collect(self) -> None:
         """Collect garbage once."""
         context = self.db.context()
-        collect(
-            context.chain(NAMESPACE),
-            context.store,
-            settings=context.settings,
-            clock=context.clock,
-            apply=True,
-        )
+        collect_garbage(context, NAMESPACE)
 
     def compactor(self) -> Compactor:
         """Return a compactor of the namespace."""

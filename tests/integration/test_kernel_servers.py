@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 import reef
-from reef.gc import collect
+from tests.collecting import collect_garbage
 from tests.proxy import Proxy
 from tests.servers import Azurite, Moto, SeaweedFS
 
@@ -67,13 +67,7 @@ def test_a_life_of_a_namespace(url: str) -> None:
                 kv.put(b"late", b"1")
             taker.flush()
             context = other.context(gc_grace=0, retained_generations=1)
-            report = collect(
-                context.chain("life"),
-                context.store,
-                settings=context.settings,
-                clock=context.clock,
-                apply=True,
-            )
+            report = collect_garbage(context, "life")
             assert report is not None
             assert dict(taker.items()) == kept | {b"x": b"1"}
         with reef.connect(url) as fresh:

@@ -12,10 +12,10 @@ import pytest
 import reef
 from reef.database import Database
 from reef.errors import FencedError, InvalidInputError
-from reef.gc import collect
 from reef.pages import Pages
 from reef.pipeline import CompactionOptions, InProcess
 from reef.pipeline._compact import compact
+from tests.collecting import collect_garbage
 from tests.page_history import SIZE, History
 from tests.servers import SeaweedFS
 from tests.waiting import until
@@ -69,13 +69,7 @@ def fold_and_collect(db: Database, *, replaced: set[str] | None = None) -> None:
     compact(context, NAME, InProcess(context), options=options)
 
     def are_gone() -> bool:
-        collect(
-            context.chain(NAME),
-            context.store,
-            settings=context.settings,
-            clock=context.clock,
-            apply=True,
-        )
+        collect_garbage(context, NAME)
         return not replaced or not replaced & stored_layers(db)
 
     until(are_gone, "what was replaced is gone; a server tells time in whole seconds")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.documents._filter import Incoming, parse_filter
-from reef.documents._schema import Schema
-from reef.documents._types import Type
 from reef.format._block_index import bounds_of, ordered_columns
+from tests.document_model import COMPARE
+from tests.document_rows import schema_of
 
 Row = dict[str, Any]
 
@@ -34,7 +32,7 @@ KINDS = {
     "tags": "[]string",
     "reals": "[]float64",
 }
-SCHEMA = Schema().added({name: Type.parse(text) for name, text in KINDS.items()})
+SCHEMA = schema_of(**KINDS)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # few values, so that they meet; long ones, so that bounds are cut
@@ -67,16 +65,6 @@ subjects = st.sampled_from([EVERYTHING, *((name,) for name in EVERYTHING)])
 def documents(names: tuple[str, ...]) -> st.SearchStrategy[Row]:
     present = {name: st.none() | stored[name] for name in names if name != "id"}
     return st.fixed_dictionaries({"id": ids}, optional=present)
-
-
-COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "Eq": operator.eq,
-    "NotEq": operator.ne,
-    "Lt": operator.lt,
-    "Lte": operator.le,
-    "Gt": operator.gt,
-    "Gte": operator.ge,
-}
 
 
 @st.composite

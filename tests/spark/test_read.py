@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceReader
 import reef
 from reef.database import Database
 from reef.documents import Documents
-from reef.gc import collect
 from reef.spark import register
+from tests.collecting import collect_garbage
 from tests.compactor import Compactor
 
 ROWS = 1000
@@ -228,13 +228,7 @@ def test_a_frame_that_was_collected_says_so(spark: SparkSession, db: Database, u
     context = db.context()
     Compactor(context, "ns").run(floor_lsn=ns.lsn)
     for _ in range(2):
-        collect(
-            context.chain("ns"),
-            context.store,
-            settings=context.settings,
-            clock=context.clock,
-            apply=True,
-        )
+        collect_garbage(context, "ns")
     assert held.count() == 100
     with pytest.raises(PySparkException, match=r"SnapshotExpiredError: LSN .* hold=2h"):
         frame.count()

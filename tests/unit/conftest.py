@@ -11,9 +11,11 @@ from reef.database import Database
 from reef.documents import Documents
 from reef.store import Store, open_store
 from tests.branching import Grove
+from tests.chains import World, open_world
 from tests.commands import Run, RunJson, json_runner, runner
 from tests.damaged_buckets import Bucket, make_bucket
 from tests.kernel import database
+from tests.segments import Bench
 from tests.shop import Shop
 
 
@@ -61,6 +63,19 @@ def grove() -> Grove:
 def shop() -> Shop:
     """A namespace without runs yet."""
     return Shop()
+
+
+@pytest.fixture(params=["memory", "file"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A chain of manifests without any yet, in memory or in files."""
+    with open_world(request.param, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """A store to write segments to and to read them from, counted and faulty at will."""
+    return Bench()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from reef.manifest import register_intent
 from reef.pipeline import InProcess, rebuild
 from reef.types import namespace_of
 from tests.attaching import begin_load, upload
-from tests.branching import NS, Grove, grown
+from tests.branching import NS, Grove, die_branching, grown
 from tests.collecting import GRACE_S
 
 
@@ -83,12 +83,7 @@ def test_a_branch_that_is_made_meanwhile_is_made_first(grove: Grove) -> None:
 def test_a_branch_that_was_never_made_keeps_nobody_from_dropping(grove: Grove) -> None:
     kv = grown(grove)
 
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    grove.store.once("upload", "ns@b/segments", die)
-    with pytest.raises(KeyboardInterrupt):
-        kv.branch("b")
+    die_branching(grove, kv)
     assert [pin.child for pin in grove.pins()] == ["ns@b"]
     grove.db.drop(NS)
     assert grove.manifest("b").state == "aborted"

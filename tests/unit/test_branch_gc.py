@@ -11,17 +11,13 @@ from reef.pipeline import InProcess, detach
 from reef.testing import ManualClock
 from reef.types import namespace_of
 from tests.attaching import begin_load, upload
-from tests.branching import NS, Grove, branched_early, grown
+from tests.branching import NS, Grove, branched_early, die, die_branching, grown
 from tests.collecting import GRACE_S
 
 
 def cut_loose(grove: Grove, branch: str) -> None:
     context = grove.db.context()
     detach(context, namespace_of(NS, branch), InProcess(context))
-
-
-def die() -> None:
-    raise KeyboardInterrupt
 
 
 # What a branch can see stays.
@@ -217,9 +213,7 @@ def test_the_pin_of_an_old_life_goes_although_the_name_has_another(grove: Grove)
 
 def test_an_orphan_pin_goes_only_after_its_branch_was_aborted(grove: Grove) -> None:
     kv = grown(grove)
-    grove.store.once("upload", "ns@b/segments", die)
-    with pytest.raises(KeyboardInterrupt):
-        kv.branch("b")
+    die_branching(grove, kv)
     assert grove.fates() == {"ns@b": PinReason.YOUNG}
     grove.collect()
     assert grove.pins()
@@ -279,9 +273,7 @@ def test_a_maker_that_comes_to_life_while_it_is_given_up_wins_or_loses_for_good(
 ) -> None:
     """Somebody else makes the branch between the look and the abort: the pin stays this time."""
     kv = grown(grove)
-    grove.store.once("upload", "ns@b/segments", die)
-    with pytest.raises(KeyboardInterrupt):
-        kv.branch("b")
+    die_branching(grove, kv)
     grove.age(None)
     other = grove.database(grove.inner)
     grove.store.once(
@@ -330,9 +322,7 @@ def test_a_life_that_ended_keeps_its_grace_although_another_maker_is_given_up(
     grove: Grove,
 ) -> None:
     kv = grown(grove)
-    grove.store.once("upload", "ns@b/segments", die)
-    with pytest.raises(KeyboardInterrupt):
-        kv.branch("b")
+    die_branching(grove, kv)
     grove.age(None)
     kv.branch("b")  # it was never made, but this one is
     dead, made = grove.pins()

@@ -38,7 +38,7 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
-from tests.kernel import Beside, contents, database, flip
+from tests.kernel import Beside, contents, database, flip, interrupt_next_write
 
 
 def outbox(kv: KeyValue) -> Outbox:
@@ -110,13 +110,7 @@ def test_closing_sends_what_nobody_waits_for_any_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kv = database(store).kv("ns")
-    encode = Group.encode
-
-    def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(Group, "encode", encode)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Group, "encode", interrupted)
+    interrupt_next_write(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         kv.put(b"a", b"1")
     assert Beside(kv.close).finish() is None

@@ -14,7 +14,8 @@ import pytest
 
 from reef.documents import _aggregate, _stored_rows
 from reef.errors import InvalidInputError
-from tests.stored_documents import Document, Namespace, busy_namespace, comparable, schema_of
+from tests.document_rows import schema_of
+from tests.stored_documents import Document, Namespace, busy_namespace, comparable
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def _sortable(value: Any) -> Any:
 
 
 def test_of_nothing_there_is_a_row_and_there_are_no_groups() -> None:
-    namespace = Namespace(schema_of({"a": "int64", "b": "float64"}))
+    namespace = Namespace(schema_of(a="int64", b="float64"))
     asked: dict[str, Any] = {
         "n": "count",
         "known": ("count", "a"),
@@ -172,7 +173,7 @@ def test_of_nothing_there_is_a_row_and_there_are_no_groups() -> None:
 
 
 def summed(values: list[int], kind: str) -> Any:
-    namespace = Namespace(schema_of({"v": kind}))
+    namespace = Namespace(schema_of(v=kind))
     namespace.write({"id": f"{i:05}", "v": value} for i, value in enumerate(values))
     try:
         table = namespace.view().aggregate({"s": ("sum", "v"), "m": ("avg", "v")})
@@ -216,7 +217,7 @@ def test_sums_that_do_not_fit_are_refused(kind: str, values: list[int]) -> None:
 
 
 def test_zeros_are_one_group_and_so_are_nans() -> None:
-    namespace = Namespace(schema_of({"v": "float64"}))
+    namespace = Namespace(schema_of(v="float64"))
     values = [0.0, -0.0, math.nan, -math.nan, None, 1.0]
     namespace.write({"id": str(i), "v": value} for i, value in enumerate(values))
     found = namespace.view().aggregate({"n": "count", "s": ("sum", "v")}, group_by="v")

@@ -24,6 +24,7 @@ from reef.documents._schema import Schema
 from reef.documents._types import Type
 from reef.errors import InvalidInputError
 from reef.format._block_index import bounds_of
+from tests.document_rows import schema_of
 
 KINDS = {
     "name": "string",
@@ -41,7 +42,7 @@ KINDS = {
     "extra": "json",
     "days": "[]datetime",
 }
-SCHEMA = Schema().added({name: Type.parse(text) for name, text in KINDS.items()})
+SCHEMA = schema_of(**KINDS)
 UUIDS = [UUID(int=1), UUID(int=2)]
 NAN = float("nan")
 ROWS = [

@@ -10,9 +10,8 @@ import pytest
 from reef.documents._filter import Incoming, parse_filter
 from reef.documents._filter_sql import SQL_NESTING_MAX
 from reef.documents._filter_tokens import TEXT_BYTES_MAX
-from reef.documents._schema import Schema
-from reef.documents._types import Type
 from reef.errors import InvalidInputError
+from tests.document_rows import schema_of
 
 KINDS = {
     "name": "string",
@@ -32,7 +31,7 @@ KINDS = {
     "x": "int64",
     "größe": "int64",
 }
-SCHEMA = Schema().added({name: Type.parse(text) for name, text in KINDS.items()})
+SCHEMA = schema_of(**KINDS)
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 ONE, TWO, THREE = ("stock", "Eq", 1), ("stock", "Eq", 2), ("stock", "Eq", 3)
 

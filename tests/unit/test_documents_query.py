@@ -22,7 +22,8 @@ from reef.documents._page import AFTER
 from reef.documents._view import SEARCH_LIMIT_DEFAULT, DocumentView, after_lsn
 from reef.engine import _view
 from reef.errors import InvalidInputError
-from tests.stored_documents import Document, Namespace, busy_namespace, comparable, schema_of
+from tests.document_rows import schema_of
+from tests.stored_documents import Document, Namespace, busy_namespace, comparable
 
 SEED = 7
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -192,7 +193,7 @@ def check_pages(namespace: Namespace, order_by: Any, size: int) -> None:
 
 
 def test_pages_are_of_one_version_whatever_is_written_meanwhile() -> None:
-    namespace = Namespace(schema_of({"n": "int64"}))
+    namespace = Namespace(schema_of(n="int64"))
     namespace.write({"id": f"{i:02}", "n": i % 5} for i in range(20))
     first = namespace.view().query(order_by="n", limit=8)
     namespace.write([{"id": "00", "n": 4}, {"id": "99", "n": 2}], ["07", "13"])
@@ -206,7 +207,7 @@ def test_pages_are_of_one_version_whatever_is_written_meanwhile() -> None:
 
 
 def test_a_rename_between_two_pages_does_not_matter() -> None:
-    namespace = Namespace(schema_of({"n": "int64"}))
+    namespace = Namespace(schema_of(n="int64"))
     namespace.write({"id": f"{i:02}", "n": i} for i in range(9))
     page = namespace.view().query(where=("n", "Gt", 0), order_by=("n", "desc"), limit=3)
     namespace.alter(namespace.schema.renamed({"n": "m"}))
@@ -370,7 +371,7 @@ def test_a_package_that_is_missing_is_named(
 
 
 def numbered(count: int, **settings: object) -> Namespace:
-    namespace = Namespace(schema_of({"n": "int64", "vector": "vector[2]"}), **settings)
+    namespace = Namespace(schema_of(n="int64", vector="vector[2]"), **settings)
     namespace.write({"id": f"{i:06}", "n": i, "vector": [i, 1]} for i in range(count))
     namespace.flush()
     return namespace
@@ -424,7 +425,7 @@ def test_a_newer_version_hides_an_older_one_that_matches_wherever_it_lies() -> N
 
 
 def test_versions_of_a_key_that_fill_blocks_are_one_document() -> None:
-    namespace = Namespace(schema_of({"n": "int64", "text": "string"}), row_block_bytes=512)
+    namespace = Namespace(schema_of(n="int64", text="string"), row_block_bytes=512)
     for n in range(40):
         namespace.write([{"id": "a", "n": n, "text": "x" * 200}, {"id": f"b{n:02}", "n": n}])
     namespace.flush()

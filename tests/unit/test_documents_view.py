@@ -18,8 +18,9 @@ from reef.engine import Face, _view, open_for_reading
 from reef.errors import InvalidInputError, InvariantError
 from reef.store import open_store
 from reef.testing import CountingStore
+from tests.document_rows import schema_of
 from tests.kernel import database
-from tests.stored_documents import Namespace, busy_namespace, comparable, schema_of
+from tests.stored_documents import Namespace, busy_namespace, comparable
 
 
 @pytest.fixture(scope="module", params=range(3))
@@ -100,7 +101,7 @@ def test_shown_types_are_those_of_the_schema(namespace: Namespace) -> None:
 
 
 def test_attributes_that_no_row_has_are_null() -> None:
-    namespace = Namespace(schema_of({"a": "int64"}))
+    namespace = Namespace(schema_of(a="int64"))
     namespace.write([{"id": "x", "a": 1}])
     namespace.flush()
     kinds = {"b": "vector[3]", "c": "uuid", "d": "json", "e": "sparse", "f": "[]int64"}
@@ -158,7 +159,7 @@ def cold() -> CountingStore:
     """A bucket of one segment: 4,000 documents in order of rank, with 4 MiB of vectors."""
     store = CountingStore(open_store("memory://"))
     kinds = {"rank": "int64", "vector": f"vector[{DIMENSION}]"}
-    namespace = Namespace(schema_of(kinds), store, row_block_bytes=4096)
+    namespace = Namespace(schema_of(**kinds), store, row_block_bytes=4096)
     vectors = np.random.default_rng(1).random((4000, DIMENSION), np.float32)
     namespace.write(
         {"id": f"{i:05}", "rank": i, "vector": vector.tolist()} for i, vector in enumerate(vectors)
@@ -170,7 +171,7 @@ def cold() -> CountingStore:
 
 def opened(store: CountingStore) -> DocumentView:
     """Return a view that has nothing in memory yet."""
-    schema = schema_of({"rank": "int64", "vector": f"vector[{DIMENSION}]"})
+    schema = schema_of(rank="int64", vector=f"vector[{DIMENSION}]")
     reader = open_for_reading(database(store).context(), "ns", Face("documents", schema.to_arrow()))
     view = DocumentView(reader.view(), schema)
     store.reset()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -31,16 +29,9 @@ from tests.chains import (
     Intruder,
     World,
     key,
-    open_world,
     opened,
     snapshotted,
 )
-
-
-@pytest.fixture(params=["memory", "file"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with open_world(request.param, tmp_path) as world:
-        yield world
 
 
 class TestPublishing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +18,7 @@ from reef.format import Boundary, Manifest
 from reef.manifest import Head, add_snapshot, open_compactor, register_intent
 from reef.store import ObjectMeta
 from reef.testing import Fault, FaultKind, WrapperStore
-from tests.chains import GRACE_S, NAMESPACE, Intruder, World, key, open_world, opened, snapshotted
-
-
-@pytest.fixture(params=["memory", "file"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with open_world(request.param, tmp_path) as world:
-        yield world
+from tests.chains import GRACE_S, NAMESPACE, Intruder, World, key, opened, snapshotted
 
 
 class TestFollowing:

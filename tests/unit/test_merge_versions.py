@@ -17,11 +17,6 @@ from tests.segments import SCHEMA, WIDE, Bench, Row, keys_of, rows_in, vector_of
 from tests.work import calls_of
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 def opened(bench: Bench, refs: Sequence[SegmentRef]) -> list[SegmentSource]:
     reader = bench.reader()
     return [reader.open(ref) for ref in refs]

@@ -11,7 +11,6 @@ import pytest
 
 from reef.database import Database
 from reef.engine import verify
-from reef.engine._group import Group
 from reef.errors import (
     FencedError,
     InvalidInputError,
@@ -28,6 +27,7 @@ from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, WrapperStore
 from reef.testing._wrapper import Operation, T
+from tests.kernel import interrupt_next_write
 
 SIZE = 16
 NAME = "main.db"
@@ -440,13 +440,7 @@ def test_what_an_interrupted_caller_left_is_cut_off_too(
 ) -> None:
     store = bucket.open(log_segment_max_bytes=8192).pages(NAME, page_size=SIZE)
     store.write(large(10))
-    encode = Group.encode
-
-    def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(Group, "encode", encode)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Group, "encode", interrupted)
+    interrupt_next_write(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         store.write(large(3000) if is_large else {100: page("x")})
     store.truncate(5)

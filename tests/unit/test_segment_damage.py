@@ -26,12 +26,6 @@ from tests.segments import (
     write,
 )
 
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 # Damage, and objects that are gone.
 
 

@@ -39,12 +39,6 @@ from tests.segments import (
     write,
 )
 
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 # What reads cost.
 
 

@@ -30,12 +30,6 @@ from tests.segments import (
     write,
 )
 
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 # What reads give.
 
 
