@@ -18,7 +18,8 @@ from reef.errors import (
 from reef.manifest import set_retention
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, ManualClock
-from tests.kernel import database
+from tests.compactor import Compactor
+from tests.kernel import database, flip
 
 
 def counted(store: CountingStore) -> dict[str, int]:
@@ -251,6 +252,30 @@ def test_a_reader_takes_a_snapshot_of_the_newest(store: Store) -> None:
         kv.flush()
         assert snapshot.get(b"a") == b"1"
         assert snapshot.lsn < kv.lsn
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_view_that_was_overtaken_never_says_no_such_key(store: Store, is_damaged: bool) -> None:
+    db = database(store, block_cache_bytes=0)
+    kv = db.kv("ns")
+    then = kv.write({b"%03d" % n: b"old" for n in range(100)}).lsn
+    kv.flush()
+    (old,) = store.list("namespaces/ns/segments/")
+    view = database(store, block_cache_bytes=0).kv("ns", mode="r").at(lsn=then)
+    kv.write({b"%03d" % n: b"new" for n in range(100)})
+    kv.flush()
+    Compactor(db.context(), "ns").run(floor_lsn=kv.lsn)
+    if is_damaged:
+        flip(store, old.key)
+    else:
+        store.delete(old.key)
+    for _ in range(2):
+        with pytest.raises(SnapshotExpiredError):
+            view.get(b"042")
+        with pytest.raises(SnapshotExpiredError):
+            list(view.items())
+        with pytest.raises(SnapshotExpiredError):
+            view.get_many([b"042"])
 
 
 def test_a_missing_segment_is_never_no_such_key(store: Store) -> None:

@@ -274,21 +274,24 @@ class View:
                 f"an object that the view at LSN {self.lsn} stands on has been collected ({error}); "
                 "take a new one"
             ) from error
+        self._stand_anew(error)
+
+    def _look_for_repair(self, error: DamagedError) -> None:
+        before = self._held.manifest.segments
+        self._stand_anew(error)
+        if self._held.manifest.segments == before:
+            raise error
+
+    def _stand_anew(self, error: NotFoundError | DamagedError) -> None:
         self._reload()
-        self._held = self._state()
+        state = self._state()
         try:
-            self._check(self._held)
+            self._check(state)
         except RetentionError as passed:
             raise SnapshotExpiredError(
                 f"the view at LSN {self.lsn} was overtaken: {passed}"
             ) from error
-
-    def _look_for_repair(self, error: DamagedError) -> None:
-        before = self._held.manifest.segments
-        self._reload()
-        self._held = self._state()
-        if self._held.manifest.segments == before:
-            raise error
+        self._held = state  # only now: whoever reads meanwhile must not take what is gone for absent
 
 
 def key_range(
