@@ -291,7 +291,9 @@ class View:
             raise SnapshotExpiredError(
                 f"the view at LSN {self.lsn} was overtaken: {passed}"
             ) from error
-        self._held = state  # only now: whoever reads meanwhile must not take what is gone for absent
+        self._held = (
+            state  # only now: whoever reads meanwhile must not take what is gone for absent
+        )
 
 
 def key_range(

@@ -13,6 +13,9 @@ whenever they are asked for: micro-batches can be replayed. A micro-batch takes 
 `max_bytes_per_batch` of log (256 MiB) or `max_slots_per_batch` objects, at least one object, and
 ends behind an attach object, which is never split.
 
+A stream that begins with a snapshot takes one, unless one is given. The offset behind its rows names
+it: where a micro-batch begins there, the rows have been taken in, and the snapshot is released.
+
 The columns are settled when the stream starts: attributes that are added later are left out, and
 one that is renamed goes on under its old name, until the query is started again.
 
@@ -56,7 +59,8 @@ _OWN = {
     LSN: pa.field(LSN, pa.int64(), nullable=False),
     COMMITTED_AT: pa.field(COMMITTED_AT, pa.timestamp("us", tz="UTC")),
 }
-_TAKEN = "stream-"
+_PREFIX = "stream-"
+_TAKEN = "taken"
 
 Offset = dict[str, Any]
 
@@ -90,17 +94,23 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._shape = _shape(options, version, schema)
         self._log: FeedLog | None = None
         self._upto = LSN_MAX
-        self._taken: str | None = None
+        self._initial: Offset | None = None
+        self._released: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_log": None}  # workers make their own
 
     def initialOffset(self) -> Offset:
-        """Return where a new query begins.
+        """Return where a new query begins: the same whenever Spark asks, which it does twice.
 
         Raises RetentionError for an LSN that was collected, InvalidInputError for one that is not
         there yet: what is committed below it would be passed over without a word.
         """
+        if self._initial is None:
+            self._initial = self._begin()
+        return self._initial
+
+    def _begin(self) -> Offset:
         log, starting = self._feed(), self._options.starting
         if starting == "snapshot":
             return self._snapshot()
@@ -126,8 +136,10 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the next micro-batch goes: `start` itself if nothing was committed."""
         log = self._feed()
         if "snapshot" in start:
-            self._taken = start["snapshot"]
-            return _offset(log.after(start["lsn"]))
+            behind = _offset(log.after(start["lsn"]))
+            is_own = start["snapshot"].startswith(_PREFIX)
+            return {**behind, _TAKEN: start["snapshot"]} if is_own else behind
+        self._release(start.get(_TAKEN))
         is_all = isinstance(limit, ReadAllAvailable)
         place = self._place(start)
         end = log.advance(
@@ -159,18 +171,16 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, PartOfFeed)
         return read_part(partition.part, self._shape)
 
-    def commit(self, end: Offset) -> None:
-        """Let go of the snapshot that the stream took, once its rows have been taken in."""
-        taken = self._taken
-        if taken is None or "snapshot" in end:
+    def _release(self, taken: str | None) -> None:
+        """Let go of the snapshot that the stream took, once."""
+        if taken is None or taken == self._released:
             return
-        self._taken = None
-        if taken.startswith(_TAKEN):
-            chain = self._options.place.bucket.open().chain(self._options.place.namespace)
-            with suppress(NotFoundError):
-                chain.publish(
-                    lambda head: None if head is None else release_snapshot(head.manifest, taken)
-                )
+        chain = self._options.place.bucket.open().chain(self._options.place.namespace)
+        with suppress(NotFoundError):
+            chain.publish(
+                lambda head: None if head is None else release_snapshot(head.manifest, taken)
+            )
+        self._released = taken
 
     def _feed(self) -> FeedLog:
         if self._log is None:
@@ -189,7 +199,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         id = self._options.snapshot
         if id is None:
             context = self._options.place.bucket.open()
-            id = _TAKEN + new_ulid(context.clock, context.rng)
+            id = _PREFIX + new_ulid(context.clock, context.rng)
             chain = context.chain(self._options.place.namespace)
             ttl_s = self._options.snapshot_ttl_s
             take_snapshot(context, chain, lambda: self._feed().newest().lsn, ttl_s, id=id)
