@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import reef
 from reef.pipeline import Bucket
-from reef.spark import bulk_load, register
+from reef.spark import bulk_load, register, write
 from tests.waiting import until
 
 
@@ -188,8 +188,10 @@ def test_modes_and_options_that_are_refused(spark: SparkSession, bucket: Bucket)
         writer.mode("overwrite").save()
     with pytest.raises(PySparkException, match="one of auto, log, bulk"):
         save(df, bucket, method="fast")
-    with pytest.raises(PySparkException, match="a column 'id' among them"):
+    with pytest.raises(PySparkException, match="a column 'id' among them: rename it"):
         save(df.withColumnRenamed("id", "key"), bucket)
+    with pytest.raises(PySparkException, match="a column 'id' among them: give the option face=kv"):
+        save(df.selectExpr("id as key", "id as value"), bucket)
     numbers = spark.sql("select 'a' id, 1L n")
     for declared in ("m=float64", "id=string"):
         with pytest.raises(PySparkException, match="one of the columns id, n"):
@@ -198,6 +200,15 @@ def test_modes_and_options_that_are_refused(spark: SparkSession, bucket: Bucket)
     with pytest.raises(PySparkException, match="'n=string' is not valid: int64, which"):
         save(numbers, bucket, declared="n=string")
     assert content(bucket) == {"a": {"n": 1}}
+
+
+def test_names_may_have_dots_and_backticks(spark: SparkSession, bucket: Bucket) -> None:
+    df = spark.sql("select 'a' id, 1L `x.y`, 2L `c``d`, array(3L) `[0]`")
+    wanted = {"a": {"x.y": 1, "c`d": 2, "[0]": [3]}}
+    save(df, bucket, "saved")
+    write(df, bucket.url, "written")
+    bulk_load(df, bucket.url, "loaded")
+    assert [content(bucket, name) for name in ("saved", "written", "loaded")] == [wanted] * 3
 
 
 def test_maps_are_objects_and_variants_are_refused(spark: SparkSession, bucket: Bucket) -> None:

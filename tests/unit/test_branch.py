@@ -188,7 +188,7 @@ def test_the_feed_of_a_branch_begins_where_it_left_its_parent(grove: Grove) -> N
     assert found == own
     after = [lsn for batch in branch.changes(after=lsn) for lsn in batch.column("_lsn").to_pylist()]
     assert after == own
-    with pytest.raises(RetentionError):
+    with pytest.raises(RetentionError, match="what came before is in the feed of 'ns'"):
         list(branch.changes(after=lsn - 1))
 
 

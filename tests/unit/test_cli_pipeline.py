@@ -123,6 +123,12 @@ def test_a_plan_that_was_kept_is_shown_and_told_when_it_is_stale(run: Run, url: 
         code, _, err = run("compact", "a", "--plan", "p.json", *more)
         assert code == 0
         assert "the plan is stale" in err
+    again(url, "a")
+    assert run("compact", "a", *options, "--dry-run", "--save-plan", "r.json")[0] == 0
+    assert run("compact", "a", *options, "--start", "1", "--end", "2", "--in-process")[0] == 0
+    for more in (("--dry-run",), ("--in-process",)):  # segments of the plan are clipped now
+        code, _, err = run("compact", "a", "--plan", "r.json", *more)
+        assert (code, "the plan is stale" in err) == (0, True)
     code, _, err = run("compact", "a", "--plan", "p.json", "--dry-run", "--save-plan", "q.json")
     assert (code, "without --plan" in err) == (1, True)
 

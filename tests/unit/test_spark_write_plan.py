@@ -22,7 +22,7 @@ from reef.manifest import StalePlanError
 from reef.pipeline import _load_merge
 from reef.pipeline._history import end_job
 from reef.pipeline._load import LoadPlan
-from reef.spark import _write_commit, _write_stage
+from reef.spark import _write_commit, _write_log, _write_stage
 from reef.spark._write_commit import WriteResult, abort, commit
 from reef.spark._write_log import cut, row_bytes
 from reef.spark._write_options import WriteOptions, parse_declared
@@ -478,15 +478,8 @@ def test_keys_and_values(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def micro_batch(url: str, number: int, run: int = 0, **said: object) -> Write:
-    return Write(
-        options(url, **said),
-        COLUMNS.serialize().to_pybytes(),
-        f"load-{number}-{run}",
-        f"q/{number}",
-        source="q",
-        sequence=number,
-        attempts=f"load-{number}-",
-    )
+    columns = COLUMNS.serialize().to_pybytes()
+    return Write.numbered(options(url, **said), columns, "q", number, run=str(run))
 
 
 @pytest.mark.parametrize("method", ["auto", "bulk"])
@@ -542,6 +535,35 @@ def test_an_abort_of_which_no_task_has_told_ends_all_runs_of_the_micro_batch(url
     for run in range(2):
         with pytest.raises(FencedError, match="is over"):
             staged(micro_batch(url, 7, run, method="bulk"), [[rows([1])]])
+
+
+def test_a_numbered_write_that_died_between_its_batches_goes_on_with_the_next(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = options(url, operation="create", **{"reef.log_segment_max_bytes": "2KiB"})
+    add, batches = _write_log.Written.add, []
+
+    def died(self: _write_log.Written, *args: Any) -> None:
+        add(self, *args)
+        batches.append(args)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+
+    def once() -> WriteResult:
+        context = asked.place.bucket.open()
+        return written(
+            Write.begin(context, asked, COLUMNS, source="q", sequence=0), [rows(range(200))]
+        )
+
+    monkeypatch.setattr(_write_log.Written, "add", died)
+    with pytest.raises(KeyboardInterrupt):
+        once()
+    assert 0 < len(numbers(url)) < 200
+    assert not once().replayed  # part of it
+    assert len(numbers(url)) == 200
+    assert once().replayed
+    with reef.connect(url) as db, db.namespace("ns", mode="r") as ns:
+        assert sum(batch.num_rows for batch in ns.changes()) == 200
 
 
 # Batches of the log.

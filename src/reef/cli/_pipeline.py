@@ -27,6 +27,7 @@ from reef.cli._pass import (
     watched,
 )
 from reef.errors import InvalidInputError, NotFoundError
+from reef.manifest import StalePlanError
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -321,13 +322,15 @@ def _show_plans(
 def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
     """Return a plan that was kept, and say if it is stale."""
     from reef.pipeline import NamespaceResult
+    from reef.pipeline._compact import check_plan
 
     head = db.context().chain(plan.namespace).load()
     if head is None or head.manifest.state != "live":
         gone = NotFoundError(f"there is no namespace {plan.namespace!r}")
         return NamespaceResult(plan.namespace, None, gone)
-    live = {ref.id for ref in head.manifest.segments}
-    if any(ref.id not in live for group in plan.groups for ref in (*group.inputs, *group.moves)):
+    try:
+        check_plan(head.manifest, plan)
+    except StalePlanError:
         _say_stale(
             plan.namespace, "what it was to read is not live any more; it would be made anew"
         )

@@ -323,7 +323,7 @@ class FeedLog:
         manifest = self._look()
         if slot < manifest.gc.boundary.slot:
             _, kept_from = self._entrances.bottom(self._entrances.oldest(manifest), manifest, None)
-            return self._entrances.collected(None, kept_from)
+            return self._entrances.collected(None, kept_from, manifest)
         return CorruptError(
             log_key(self.namespace, slot),
             0,

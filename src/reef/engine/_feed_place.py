@@ -95,7 +95,7 @@ class Entrances:
             return Position.of(found)
         position, kept_from = self.bottom(self.oldest(manifest), manifest, lsn, known)
         if kept_from > lsn + 1:
-            raise self.collected(lsn, kept_from)
+            raise self.collected(lsn, kept_from, manifest)
         return position
 
     def bottom(
@@ -184,8 +184,15 @@ class Entrances:
         except (NotFoundError, DamagedError):
             return None
 
-    def collected(self, lsn: int | None, kept_from: int) -> RetentionError:
+    def collected(self, lsn: int | None, kept_from: int, manifest: Manifest) -> RetentionError:
         asked = "the changes asked for" if lsn is None else f"changes after LSN {lsn}"
+        origin = manifest.origin
+        if origin is not None and kept_from == origin.lsn + 1:
+            return RetentionError(
+                f"{asked} of {self._namespace!r} are not all its own: the branch begins after LSN "
+                f"{origin.lsn}, and what came before is in the feed of {origin.namespace!r}. Start "
+                f"from a snapshot, or after LSN {origin.lsn}"
+            )
         return RetentionError(
             f"{asked} of namespace {self._namespace!r} are not all there any more: the log was "
             f"collected, and is kept from LSN {kept_from} on. Start from a snapshot, or after LSN "

@@ -7,6 +7,7 @@ changes           open_writer, open_compactor, fold, register_intent, end_intent
                   advance_boundary, set_retention: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach
+live_inputs       what a compaction would replace, or the error that it is stale
 no_namespace      the error for one that has no manifest
 create_snapshot   a snapshot that lasts as long as asked, by the store's clock; renew likewise
 
@@ -32,6 +33,7 @@ from reef.manifest._changes import (
     check_intent,
     end_intent,
     fold,
+    live_inputs,
     open_compactor,
     open_writer,
     register_intent,
@@ -74,6 +76,7 @@ __all__ = [
     "go_on",
     "has_branches",
     "is_retained",
+    "live_inputs",
     "no_namespace",
     "open_compactor",
     "open_writer",

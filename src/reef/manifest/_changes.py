@@ -179,7 +179,7 @@ def replace_segments(
     """
     _check_live(m)
     owner = _check_compactor(m, compactor_epoch, intent)
-    inputs, left = _parted(m, inputs, within)
+    inputs, left = live_inputs(m, inputs, within)
     if now_us is not None:
         m = expire_snapshots(m, now_us)
     _check_points(m, known_points)
@@ -196,10 +196,13 @@ def replace_segments(
     )
 
 
-def _parted(
+def live_inputs(
     m: Manifest, inputs: Sequence[SegmentRef], within: tuple[bytes, bytes] | None
 ) -> tuple[list[SegmentRef], list[SegmentRef]]:
-    """Return the live references that show inputs `within` some keys, and what is left outside."""
+    """Return the live references that show inputs `within` some keys, and what is left outside.
+
+    Raises StalePlanError if an input is not live any more.
+    """
     ids = {segment.id for segment in inputs}
     live: dict[SegmentRef, list[SegmentRef]] = {}
     for segment in m.segments:

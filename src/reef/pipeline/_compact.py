@@ -41,6 +41,7 @@ from reef.manifest import (
     StalePlanError,
     check_intent,
     end_intent,
+    live_inputs,
     replace_segments,
     retained_points,
     set_retention,
@@ -274,6 +275,14 @@ def _check_standing(m: Manifest, job: Job) -> None:
 def _with_floor(m: Manifest, floor_lsn: int, job: Job) -> Manifest:
     _check_standing(m, job)
     return set_retention(m, floor_lsn=floor_lsn)
+
+
+def check_plan(m: Manifest, plan: CompactionPlan) -> None:
+    """Raise StalePlanError if something that a plan would replace or move is not live any more."""
+    for group in plan.groups:
+        if group.inputs:
+            live_inputs(m, group.inputs, group.keys)
+        _moved(m, group.moves, group.level)
 
 
 def _moved(m: Manifest, refs: Sequence[SegmentRef], level: int) -> Manifest:

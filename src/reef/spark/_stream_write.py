@@ -26,7 +26,6 @@ has to know comes in the messages of the tasks.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +35,6 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from reef.errors import InvalidInputError
-from reef.pipeline._load import KIND
 from reef.spark._write import StagedRows, arrow_columns, check_declared, staged_of, task_number
 from reef.spark._write_commit import abort, commit
 from reef.spark._write_options import WriteOptions
@@ -89,23 +87,10 @@ class ReefStreamWriter(DataSourceStreamArrowWriter):
             abort(self._batch(source, batchId), staged)
 
     def _batch(self, source: str, number: int, run: str | None = None) -> Write:
-        """Return a micro-batch as a write. All tasks of one run of the query get the same intent.
-
-        What earlier runs have left of the batch ends with it.
-        """
-        key = f"{source}/{number}"
+        """Return a micro-batch as a write."""
         if run is None:
             run = self._options.place.bucket.open().rng.randbytes(16).hex()
-        attempts = f"{KIND}-{_digest(key)}-"
-        return Write(
-            self._options,
-            self._columns,
-            attempts + _digest(run),
-            key,
-            source=source,
-            sequence=number,
-            attempts=attempts,
-        )
+        return Write.numbered(self._options, self._columns, source, number, run=run)
 
 
 def stream_writer_of(
@@ -120,10 +105,6 @@ def stream_writer_of(
             "write with reef.spark.write(..., source=, sequence=) in foreachBatch",
         )
     return ReefStreamWriter(options, schema)
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _property(name: str) -> str | None:

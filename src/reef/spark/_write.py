@@ -39,7 +39,7 @@ from reef.engine import check_stream
 from reef.errors import InvalidInputError, ReefError
 from reef.pipeline._load import LoadPlan
 from reef.spark._write_commit import WriteResult, abort, commit, earlier_load
-from reef.spark._write_options import WriteOptions
+from reef.spark._write_options import KEY_BYTES_MAX, WriteOptions
 from reef.spark._write_stage import Staged, Write, stage
 
 _log = logging.getLogger("reef")
@@ -109,6 +109,8 @@ def write(
     InvalidInputError. A job key that was loaded before costs no more than to find out.
     """
     check_stream(source, sequence)
+    if source is not None and len(source.encode()) > KEY_BYTES_MAX:
+        raise InvalidInputError.of("source", source[:64], f"at most {KEY_BYTES_MAX} bytes of text")
     texts = {name: str(value) for name, value in options.items() if value is not None}
     asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
     return write_rows(df, asked, source=source, sequence=sequence)
@@ -127,8 +129,10 @@ def write_rows(
     earlier = earlier_load(context, asked)
     if earlier is not None:
         return WriteResult("bulk", earlier.lsn, 0, replayed=True)
-    writing = Write.begin(context, asked, arrow_columns(df.schema))
-    writing = replace(writing, source=source, sequence=sequence, cells=dict(cells or {}))
+    columns = arrow_columns(df.schema)
+    writing = Write.begin(context, asked, columns, source=source, sequence=sequence, cells=cells)
+    # Spark would look names up again, and takes those with dots and backticks for something else.
+    df = df.toDF(*(f"c{number}" for number in range(len(columns))))
     staged: list[Staged | None] = [None]
     try:
         found = df.mapInArrow(_Stage(writing), "staged binary").collect()
@@ -182,7 +186,9 @@ class _Stage:
         self._write = writing
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        staged = stage(self._write, batches, task_number())
+        names = pa.ipc.read_schema(pa.py_buffer(self._write.columns)).names
+        named = (batch.rename_columns(names) for batch in batches)
+        staged = stage(self._write, named, task_number())
         packed = pa.array([msgspec.msgpack.encode(staged)], pa.binary())
         yield pa.RecordBatch.from_arrays([packed], names=["staged"])
 

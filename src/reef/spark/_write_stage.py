@@ -12,6 +12,7 @@ given up and its intent has ended: it fails, so that the intent does not stand a
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,15 +69,48 @@ class Write:
     """Columns of text, and the types that tasks read it as."""
 
     @staticmethod
-    def begin(context: Context, options: WriteOptions, columns: pa.Schema) -> Write:
+    def begin(
+        context: Context,
+        options: WriteOptions,
+        columns: pa.Schema,
+        *,
+        source: str | None = None,
+        sequence: int | None = None,
+        cells: Mapping[str, str] | None = None,
+    ) -> Write:
         """Return a new write, whose schema is decided. Raises InvalidInputError.
 
         Makes the namespace if there is none.
         """
         id = new_ulid(context.clock, context.rng).lower()
-        key = options.job_key or f"spark-{id}"
-        write = Write(options, columns.serialize().to_pybytes(), f"{KIND}-{id}", key)
+        packed = columns.serialize().to_pybytes()
+        if source is None or sequence is None:
+            key = options.job_key or f"spark-{id}"
+            write = Write(options, packed, f"{KIND}-{id}", key)
+        else:
+            write = Write.numbered(options, packed, source, sequence, run=id)
+        write = replace(write, cells=dict(cells or {}))
         return replace(write, plan=planned(context, write))
+
+    @staticmethod
+    def numbered(
+        options: WriteOptions, columns: bytes, source: str, sequence: int, *, run: str
+    ) -> Write:
+        """Return one of the writes that a source numbers.
+
+        All tasks of one `run` get the same intent. What other runs have left of it ends with it.
+        """
+        key = options.job_key or f"{source}/{sequence}"
+        attempts = f"{KIND}-{_digest(key)}-"
+        return Write(
+            options,
+            columns,
+            attempts + _digest(run),
+            key,
+            source=source,
+            sequence=sequence,
+            attempts=attempts,
+        )
 
     def open(self) -> Context:
         """Return the bucket, opened."""
@@ -104,6 +138,10 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int = 0
 
 
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def used_columns(options: WriteOptions, columns: pa.Schema) -> list[str]:
     """Return the columns that an operation takes. Raises InvalidInputError."""
     names = list(columns.names)
@@ -111,8 +149,9 @@ def used_columns(options: WriteOptions, columns: pa.Schema) -> list[str]:
     if twice:
         raise InvalidInputError.of("columns", ", ".join(twice), "columns that are there once")
     if options.key_column not in names:
+        advice = "give the option face=kv" if {"key", "value"} <= {*names} else "rename it"
         raise InvalidInputError.of(
-            "columns", ", ".join(names), f"a column {options.key_column!r} among them: rename it"
+            "columns", ", ".join(names), f"a column {options.key_column!r} among them: {advice}"
         )
     if options.operation == "delete":
         return [options.key_column]
