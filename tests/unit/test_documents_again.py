@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from reef.database import Database
@@ -74,6 +76,44 @@ def test_the_same_key_again_under_another_schema_returns_the_first_receipt(
     before = everything(ns)
     assert REQUESTS[name](ns).lsn == first.lsn
     assert everything(ns) == before
+
+
+@pytest.mark.parametrize("blank", [None, []])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_patch_that_names_an_attribute_is_another_request_than_one_that_does_not(
+    ns: Documents, known: bool, blank: object
+) -> None:
+    ns.upsert([{"id": "p", "n": 1}, {"id": "q", "n": 1, **({"x": ["kept"]} if known else {})}])
+    rows = [{"id": "p", "n": 2}, {"id": "q", "n": 2}]
+    named = [rows[0], {**rows[1], "x": blank}]
+    ns.patch(rows, idempotency_key="without")
+    ns.patch(named, idempotency_key="with")
+    before = everything(ns)
+    others = [named, [{**row, "x": blank} for row in rows], [rows[0], {**rows[1], "y": None}]]
+    for other in others:
+        with pytest.raises(IdempotencyError):
+            ns.patch(other, idempotency_key="without")
+    for other in (rows, others[1], [rows[0], {**rows[1], "x": None if blank == [] else []}]):
+        with pytest.raises(IdempotencyError):
+            ns.patch(other, idempotency_key="with")
+    assert everything(ns) == before
+    if not known:
+        ns.alter(add={"x": "[]string"})
+    assert ns.patch(named, idempotency_key="with").replayed
+    assert ns.patch(rows, idempotency_key="without").replayed
+
+
+@pytest.mark.parametrize("column", [[[]], [()], [np.array([], object)], pa.array([[]])])
+def test_an_empty_list_is_told_from_nothing_before_and_after_it_has_a_type(
+    ns: Documents, column: Any
+) -> None:
+    ns.upsert({"id": ["a"], "x": column}, idempotency_key="k")
+    for change in ({}, {"x": "[]string"}):
+        ns.alter(add=change)
+        assert ns.upsert({"id": ["a"], "x": column}, idempotency_key="k").replayed
+        for other in ([{"id": "a", "x": None}], [{"id": "a"}]):
+            with pytest.raises(IdempotencyError):
+                ns.upsert(other, idempotency_key="k")
 
 
 @pytest.mark.parametrize(

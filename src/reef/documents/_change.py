@@ -168,7 +168,7 @@ def change_of(
         ),
         upserts=0 if given.upserts is None else len(given.upserts),
         patches=0 if patches is None else len(patches),
-        present={schema.attribute(name).column: mask for name, mask in present.items()},
+        present={a.column: present[a.name] for a in attributes if a.name in present},
         patched=()
         if patches is None
         else tuple(schema.attribute(name).column for name in patches.columns),

@@ -39,8 +39,9 @@ class Given:
     def digest(self, *parts: bytes | None) -> bytes:
         """Return 16 bytes that stand for the request and for what else belongs to it.
 
-        By the names that were given, whatever became of them since. What says nothing is left out: a
-        list that is empty in every row has no type when it comes for the first time.
+        By the names that were given, whatever became of them since, and whether they have a type by
+        now: of a column of nulls and empty lists only these are counted in. A null of an upsert is
+        as good as nothing, one of a patch is not.
         """
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
@@ -48,9 +49,7 @@ class Given:
         for kind, rows in ((b"upserts", self.upserts), (b"patches", self.patches)):
             if rows is not None:
                 digest.update(kind)
-                _add(digest, {ID: rows.ids, **rows.columns})
-                for name, mask in sorted((rows.present or {}).items()):
-                    digest.update(name.encode() + mask.to_numpy(zero_copy_only=False).tobytes())
+                _add_rows(digest, rows, is_patch=rows is self.patches)
         if len(self.deletes):
             digest.update(b"deletes")
             _add(digest, {ID: self.deletes})
@@ -140,9 +139,21 @@ def _check_ids(ids: list[pa.Array]) -> None:
             )
 
 
+def _add_rows(digest: hashlib.blake2b, rows: Rows, *, is_patch: bool) -> None:
+    blank = {name: c.is_valid() for name, c in rows.columns.items() if _says_nothing(c)}
+    told = {name: column for name, column in rows.columns.items() if name not in blank}
+    _add(digest, {ID: rows.ids, **told})
+    masks = {b"lists": {**blank, **rows.untyped}, b"given": rows.present or {}}
+    if not is_patch:
+        masks[b"lists"] = {name: mask for name, mask in masks[b"lists"].items() if mask.true_count}
+    for kind, of_kind in masks.items():
+        for name, mask in sorted(of_kind.items()):
+            digest.update(b"%s %d:%s" % (kind, len(name.encode()), name.encode()))
+            digest.update(mask.to_numpy(zero_copy_only=False).tobytes())
+
+
 def _add(digest: hashlib.blake2b, columns: dict[str, pa.Array]) -> None:
-    telling = {name: column for name, column in columns.items() if not _says_nothing(column)}
-    rows = pa.RecordBatch.from_pydict(dict(sorted(telling.items())))
+    rows = pa.RecordBatch.from_pydict(dict(sorted(columns.items())))
     rows = rows.take(pa.array(np.arange(rows.num_rows)))  # whatever it was cut from
     digest.update(rows.schema.serialize())
     digest.update(rows.serialize())

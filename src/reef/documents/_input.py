@@ -39,14 +39,16 @@ _STRING = Type.parse("string")
 class Rows:
     """Checked input: `columns` by attribute name, in physical types, each as long as `ids`.
 
-    `new` are the attributes that the schema lacks. `present` says for attributes that some rows of
-    a patch leave alone which rows do not. `is_kept` has a 1 for each row that was given and is here,
-    and a 0 for each whose id came again; None: all are here.
+    `new` are the attributes that the schema lacks, `untyped` those that it lacks still, because
+    nothing but nulls and empty lists came: which rows have an empty list. `present` says for
+    attributes that some rows of a patch leave alone which rows do not. `is_kept` has a 1 for each
+    row that was given and is here, and a 0 for each whose id came again; None: all are here.
     """
 
     ids: pa.Array
     columns: dict[str, pa.Array]
     new: dict[str, Type]
+    untyped: dict[str, pa.Array]
     present: dict[str, pa.Array] | None
     is_kept: bytes | None = None
 
@@ -75,6 +77,7 @@ def read_rows(
     ids = _read_ids(source.columns.get(ID), source.count)
     columns: dict[str, pa.Array] = {}
     new: dict[str, Type] = {}
+    untyped: dict[str, pa.Array] = {}
     for name, column in source.columns.items():
         if name == ID:
             continue
@@ -83,14 +86,15 @@ def read_rows(
             check_attribute_name(name)
         read = _read(column, attribute.type if attribute else None, Spot(name))
         if read is None:
+            untyped[name] = _are_lists(column)
             continue
         columns[name] = read.values
         if attribute is None:
             new[name] = read.type
     if new:
         schema.added(new)  # refuses too many
-    present = source.present(columns) if is_patch else None
-    rows = Rows(ids, columns, new, present)
+    present = source.present([*columns, *untyped]) if is_patch else None
+    rows = Rows(ids, columns, new, untyped, present)
     return rows if len(ids) < 2 else _without_duplicates(rows, duplicates)
 
 
@@ -98,6 +102,13 @@ def _read(column: Column, known: Type | None, spot: Spot) -> Read | None:
     if isinstance(column, list):
         return read_values(column, known, spot)
     return read_arrow(column, known, spot)
+
+
+def _are_lists(untyped: Column) -> pa.Array:
+    """Return which values are lists; the others are null."""
+    if isinstance(untyped, list):
+        return pa.array([isinstance(value, (list, tuple, np.ndarray)) for value in untyped])
+    return plain(untyped).is_valid()
 
 
 def _read_ids(column: Column | None, count: int) -> pa.Array:
@@ -180,6 +191,9 @@ def _without_duplicates(rows: Rows, duplicates: Duplicates) -> Rows:
     is_kept = np.zeros(len(codes), np.bool_)
     is_kept[last] = True
     kept = pa.array(np.flatnonzero(is_kept))
-    columns = {name: column.take(kept) for name, column in rows.columns.items()}
-    present = rows.present and {name: mask.take(kept) for name, mask in rows.present.items()}
-    return Rows(rows.ids.take(kept), columns, rows.new, present, is_kept.tobytes())
+    columns, untyped, present = (
+        {name: column.take(kept) for name, column in some.items()}
+        for some in (rows.columns, rows.untyped, rows.present or {})
+    )
+    ids = rows.ids.take(kept)
+    return Rows(ids, columns, rows.new, untyped, present or None, is_kept.tobytes())
