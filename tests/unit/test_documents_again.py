@@ -11,8 +11,10 @@ import pytest
 
 from reef.database import Database
 from reef.documents import Documents
+from reef.documents._schema import Schema
+from reef.documents._types import Type
 from reef.engine import CreateOnly
-from reef.errors import IdempotencyError, InvalidInputError
+from reef.errors import ClosedError, IdempotencyError, InvalidInputError
 from tests.sample_document import everything
 
 REQUESTS: dict[str, Callable[[Documents], Any]] = {
@@ -153,3 +155,33 @@ def test_numbered_requests_of_a_source_are_taken_once(ns: Documents) -> None:
     assert ns.get("a") == {"id": "a", "n": 3}
     with pytest.raises(InvalidInputError, match="source"):
         ns.write(upserts=[{"id": "a"}], source="s")
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_number_that_was_reached_changes_no_schema(ns: Documents, key: str | None) -> None:
+    def first() -> Any:
+        rows = [{"id": "a", "n": 1}]
+        return ns.write(upserts=rows, source="s", sequence=7, idempotency_key=key)
+
+    lsn = first().lsn
+    ns.alter(drop=["n"])
+    assert (first().lsn, ns.schema) == (lsn, {})
+    rows = [{"id": "b", "other": {"x": 1}}]
+    assert ns.write(upserts=rows, source="s", sequence=6, idempotency_key="new").lsn == lsn
+    schema = Schema.EMPTY.added({"n": Type.parse("int64")})
+    again = ns.attach([], base=Schema.EMPTY, schema=schema, source="s", sequence=5)
+    assert (again.replayed, again.lsn) == (True, lsn)
+    assert (ns.schema, ns.count()) == ({}, 1)
+
+
+def test_a_number_that_was_reached_is_known_whatever_comes_with_it(ns: Documents) -> None:
+    lsn = ns.write(upserts=[{"id": "a", "n": 1}], source="s", sequence=7).lsn
+    ns.alter(drop=["n"])
+    ns.alter(add={"n": "string"})
+    again = ns.write(upserts=[{"id": "a", "n": 1}], source="s", sequence=7)
+    assert (again.replayed, again.lsn, again.upserted, again.outcomes) == (True, lsn, 0, ())
+    with pytest.raises(InvalidInputError, match="expected string"):
+        ns.write(upserts=[{"id": "a", "n": 1}], source="s", sequence=8)
+    ns.close()
+    with pytest.raises(ClosedError):
+        ns.write(upserts=[{"id": "a", "n": 1}], source="s", sequence=7)

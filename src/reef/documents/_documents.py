@@ -215,8 +215,13 @@ class Documents(Namespace):
         key = check_idempotency_key(idempotency_key)
         check_stream(source, sequence)
         writer = self._writing()
+        receipt = None if key else writer.known(None, None, source, sequence)
+        if receipt is not None:
+            return self._told(receipt, 0, 0)  # whatever it says, and whether it still can be said
         asked = Asked.of(upserts, patches, deletes, duplicates)
-        change, said, receipt = self._change(writer, asked, condition, atomic, key)
+        change, said, receipt = self._change(
+            writer, asked, condition, atomic, key, source, sequence
+        )
         if receipt is None:
             receipt = writer.write(
                 WriteRequest(
@@ -265,7 +270,7 @@ class Documents(Namespace):
         asked = Asked.of(patches=[{ID: "-", **patch}])
         digest = _bulk_digest(filter, asked.read(schema)[0].digest())
         writer = self._writing()
-        receipt = None if key is None else writer.known(key, digest)
+        receipt = writer.known(key, digest)
         if receipt is None:  # only now may the schema change
             change, _, _ = self._change(writer, asked)
             bulk = patch_matching(filter, change, self._bytes_max)
@@ -291,7 +296,7 @@ class Documents(Namespace):
         key = check_idempotency_key(idempotency_key)
         check_stream(source, sequence)
         writer = self._writing()
-        receipt = None if key is None else writer.known(key, ATTACH_DIGEST)
+        receipt = writer.known(key, ATTACH_DIGEST, source, sequence)
         if receipt is not None:
             return receipt  # before the schema is changed
         try:
@@ -478,6 +483,8 @@ class Documents(Namespace):
         condition: Condition | None = None,
         atomic: bool = True,
         key: bytes | None = None,
+        source: str | None = None,
+        sequence: int | None = None,
     ) -> tuple[Change, _Said, Receipt | None]:
         """Return a checked request, whose attributes are in the schema, and what is recorded of it.
 
@@ -494,10 +501,9 @@ class Documents(Namespace):
             change = change_of(wider, rows, condition=wanted, atomic=atomic)
             if wider is not schema:
                 writer.check_bytes(change.nbytes)
-                if key is not None and said.digest is not None:
-                    receipt = writer.known(key, said.digest)
-                    if receipt is not None:
-                        return change, said, receipt
+                receipt = writer.known(key, said.digest, source, sequence)
+                if receipt is not None:
+                    return change, said, receipt
             if self._is_taken(schema, wider):
                 return change, said, None
 

@@ -165,18 +165,19 @@ class Committer:
         self._note_seconds(clock.monotonic() - started)
         return receipt
 
-    def known(self, key: bytes, digest: bytes) -> Receipt | None:
-        """Return the receipt of an earlier request that is durable. Raises IdempotencyError."""
-        with self.cond:
-            return self._dedup.find(key, digest, self._now_us())
-
-    def earlier(self, request: WriteRequest) -> Receipt | None:
+    def known(
+        self,
+        key: bytes | None,
+        digest: bytes | None,
+        source: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipt | None:
         """Return the receipt of a durable request of the same key, or as far on in the same stream.
 
         Raises IdempotencyError.
         """
         with self.cond:
-            return self._durable(request)
+            return self._durable(key, digest, source, sequence)
 
     def close(self) -> None:
         """Take nothing more, and see to what is on its way."""
@@ -275,10 +276,10 @@ class Committer:
 
     def _earlier(self, request: WriteRequest) -> _Admitted | None:
         """Return what is known of an earlier request of the same key or stream, if anything is."""
-        receipt = self._durable(request)
+        key = request.idempotency_key
+        receipt = self._durable(key, request.digest, request.source, request.sequence)
         if receipt is not None:
             return _Admitted(None, receipt)
-        key = request.idempotency_key
         if key is not None and request.digest is not None:
             ticket = self._keys.get(key)
             if ticket is not None:
@@ -295,12 +296,14 @@ class Committer:
                     return _Admitted(other, receipt, is_own=sequence == request.sequence)
         return None
 
-    def _durable(self, request: WriteRequest) -> Receipt | None:
+    def _durable(
+        self, key: bytes | None, digest: bytes | None, source: str | None, sequence: int | None
+    ) -> Receipt | None:
         receipt = None
-        if request.idempotency_key is not None and request.digest is not None:
-            receipt = self._dedup.find(request.idempotency_key, request.digest, self._now_us())
-        if receipt is None and request.source is not None and request.sequence is not None:
-            receipt = self._dedup.find_stream(request.source, request.sequence)
+        if key is not None and digest is not None:
+            receipt = self._dedup.find(key, digest, self._now_us())
+        if receipt is None and source is not None and sequence is not None:
+            receipt = self._dedup.find_stream(source, sequence)
         return receipt
 
     def _has_room(self, nbytes: int) -> bool:

@@ -112,9 +112,19 @@ class Writer(Handle):
         self._flush_if_due()
         return receipts
 
-    def known(self, key: bytes, digest: bytes) -> Receipt | None:
-        """Return the receipt of an earlier request of this key. Raises IdempotencyError."""
-        return self._committer.known(key, digest)
+    def known(
+        self,
+        key: bytes | None,
+        digest: bytes | None,
+        source: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipt | None:
+        """Return the receipt of a durable request of the same key, or as far on in the same stream.
+
+        Raises IdempotencyError.
+        """
+        self.check_open()
+        return self._committer.known(key, digest, source, sequence)
 
     @property
     def bytes_max(self) -> int:
@@ -190,7 +200,8 @@ class Writer(Handle):
             sequence=sequence,
             lsn=lsn,
         )
-        receipt = self._committer.earlier(request)  # first: they may have been compacted away since
+        # First of all: they may have been compacted away since.
+        receipt = self.known(idempotency_key, request.digest, source, sequence)
         if receipt is not None:
             return receipt
         try:

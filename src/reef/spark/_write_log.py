@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from reef.documents import DocumentReceipt, Documents
 from reef.documents._schema import Schema
-from reef.engine import CreateOnly, Namespace, Receipt, WriteRequest
-from reef.engine._attach import NO_ROWS
+from reef.engine import CreateOnly, Namespace, Receipt
 from reef.engine._receipt import DELETED, WRITTEN
 from reef.format import KEY
 from reef.kv import KeyValue
@@ -85,8 +84,7 @@ def write_batches(
 
 def stream_receipt(handle: Namespace, write: Write) -> Receipt | None:
     """Return a receipt if a stream has come as far as this already."""
-    request = WriteRequest(batch=NO_ROWS, nbytes=0, source=write.source, sequence=write.sequence)
-    return handle._writing()._committer.earlier(request)
+    return handle._writing().known(None, None, write.source, write.sequence)
 
 
 def _sender(
