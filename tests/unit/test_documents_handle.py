@@ -107,6 +107,39 @@ def test_what_was_dropped_does_not_come_back_under_its_name(ns: Documents) -> No
     assert ns.query(where="x is null")["id"].to_pylist() == ["a"]
 
 
+def test_a_reader_shows_the_past_under_the_schema_of_now(db: Database, ns: Documents) -> None:
+    lsn = ns.upsert([{"id": "a", "n": 1, "gone": "x"}]).lsn
+    with db.namespace("ns", mode="r", max_staleness=0) as reader:
+        ns.alter(rename={"n": "m"}, drop=["gone"])
+        assert reader.at(lsn=lsn).get("a") == {"id": "a", "m": 1}
+        ns.alter(drop=["m"])
+        assert reader.schema == {}
+
+
+@pytest.mark.parametrize("flushes", ["", "w", "1", "2", "w12"])
+def test_a_branch_has_the_schema_of_now_whatever_its_version_and_what_was_folded(
+    db: Database, ns: Documents, flushes: str
+) -> None:
+    def flush_if(step: str) -> None:
+        if step in flushes:
+            ns.flush()
+
+    lsn = ns.upsert([{"id": "a", "n": 1, "s": "v", "gone": 5}]).lsn
+    flush_if("w")
+    ns.alter(rename={"s": "title"}, drop=["gone"])
+    flush_if("1")
+    ns.alter(drop=["n"])
+    flush_if("2")
+    ns.branch("b", lsn=lsn)
+    with db.namespace("ns", branch="b") as branch:
+        assert (branch.schema, branch.get("a")) == ({"title": "string"}, {"id": "a", "title": "v"})
+        assert ns.at(lsn=lsn).get("a") == branch.get("a")
+        branch.upsert([{"id": "b", "gone": "another"}])
+        branch.flush()
+        assert branch.get("a") == {"id": "a", "title": "v"}
+        assert branch.query(columns=["gone"])["gone"].to_pylist() == [None, "another"]
+
+
 @pytest.mark.parametrize(
     "change",
     [

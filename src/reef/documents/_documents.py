@@ -83,6 +83,7 @@ class Documents(Namespace):
     @property
     def schema(self) -> dict[str, str]:
         """The type of each attribute, by name."""
+        self._fresh(None)
         return self._schema().as_dict()
 
     def alter(
@@ -422,6 +423,7 @@ class Documents(Namespace):
         It shows the attributes that the schema has now. Raises RetentionError,
         SnapshotExpiredError, NotFoundError, UnavailableError if it lies ahead.
         """
+        self._fresh(None)
         view = self._view_at(lsn, generation, snapshot)
         return DocumentView(view, self._schema())
 

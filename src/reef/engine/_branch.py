@@ -1,7 +1,7 @@
 """Making a branch: a namespace whose first manifest names what another one has at one LSN.
 
 1. Load the branch's head: there must be none, or one of a life that has ended. Replay the parent's
-   log up to that LSN, to be sure that it is there.
+   log up to that LSN, to be sure that it is there, and look through the rest for a newer schema.
 2. Pin the parent.                                  crash: a pin that nothing stands on; collecting the
 3. Pin every other namespace whose objects the             parent puts "aborted" where the branch would
    parent's pinned manifest names.                         begin, and only then takes the pin out
@@ -17,6 +17,8 @@ Invariants:
   there, another maker or a collection that gave this one up, wins for good.
 - Pins are taken back only when it is certain that the branch did not begin; if it is not, collection
   finds out.
+- The branch has the newest schema of its parent, whatever its LSN: what was dropped is not shown
+  again, and no number of a column that the parent has given out is given out anew.
 - The number of PUTs does not depend on the data: one for each namespace that is pinned, one for the log
   (more only where it attaches segments), one for the branch. Nobody is waited for.
 """
@@ -27,6 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from reef.engine._context import Context
 from reef.engine._flush import FlushPlan, write_flush
@@ -207,7 +210,7 @@ class _Making:
 
 
 class _Replayed:
-    """The unfolded log of a manifest, up to a version and no further."""
+    """The unfolded log of a manifest: its rows up to a version and no further, its newest schema."""
 
     def __init__(self, context: Context, manifest: Manifest, lsn: int | None) -> None:
         """Read it; None: to its end. Raises InvalidInputError if it does not reach the version."""
@@ -217,13 +220,14 @@ class _Replayed:
         self.head: ChainPoint = self.tail.fold.point
         self.slot_last = manifest.wal_floor - 1
         self._schema = self.tail.schema
-        if lsn is not None and lsn < manifest.last_applied_lsn:
-            return
+        is_past = lsn is not None and lsn < manifest.last_applied_lsn
         reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
         for entry in reader.read(self.tail.fold, last_known=manifest.wal_last_seen):
-            upto = _upto(entry, lsn)
+            upto = None if is_past else _upto(entry, lsn)
             if upto is None:
-                return  # there is more, and it is not asked for
+                is_past = True
+                self.tail.schema = _schema_of(entry) or self.tail.schema
+                continue
             self.tail.replay(upto)
             self.head, self.slot_last = self.tail.fold.point, entry.slot
         reach = self.tail.fold.reach
@@ -234,7 +238,7 @@ class _Replayed:
                 f"a log object: the log was seen up to slot {manifest.wal_last_seen}",
                 "nothing; run `reef repair`, which shows what is lost before it changes anything",
             )
-        if lsn is not None and lsn > self.tail.lsn:
+        if lsn is not None and lsn > self.tail.lsn and not is_past:
             raise InvalidInputError.of("lsn", lsn, f"at most {self.tail.lsn}, the newest version")
         if lsn is None:
             self.lsn = self.tail.lsn
@@ -301,6 +305,11 @@ def _upto(entry: LogEntry, lsn: int | None) -> LogEntry | None:
     return LogEntry(
         entry.slot, msgspec.structs.replace(log, records=records), entry.checksum, entry.size, True
     )
+
+
+def _schema_of(entry: LogEntry) -> pa.Schema | None:
+    """Return the schema that an object sets, if it does: it shares its object with nobody."""
+    return entry.log.records[0].schema if entry.is_valid and entry.log.records else None
 
 
 def _check_free(head: Head | None, child: str) -> Manifest | None:
