@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from reef.documents._output import values_of
+from reef.documents._types import marked_type
 from reef.errors import InvalidInputError
 
 
 def frame_of_pandas(table: pa.Table) -> Any:
     """Return a pandas DataFrame. Whole numbers and booleans beside nulls keep their type.
 
-    pandas would make floats of the numbers, and change those that floats cannot hold. Raises
-    InvalidInputError if pandas is not installed.
+    pandas would make floats of the numbers, and change those that floats cannot hold. JSON and lists
+    of UUIDs are objects, as in documents. Raises InvalidInputError if pandas is not installed.
     """
     pandas = _imported("pandas")
     nullable = {
@@ -24,11 +26,16 @@ def frame_of_pandas(table: pa.Table) -> Any:
         pa.bool_(): pandas.BooleanDtype(),
     }
     with_nulls = {column.type for column in table.columns if column.null_count}
+    objects = {}
     for i, field in enumerate(table.schema):
-        if pa.types.is_list(field.type) and pa.types.is_fixed_size_binary(field.type.value_type):
-            # Lists of UUIDs: pandas has no way from bytes of a fixed size.
-            table = table.set_column(i, field.name, table.column(i).cast(pa.list_(pa.binary())))
-    return table.to_pandas(types_mapper=lambda t: nullable.get(t) if t in with_nulls else None)
+        type = marked_type(field)
+        if type is not None:
+            objects[field.name] = values_of(table.column(i), type.text)
+            table = table.set_column(i, field.name, pa.nulls(table.num_rows))
+    frame = table.to_pandas(types_mapper=lambda t: nullable.get(t) if t in with_nulls else None)
+    for name, values in objects.items():
+        frame[name] = pandas.Series(values, frame.index, dtype=object)
+    return frame
 
 
 def frame_of_polars(table: pa.Table) -> Any:

@@ -26,21 +26,22 @@ def documents_of(table: pa.Table | pa.RecordBatch, schema: Schema) -> list[dict[
     columns = []
     for name, column in zip(names, table.columns, strict=True):
         attribute = schema.find(name)
-        columns.append(_values(column, attribute.type.text if attribute else ""))
+        columns.append(values_of(column, attribute.type.text if attribute else ""))
     return [
         {name: value for name, value in zip(names, row, strict=True) if value is not None}
         for row in zip(*columns, strict=True)
     ]
 
 
-def _values(column: pa.Array | pa.ChunkedArray, text: str) -> list[Any]:
+def values_of(column: pa.Array | pa.ChunkedArray, text: str) -> list[Any]:
+    """Return the values of a shown column, of the type `text`, as documents have them."""
     if isinstance(column, pa.ChunkedArray):
-        return [value for chunk in column.chunks for value in _values(chunk, text)]
+        return [value for chunk in column.chunks for value in values_of(chunk, text)]
     arrow = column.type
     if text == "json":
         return decode_json(column)
     if isinstance(arrow, pa.UuidType):
-        return _values(column.storage, "uuid")
+        return values_of(column.storage, "uuid")
     if text == "uuid":
         return [raw if raw is None else uuid.UUID(bytes=raw) for raw in column.to_pylist()]
     if pa.types.is_timestamp(arrow):
@@ -64,7 +65,7 @@ def _vectors(column: pa.Array) -> list[Any]:
 
 
 def _lists(column: pa.Array, text: str) -> list[Any]:
-    items = _values(column.flatten(), text)
+    items = values_of(column.flatten(), text)
     lengths = pc.list_value_length(column).drop_null().to_numpy()
     offsets = np.concatenate(([0], np.cumsum(lengths))).tolist()
     return _spread(column, [items[start:end] for start, end in pairwise(offsets)])

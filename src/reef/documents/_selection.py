@@ -44,7 +44,7 @@ class Selection:
     def arrow(self) -> pa.Schema:
         """The schema of what is shown."""
         if self._arrow is None:
-            fields = [pa.field(a.name, a.type.shown) for a in self.attributes]
+            fields = [pa.field(a.name, a.type.shown, metadata=a.type.mark) for a in self.attributes]
             self._arrow = pa.schema([_ID_FIELD, *fields])
         return self._arrow
 

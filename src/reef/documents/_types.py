@@ -35,6 +35,7 @@ _ALLOWED = (
     f"one of {', '.join(_SCALARS)}, json, sparse, a list such as []string, "
     f"or a vector such as vector[128] or vector[128]f16 (1 to {DIMENSION_MAX} numbers)"
 )
+_MARK, _MARKED = b"reef:type", ("json", "[]uuid")
 _VECTOR = re.compile(r"vector\[([1-9][0-9]{0,4})\](f16|f32)?")
 
 
@@ -51,6 +52,11 @@ class Type:
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def mark(self) -> dict[bytes, str] | None:
+        """The metadata of a shown field, where its Arrow type alone would stand for another type."""
+        return {_MARK: self.text} if self.text in _MARKED else None
 
     @staticmethod
     def parse(text: str) -> Type:
@@ -76,6 +82,13 @@ class Type:
         Raises InvalidInputError for Arrow types that no type holds without loss, and for nulls.
         """
         return _of_arrow(arrow)
+
+
+def marked_type(field: pa.Field) -> Type | None:
+    """Return the type that the mark of a shown field names, if that is how its values are shown."""
+    text = (field.metadata or {}).get(_MARK, b"").decode(errors="replace")
+    type = _parse(text) if text in _MARKED else None
+    return type if type and field.type == type.shown else None
 
 
 @lru_cache(1024)
