@@ -364,3 +364,23 @@ def test_a_column_that_was_made_anew_has_the_type_of_its_values(ns: Documents) -
     table = table.set_column(1, field, pa.array([5]))
     ns.upsert(table)
     assert ns.schema["count"] == "int64"
+
+
+def test_a_page_is_followed_by_one_of_the_same_namespace_only(db: Database, ns: Documents) -> None:
+    rows = [{"id": f"{i}", "n": i} for i in range(6)]
+    ns.upsert(rows)
+    ns.branch("b")
+    with db.namespace("other") as other, db.namespace("ns", branch="b") as branch:
+        other.upsert(rows)
+        page = ns.query(limit=2)
+        for stranger in (other, branch, other.view(), branch.view()):
+            with pytest.raises(InvalidInputError, match="is of namespace 'ns', and this is"):
+                stranger.query(limit=2, after=page)
+    ns.drop_branch("b")
+    ns.close()
+    assert db.namespace("ns").query(limit=2, after=page)["id"].to_pylist() == ["2", "3"]
+    db.drop("ns")
+    with db.namespace("ns") as again:
+        again.upsert(rows)
+        with pytest.raises(InvalidInputError, match="'ns' that was dropped"):
+            again.query(limit=2, after=page)

@@ -235,7 +235,7 @@ def _view(
     from reef.documents._view import after_lsn
 
     if lsn is None and snapshot is None and generation is None:
-        lsn = after_lsn(after)
+        lsn = after_lsn(after, (ns.name, ns.born))
         if lsn is None:
             return ns.view()
     return ns.at(lsn=lsn, snapshot=snapshot, generation=generation)

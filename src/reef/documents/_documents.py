@@ -471,7 +471,7 @@ class Documents(Namespace):
         return DocumentView(self._handle.view(), self._schema())
 
     def _page_view(self, after: str | pa.Table | None) -> DocumentView:
-        lsn = None if after is None else after_lsn(after)
+        lsn = None if after is None else after_lsn(after, (self.name, self.born))
         return self._now() if lsn is None else self.at(lsn=lsn)
 
     @property

@@ -1,7 +1,7 @@
 """Where a page of a query ends: a token that the next one begins after.
 
-It names the version, the order and the filter, so that the pages of one query fit together and a
-token of another one is refused. Attributes are in it by number: a rename does not matter.
+It names the namespace, the version, the order and the filter, so that the pages of one query fit
+together and a token of another one is refused. Attributes are in it by number: a rename does not matter.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from reef.documents._filter import Filter
 from reef.documents._order import Order
+from reef.engine import View
 from reef.errors import InvalidInputError
 from reef.types import LSN_MAX
 
@@ -29,6 +30,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     """The end of a page."""
 
     format: int
+    life: tuple[str, int]
+    """The namespace, and where its life began: what has the name later is another one."""
     lsn: int
     order: list[tuple[int, bool]]
     """The id of each attribute to order by, and whether that is from the greatest; 0 is the id."""
@@ -42,8 +45,19 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
         data = msgspec.msgpack.encode(self)
         return base64.urlsafe_b64encode(_check(data) + data).decode().rstrip("=")
 
-    def start(self, lsn: int, order: Order, filter: Filter | None) -> list[Any]:
+    def check_life(self, life: tuple[str, int]) -> None:
+        """Raise InvalidInputError if it is of another namespace, or of one of that name before."""
+        if self.life != life:
+            of = f"namespace {self.life[0]!r}, and this is {life[0]!r}"
+            if self.life[0] == life[0]:
+                of = f"a namespace {life[0]!r} that was dropped, and this is another one"
+            raise InvalidInputError(f"the token in `after` is of {of}: begin with the first page")
+
+    def start(
+        self, life: tuple[str, int], lsn: int, order: Order, filter: Filter | None
+    ) -> list[Any]:
         """Return the position to begin after, if it is of this query. Raises InvalidInputError."""
+        self.check_life(life)
         if self.order != order_key(order) or self.filter != filter_key(filter):
             raise InvalidInputError(
                 "the token in `after` is of another query: pages are asked for with the same where "
@@ -60,9 +74,9 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
             raise _damaged() from error
 
 
-def page_end(lsn: int, order: Order, filter: Filter | None, position: list[Any]) -> Page:
+def page_end(view: View, order: Order, filter: Filter | None, position: list[Any]) -> Page:
     """Return the end of a page whose last row stands at `position`."""
-    return Page(_FORMAT, lsn, order_key(order), filter_key(filter), position)
+    return Page(_FORMAT, view.life, view.lsn, order_key(order), filter_key(filter), position)
 
 
 def read_page(after: str | pa.Table | None) -> Page | None:
@@ -92,10 +106,13 @@ def read_page(after: str | pa.Table | None) -> Page | None:
     return page
 
 
-def after_lsn(after: str | pa.Table | None) -> int | None:
+def after_lsn(after: str | pa.Table | None, life: tuple[str, int]) -> int | None:
     """Return the version to read the next page at, or None: any. Raises InvalidInputError."""
     page = read_page(after)
-    return None if page is None else page.lsn
+    if page is None:
+        return None
+    page.check_life(life)
+    return page.lsn
 
 
 def order_key(order: Order) -> list[tuple[int, bool]]:

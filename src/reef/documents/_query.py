@@ -53,7 +53,7 @@ def run_query(view: View, schema: Schema, query: Query) -> pa.Table:
         found, last = _cut(found, query.limit)
         if last is not None:
             position = query.order.position(last, last.num_rows - 1)
-            metadata = {AFTER: page_end(view.lsn, query.order, query.filter, position).token()}
+            metadata = {AFTER: page_end(view, query.order, query.filter, position).token()}
     shown = [query.selection.shown(some) for some in found]
     schema_shown = query.selection.arrow
     return pa.Table.from_batches(shown, schema=schema_shown).replace_schema_metadata(metadata)

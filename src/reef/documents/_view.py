@@ -141,7 +141,7 @@ class DocumentView:
             raise InvalidInputError.of("metric", metric, "given along with vector")
         order = Order.of(order_by, self.schema)
         page = read_page(after)
-        position = None if page is None else page.start(self.lsn, order, filter)
+        position = None if page is None else page.start(self._view.life, self.lsn, order, filter)
         asked = Query(
             filter=filter, order=order, limit=limit, selection=selection, position=position
         )

@@ -180,6 +180,11 @@ class View:
         self._held = state()
         self._check(self._held)
 
+    @property
+    def life(self) -> tuple[str, int]:
+        """Whose rows: a namespace, and the generation with which this life of its name began."""
+        return self._held.manifest.namespace, self._held.manifest.born
+
     def get(self, key: bytes) -> Found | None:
         """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
         found = self.read(lambda state: state.get(key, self.lsn))
