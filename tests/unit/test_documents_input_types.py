@@ -133,6 +133,11 @@ def test_a_known_column_of_nothing_is_kept() -> None:
         ([{"a": float("inf")}], "row 0, .*expected json, got NaN or infinity"),
         ([{"a": 1}, {"a": [np.float32("nan")]}], "row 1, .*NaN or infinity"),
         ([{"a": "\ud800"}], "row 0, .*json"),
+        (
+            [{"a": 1}, {1: "a", "1": "b"}],
+            "row 1, .*expected json, got 1 for a key, which is not text",
+        ),
+        ([{"a": [{ONE: None}, np.zeros(2)]}], "row 0, .*for a key"),
         ([decimal.Decimal("1.5")], r"row 0, .*decimal128\(2, 1\)"),
         ([dt.timedelta(1)], "row 0, .*timedelta"),
         ([dt.time(1)], "row 0, .*time"),

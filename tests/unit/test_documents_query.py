@@ -352,6 +352,15 @@ def test_results_go_to_pandas_and_polars(namespace: Namespace, order_by: str | N
         assert [v if v is None else list(v) for v in polars[name].to_list()] == expected
 
 
+def test_a_page_in_pandas_has_its_token(namespace: Namespace) -> None:
+    pytest.importorskip("pandas")
+    view = namespace.view()
+    page = view.to_pandas(limit=2, columns=[])
+    rest = view.to_pandas(columns=[], after=page.attrs[AFTER.decode()])
+    assert [*page["id"], *rest["id"]] == [*namespace.documents()]
+    assert rest.attrs == {}
+
+
 def is_missing(value: Any) -> bool:
     """Return whether pandas takes a single value for a missing one."""
     import pandas

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from reef.documents._output import values_of
+from reef.documents._page import AFTER
 from reef.documents._types import marked_type
 from reef.errors import InvalidInputError
 
@@ -17,7 +18,7 @@ def frame_of_pandas(table: pa.Table) -> Any:
     """Return a pandas DataFrame. Whole numbers and booleans beside nulls keep their type.
 
     pandas would make floats of the numbers, and change those that floats cannot hold. JSON and lists
-    of UUIDs are objects, as in documents. Raises InvalidInputError if pandas is not installed.
+    of UUIDs are objects, as in documents; the token of a page is in `attrs`. Raises InvalidInputError if pandas is not installed.
     """
     pandas = _imported("pandas")
     nullable = {
@@ -35,6 +36,8 @@ def frame_of_pandas(table: pa.Table) -> Any:
     frame = table.to_pandas(types_mapper=lambda t: nullable.get(t) if t in with_nulls else None)
     for name, values in objects.items():
         frame[name] = pandas.Series(values, frame.index, dtype=object)
+    if AFTER in (table.schema.metadata or {}):
+        frame.attrs[AFTER.decode()] = table.schema.metadata[AFTER].decode()
     return frame
 
 

@@ -1,7 +1,8 @@
 """Python values ↔ the JSON text that free-form attributes are stored as.
 
 Text is compact. What JSON has no form for but has one obvious text (times, UUIDs, bytes as base64,
-NumPy's numbers and arrays) becomes that; NaN and infinity have none, and are refused.
+NumPy's numbers and arrays) becomes that; NaN, infinity and keys that are not text have none, and are
+refused.
 
 How deep a value may nest does not depend on how deep the stack is that writes it: it may be read
 from a deeper one.
@@ -35,9 +36,10 @@ def encode_json(values: Sequence[object], spot: Spot) -> pa.Array:
         raise spot.refusal(i, values[i], "json", why) from None
     check_nesting(texts, values, spot)
     for i, text in enumerate(texts):
-        # The encoder writes NaN and infinity as null: look closer where there is one.
-        if text is not None and b"null" in text and _holds_nan(values[i]):
-            raise spot.refusal(i, values[i], "json", "NaN or infinity, which JSON has not")
+        # The encoder writes NaN and infinity as null, numbers as text where they are keys.
+        lost = None if text is None or _is_whole(text, values[i]) else _lost(values[i])
+        if lost is not None:
+            raise spot.refusal(i, values[i], "json", lost)
     return array
 
 
@@ -88,11 +90,26 @@ def _is_too_deep(text: bytes) -> bool:
     return bool(steps.cumsum(dtype=np.int64).max(initial=0) > NESTING_MAX)
 
 
-def _holds_nan(value: object) -> bool:
+def _is_whole(text: bytes, value: object) -> bool:
+    """Say whether `text` reads as what was written for certain: look closer where it does not."""
+    try:
+        return (_DECODER.decode(text) == value) is True
+    except CONVERSION_ERRORS:  # NumPy's arrays do not tell whether they are equal
+        return False
+
+
+def _lost(value: object) -> str | None:
+    """Return what the text of `value` has lost, or None."""
     if isinstance(value, (float, np.floating)):
-        return not math.isfinite(value)
+        return None if math.isfinite(value) else "NaN or infinity, which JSON has not"
     if isinstance(value, np.ndarray):
-        return _holds_nan(value.tolist())
+        return _lost(value.tolist())
+    items: Iterable[object] = ()
     if isinstance(value, Mapping):
-        return any(map(_holds_nan, value.values()))
-    return isinstance(value, (list, tuple, set, frozenset)) and any(map(_holds_nan, value))
+        wrong = next((key for key in value if not isinstance(key, str)), None)
+        if wrong is not None:
+            return f"{wrong!r} for a key, which is not text"
+        items = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        items = value
+    return next(filter(None, map(_lost, items)), None)
