@@ -18,7 +18,8 @@ def frame_of_pandas(table: pa.Table) -> Any:
     """Return a pandas DataFrame. Whole numbers and booleans beside nulls keep their type.
 
     pandas would make floats of the numbers, and change those that floats cannot hold. JSON and lists
-    of UUIDs are objects, as in documents; the token of a page is in `attrs`. Raises InvalidInputError if pandas is not installed.
+    of UUIDs are objects, as in documents; the token of a page is in `attrs`. Raises InvalidInputError
+    if pandas is not installed.
     """
     pandas = _imported("pandas")
     nullable = {
