@@ -32,7 +32,7 @@ from reef.engine import (
 )
 from reef.errors import ConditionFailedError
 from reef.format import KEY, LSN, TOMBSTONE, field_id, log_schema
-from reef.segment import align, union
+from reef.segment import align, owned, union
 from reef.types import LSN_MAX
 
 _SYSTEM = (KEY, LSN, TOMBSTONE)
@@ -141,7 +141,10 @@ class Change:
 def change_of(
     schema: Schema, given: Given, *, condition: DocumentCondition | None = None, atomic: bool = True
 ) -> Change:
-    """Put a request together, in the columns of `schema`, which has all of its attributes."""
+    """Put a request together, in the columns of `schema`, which has all of its attributes.
+
+    It has memory of its own: what the caller does with his from now on does not change it.
+    """
     parts = [rows for rows in (given.upserts, given.patches) if rows is not None]
     patches, deletes = given.patches, given.deletes
     names = {name for rows in parts for name in rows.columns}
@@ -156,8 +159,8 @@ def change_of(
             else pa.nulls(len(rows), kind)
             for rows in parts
         ]
-        columns.append(_joined([*arrays, pa.nulls(len(deletes), kind)] if len(deletes) else arrays))
-    keys = _joined([*(rows.ids for rows in parts), *([deletes] if len(deletes) else [])])
+        columns.append(owned(*arrays, pa.nulls(len(deletes), kind)))
+    keys = owned(*(rows.ids for rows in parts), deletes)
     tombstones = np.zeros(len(keys), np.bool_)
     tombstones[len(keys) - len(deletes) :] = True
     present = (patches.present if patches is not None else None) or {}
@@ -187,7 +190,3 @@ def columns_of(schema: Schema, found: Sequence[pa.Field], batch: pa.RecordBatch)
     fields = union([f for f in batch.schema if f.name not in _SYSTEM], found)
     known = {attribute.column for attribute in schema.attributes}
     return [f for f in fields if f.name in known or (field_id(f) or 0) >= schema.next_id]
-
-
-def _joined(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

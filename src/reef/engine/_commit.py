@@ -401,3 +401,5 @@ class Committer:
         key = ticket.request.idempotency_key
         if key is not None and self._keys.get(key) is ticket:
             del self._keys[key]
+        if self._last is ticket:
+            self._last = None  # it would keep its batch

@@ -211,6 +211,7 @@ class Outbox:
                 except BaseException:
                     self._give_back(self._taking)
                     raise
+                self._taking = None  # it would keep its batches
             if isinstance(taken, Group):
                 started = clock.monotonic()
                 answer = self._encode(taken) or self._put(taken)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from reef.engine import Face
 from reef.errors import InvalidInputError
 from reef.format import KEY, TOMBSTONE, log_schema, with_field_id
+from reef.segment import owned
 from reef.types import KEY_BYTES_MAX
 
 VALUE = "value"
@@ -24,7 +25,6 @@ LOG_SCHEMA = log_schema([_VALUE_FIELD])
 SCAN_SCHEMA = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
 _BINARY = pa.binary()
-_PINNED_BYTES_MAX = 64 << 10
 _OFFSETS = struct.Struct("<ii")
 _ONE_PUT = pa.array([False])
 _ONE_DELETE = pa.array([True])
@@ -118,7 +118,7 @@ def _puts(puts: Puts | None) -> tuple[pa.Array, pa.Array]:
             raise InvalidInputError.of(
                 "puts", f"columns {puts.schema.names}", "a table with the columns key and value"
             )
-        return binary_column(puts, "key"), binary_column(puts, "value")
+        return owned(binary_column(puts, "key")), owned(binary_column(puts, "value"))
     if isinstance(puts, Mapping):
         return _array("key", puts.keys()), _array("value", puts.values())
     raise InvalidInputError.of(
@@ -138,16 +138,9 @@ def binary_column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
             pa.large_binary() if pa.types.is_large_string(column.type) else _BINARY
         )
     try:
-        return _own(column.cast(_BINARY))
+        return column.cast(_BINARY)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError.of(name, str(column.type), f"a binary column: {error}") from error
-
-
-def _own(column: pa.Array) -> pa.Array:
-    """Return a slice of something much larger as an array of its own: it would keep all of that."""
-    if column.get_total_buffer_size() > 2 * column.nbytes + _PINNED_BYTES_MAX:
-        return column.take(pa.array(np.arange(len(column))))
-    return column
 
 
 def _keys(keys: object) -> pa.Array:

@@ -11,10 +11,11 @@ merge_versions        all versions of several segments, in the order of segments
                       versions_schema
 keep_versions         which versions a compaction keeps
 align, union, changes columns by name where schemas differ, and where keys change
+owned                 columns on memory that no caller has
 """
 
 from reef.segment._cache import BlockCache
-from reef.segment._columns import align, at_or_below, changes, union, visible
+from reef.segment._columns import align, at_or_below, changes, owned, union, visible
 from reef.segment._disk_cache import DiskCache
 from reef.segment._merge import lookup, lookup_many, merge
 from reef.segment._merge_versions import merge_versions, versions_schema
@@ -39,6 +40,7 @@ __all__ = [
     "lookup_many",
     "merge",
     "merge_versions",
+    "owned",
     "union",
     "versions_schema",
     "visible",

@@ -1,4 +1,4 @@
-"""What the columns of batches say: by name where schemas differ, and where keys change."""
+"""The columns of batches: by name where schemas differ, where keys change, on memory of their own."""
 
 from __future__ import annotations
 
@@ -47,6 +47,15 @@ def union(newer: Iterable[pa.Field], older: Iterable[pa.Field]) -> list[pa.Field
     fields = {field.name: field for field in older}
     fields.update((field.name, field) for field in newer)
     return [field.with_nullable(True) for field in fields.values()]
+
+
+def owned(*arrays: pa.Array) -> pa.Array:
+    """Return `arrays` as one, on memory that nobody else has, no larger than its values.
+
+    What came from a caller may lie in a buffer that is used again, or in one that is far larger.
+    """
+    # Arrow may hand out an array that is alone as it is; of two it always makes a new one.
+    return pa.concat_arrays([*arrays, arrays[0].slice(0, 0)])
 
 
 def changes(keys: pa.Array) -> npt.NDArray[np.bool_]:
