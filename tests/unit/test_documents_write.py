@@ -315,3 +315,18 @@ def test_bulk_changes_refuse_what_is_no_filter(ns: Documents, where: Any) -> Non
         with pytest.raises(InvalidInputError):
             ns.patch_where("n = 1", patch)  # type: ignore[arg-type]
     assert ns.get("a") == {"id": "a", "n": 1}
+
+
+def test_what_a_patch_makes_of_all_that_match_is_counted_before_it_is_made(db: Database) -> None:
+    with db.namespace("ns", log_segment_max_bytes=4000) as ns:
+        for n in range(10):
+            ns.upsert([{"id": str(n), "text": "x" * 500, "raw": b"", "n": n}])
+        for patch in (
+            {"raw": b"y" * 1500},
+            {"raw": b"y", "text": "z" * 1500},
+            {"text": "z" * 1500},
+        ):
+            with pytest.raises(InvalidInputError, match="narrow the filter"):
+                ns.patch_where(("n", "Lt", 3), patch)
+        assert ns.patch_where(("n", "Gte", 0), {"text": "short"}).patched == 10  # not what it was
+        assert ns.count("text = 'short'") == 10

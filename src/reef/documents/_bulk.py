@@ -6,7 +6,7 @@ and under it, where nothing can come in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 
 import numpy as np
@@ -40,9 +40,11 @@ def delete_matching(filter: Filter, bytes_max: int) -> Bulk:
 
 def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
     """Return what makes the one patch of `change` to the documents that match."""
+    patch_bytes = sum(change.batch.column(name).nbytes for name in change.patched)
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
-        found = _bounded(filter, found_by(filter, state, lsn, None), bytes_max)
+        matches = (_without(rows, change.patched) for rows in found_by(filter, state, lsn, None))
+        found = _bounded(filter, matches, bytes_max, patch_bytes)
         there: list[pa.Field] = reduce(union, (rows.schema for rows in found), [])
         fields = columns_of(change.schema, there, change.batch)
         schema = log_schema(fields)
@@ -61,17 +63,23 @@ def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
     return resolve
 
 
+def _without(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return rows without the columns `names`, as far as they have them."""
+    return rows.select([name for name in rows.schema.names if name not in names])
+
+
 def _as_logged(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows of a source without their versions."""
     return rows.remove_column(1)
 
 
 def _bounded(
-    filter: Filter, batches: Iterable[pa.RecordBatch], bytes_max: int
+    filter: Filter, batches: Iterable[pa.RecordBatch], bytes_max: int, row_bytes: int = 0
 ) -> list[pa.RecordBatch]:
+    """Return all of `batches`, each row of which will have `row_bytes` more. Raises InvalidInputError."""
     found, size = [], 0
     for rows in batches:
-        size += rows.nbytes
+        size += rows.nbytes + rows.num_rows * row_bytes
         if size > bytes_max:
             raise InvalidInputError.of(
                 "where",
