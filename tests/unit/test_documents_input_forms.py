@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from reef.documents._given import Asked
 from reef.documents._input import Rows, documents_of, read_rows
 from reef.documents._schema import Schema
 from reef.documents._types import Type
@@ -374,3 +375,25 @@ def test_columns_that_the_schema_does_not_know() -> None:
     found = pa.table({"id": ["a"], "_distance": pa.array([0.5], pa.float32())})
 
     assert documents_of(found, Schema()) == [{"id": "a", "_distance": 0.5}]
+
+
+class Once:
+    """A stream that can be read once, as drivers of databases hand them out."""
+
+    def __init__(self, data: pa.Table | pa.ChunkedArray) -> None:
+        self._capsules = iter([data.__arrow_c_stream__()])
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return next(self._capsules)
+
+
+@pytest.mark.parametrize("is_patch", [False, True])
+def test_a_request_is_read_again_when_its_stream_is_not_there_any_more(is_patch: bool) -> None:
+    columns = {name: Once(TABLE[name]) for name in TABLE.column_names}
+    for data in (Once(TABLE), TABLE.to_reader(), columns):
+        asked = Asked.of(patches=data) if is_patch else Asked.of(data)
+        for types in ({}, TYPES):
+            given, _ = asked.read(schema_of(**types))
+            rows = given.patches if is_patch else given.upserts
+            assert rows is not None
+            assert rows.columns["n"].to_pylist() == COLUMNS["n"]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from reef.documents._input import ID, Duplicates, Rows, read_rows
 from reef.documents._schema import Schema
+from reef.documents._sources import Source, columns_of
 from reef.documents._types import is_list
 from reef.errors import InvalidInputError
 
@@ -57,10 +58,10 @@ class Given:
 
 
 class Asked(NamedTuple):
-    """The documents of a request, in whatever form; they can be read twice."""
+    """The documents of a request, in columns that can be read twice."""
 
-    upserts: object
-    patches: object
+    upserts: Source | None
+    patches: Source | None
     deletes: object
     duplicates: Duplicates
 
@@ -110,9 +111,9 @@ def _kept(parts: Sequence[Rows]) -> bytes | None:
     return b"".join(rows.is_kept or b"\1" * len(rows) for rows in parts)
 
 
-def _held(data: object) -> object:
-    """Return `data` as something that can be read twice."""
-    return data.read_all() if isinstance(data, pa.RecordBatchReader) else data
+def _held(data: object) -> Source | None:
+    """Return `data` as something that can be read twice: a stream cannot. Raises InvalidInputError."""
+    return None if data is None else columns_of(data)
 
 
 def _ids(deletes: object) -> object:

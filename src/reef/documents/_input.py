@@ -20,7 +20,7 @@ from reef.documents._output import documents_of
 from reef.documents._refusal import Read, Spot, first_true
 from reef.documents._schema import Schema, check_attribute_name
 from reef.documents._sources import Column, columns_of
-from reef.documents._types import Type, marked_type
+from reef.documents._types import Type
 from reef.documents._values import read_arrow, read_values
 from reef.errors import InvalidInputError
 
@@ -74,7 +74,6 @@ def read_rows(
     if duplicates not in ("last", "error"):
         raise InvalidInputError.of("duplicates", duplicates, "'last' or 'error'")
     source = columns_of(data)
-    marked = _marked(data)
     ids = _read_ids(source.columns.get(ID), source.count)
     columns: dict[str, pa.Array] = {}
     new: dict[str, Type] = {}
@@ -85,7 +84,7 @@ def read_rows(
         attribute = schema.find(name)
         if attribute is None:
             check_attribute_name(name)
-        known = attribute.type if attribute else marked.get(name)
+        known = attribute.type if attribute else source.marked.get(name)
         read = _read(column, known, Spot(name))
         if read is None:
             untyped[name] = _are_lists(column)
@@ -104,18 +103,6 @@ def _read(column: Column, known: Type | None, spot: Spot) -> Read | None:
     if isinstance(column, list):
         return read_values(column, known, spot)
     return read_arrow(column, known, spot)
-
-
-def _marked(data: object) -> dict[str, Type]:
-    """Return the types that a table from another read says its columns have, if they have values."""
-    if not isinstance(data, (pa.Table, pa.RecordBatch)):
-        return {}
-    types = {field.name: marked_type(field) for field in data.schema if field.metadata}
-    return {
-        name: type
-        for name, type in types.items()
-        if type is not None and data.column(name).null_count < data.num_rows
-    }
 
 
 def _are_lists(untyped: Column) -> pa.Array:

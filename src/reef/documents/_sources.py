@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from reef.documents._refusal import CONVERSION_ERRORS
+from reef.documents._types import Type, marked_type
 from reef.errors import InvalidInputError
 
 Column: TypeAlias = "list[Any] | pa.Array"
@@ -33,6 +34,8 @@ class Source:
     columns: dict[str, Column]
     count: int
     uneven: Sequence[Mapping[str, Any]] = ()
+    marked: Mapping[str, Type] = field(default_factory=dict)
+    """The types that a table from another read says its columns have, if they have values."""
 
     def present(self, names: Iterable[str]) -> dict[str, pa.Array] | None:
         """Return, for each of `names` that some row does not have, which rows do; None if all do."""
@@ -42,6 +45,8 @@ class Source:
 
 def columns_of(data: Any) -> Source:
     """Return `data`, in whatever form, as columns. Raises InvalidInputError."""
+    if isinstance(data, Source):
+        return data
     if isinstance(data, (list, tuple)):
         return _of_rows(data)
     if isinstance(data, Mapping):
@@ -106,7 +111,20 @@ def _of_table(table: pa.Table | pa.RecordBatch) -> Source:
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InvalidInputError.of("columns", twice, "every column has a name of its own")
     columns = zip(names, table.columns, strict=True)
-    return Source({name: _whole(name, column) for name, column in columns}, table.num_rows)
+    return Source(
+        {name: _whole(name, column) for name, column in columns},
+        table.num_rows,
+        marked=_marked(table),
+    )
+
+
+def _marked(table: pa.Table | pa.RecordBatch) -> dict[str, Type]:
+    types = {field.name: marked_type(field) for field in table.schema if field.metadata}
+    return {
+        name: type
+        for name, type in types.items()
+        if type is not None and table.column(name).null_count < table.num_rows
+    }
 
 
 def _of_pandas(frame: Any) -> Source:
