@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -522,10 +523,48 @@ def test_key_range(where: object, expected: tuple[bytes, bytes | None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["2024-01-01T00:00:00.1234567", pd.Timestamp("2024-01-01T00:00:00.123456500")]
+    "value",
+    [
+        "2024-01-01T00:00:00.1234567",
+        pd.Timestamp("2024-01-01T00:00:00.123456500"),
+        np.datetime64("2024-01-01T00:00:00.123456500", "ns"),
+    ],
 )
 def test_times_below_a_microsecond_are_refused_and_not_rounded(value: object) -> None:
     schema = Schema.EMPTY.added({"t": Type.parse("datetime")})
     with pytest.raises(InvalidInputError, match="microseconds"):
         parse_filter(("t", "Lt", value), schema)
     assert parse_filter(("t", "Lt", str(value)[:26]), schema)
+
+
+FAR = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(timedelta(hours=-5)))
+EARLY = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))
+BEYOND = pa.scalar(2**62, pa.timestamp("us"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [FAR, FAR.isoformat(), EARLY, BEYOND, np.datetime64("20000", "Y"), np.datetime64(2**62, "s")],
+    ids=repr,
+)
+def test_times_outside_of_the_years_1_to_9999_are_refused(value: object) -> None:
+    for where in (("made", "Lt", value), ("made", "In", [value]), ("days", "Contains", value)):
+        with pytest.raises(InvalidInputError, match="years 1 to 9999"):
+            parse_filter(where, SCHEMA)
+
+
+def test_the_first_and_the_last_time_there_is_can_be_asked_for_and_shown() -> None:
+    for last in (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)):
+        found = parse_filter(("made", "Lte", last), SCHEMA)
+        assert last.isoformat() in str(found)
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "us", "ns", "ps"])
+def test_times_of_numpy_are_times_in_every_unit(unit: Literal["D", "s", "us", "ns", "ps"]) -> None:
+    time = np.datetime64("1970-01-02", unit)
+    expected = parse_filter(("made", "Eq", "1970-01-02"), SCHEMA)
+    assert parse_filter(("made", "Eq", time), SCHEMA) == expected
+    assert parse_filter(("made", "In", np.array([time])), SCHEMA) == expected
+    for nothing in (np.datetime64("NaT", unit), pd.NaT):
+        with pytest.raises(InvalidInputError, match="a datetime, a date"):
+            parse_filter(("made", "Eq", nothing), SCHEMA)

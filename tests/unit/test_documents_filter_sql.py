@@ -178,6 +178,7 @@ def test_text_says_what_tuples_say(text: str, where: object) -> None:
         ("name like 'a' escape 'ab'", 21, "one character"),
         ("name like 'a!' escape '!'", 10, "ends in its escape"),
         ("made > timestamp 'noon'", 17, "a time in ISO 8601"),
+        ("made > timestamp '2024-01-01T00:00:00.0000001'", 17, "at most microseconds"),
         ("token = uuid '1'", 13, "the text of a uuid"),
         ("raw = x'0'", 7, "pairs of hexadecimal"),
         ("stock < incoming.", 17, "the name of an attribute"),

@@ -11,6 +11,7 @@ import pytest
 import reef
 from reef.database import Database
 from reef.documents import Documents
+from reef.documents._filter import Filter
 from reef.engine import CreateOnly, Equals, MustExist
 from reef.errors import ConditionFailedError, InvalidInputError
 from tests.sample_document import DOCUMENT, everything
@@ -330,3 +331,17 @@ def test_what_a_patch_makes_of_all_that_match_is_counted_before_it_is_made(db: D
                 ns.patch_where(("n", "Lt", 3), patch)
         assert ns.patch_where(("n", "Gte", 0), {"text": "short"}).patched == 10  # not what it was
         assert ns.count("text = 'short'") == 10
+
+
+def test_a_condition_is_put_into_words_only_when_it_does_not_hold(
+    ns: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ns.upsert([{"id": "a", "n": 1}])
+
+    def shown(filter: Filter) -> str:
+        raise AssertionError("it may be of many values")
+
+    monkeypatch.setattr(Filter, "__repr__", shown)
+    ns.upsert([{"id": "a", "n": 2}], condition=("n", "In", [1, 2]))
+    with pytest.raises(AssertionError):
+        ns.upsert([{"id": "a", "n": 2}], condition=("n", "In", [3, 4]))

@@ -82,7 +82,7 @@ class Change:
             mine = refusals[self.upserts : self.upserts + self.patches]
             mine[(mine == 0) & ~found.exists[first : first + self.patches]] = MISSING
             batch = self._patched(found, first)
-        why = str(self.condition or "MustExist(): a patch needs its document")
+        why = self.condition or "MustExist(): a patch needs its document"
         try:
             return refuse(batch, refusals, atomic=self.atomic, why=why)
         except ConditionFailedError as error:

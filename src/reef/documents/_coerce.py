@@ -16,13 +16,11 @@ from reef.documents._coerce_vectors import to_sparse, to_vector
 from reef.documents._json import TOO_DEEP, check_nesting, encode_json
 from reef.documents._lists import hides_items, listed, lists_of_items
 from reef.documents._refusal import CONVERSION_ERRORS, Spot, first_failure, first_true, first_valid
-from reef.documents._types import Type, is_bytes, is_list
+from reef.documents._types import MICROSECONDS_MAX, MICROSECONDS_MIN, Type, is_bytes, is_list
 from reef.errors import InvalidInputError
 
 _kinds = pa.types
 _DATETIME = Type.parse("datetime").physical
-# What Python's datetime can say: the years 1 to 9999.
-_MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _AS_THEY_ARE = {"string", "int64", "uint64", "float64", "bool", "uuid", "bytes"}
 _ZONE = r"[Tt ].*(?:[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 _UUID = r"^[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
@@ -153,9 +151,9 @@ def _to_datetime(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
         column = _cast(column, _DATETIME, type, spot, "a time that microseconds do not hold")
     bounds = pc.min_max(column.view(pa.int64()))
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    if low is not None and (low < _MICROSECONDS[0] or high > _MICROSECONDS[1]):
+    if low is not None and (low < MICROSECONDS_MIN or high > MICROSECONDS_MAX):
         number = column.view(pa.int64())
-        outside = pc.or_(pc.less(number, _MICROSECONDS[0]), pc.greater(number, _MICROSECONDS[1]))
+        outside = pc.or_(pc.less(number, MICROSECONDS_MIN), pc.greater(number, MICROSECONDS_MAX))
         i = first_true(outside) or 0
         raise spot.refusal(i, column[i], type.text, "a time outside the years 1 to 9999")
     return column

@@ -21,13 +21,13 @@ language, stand in "double quotes". The text becomes the same tuples that a call
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from reef.documents._filter_nodes import Incoming
 from reef.documents._filter_pattern import glob_of_like
 from reef.documents._filter_tokens import Token, failure, tokens_of
+from reef.documents._filter_values import time_of
 from reef.errors import InvalidInputError
 
 SQL_NESTING_MAX = 64
@@ -50,8 +50,8 @@ _TURNED: Final = {"Lt": "Gt", "Lte": "Gte", "Gt": "Lt", "Gte": "Lte"}
 _PATTERNS: Final = {"glob": "Glob", "iglob": "IGlob", "regexp": "Regex"}
 _CONSTANTS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 _TYPED: Final[dict[str, tuple[Callable[[str], object], str]]] = {
-    "timestamp": (datetime.fromisoformat, "a time in ISO 8601"),
-    "date": (datetime.fromisoformat, "a date in ISO 8601"),
+    "timestamp": (time_of, "a time in ISO 8601, of at most microseconds"),
+    "date": (time_of, "a date in ISO 8601"),
     "uuid": (UUID, "the text of a uuid"),
     "x": (bytes.fromhex, "pairs of hexadecimal digits"),
 }

@@ -19,14 +19,18 @@ import pyarrow as pa
 
 from reef.documents._filter_nodes import Value
 from reef.documents._schema import Attribute
-from reef.documents._types import Type
+from reef.documents._types import MICROSECONDS_MAX, MICROSECONDS_MIN, Type
 from reef.errors import InvalidInputError
 
 VALUES_MAX = 65_536
 
 _BELOW_MICROSECONDS = re.compile(r"[.,]\d{7}")
+_FINER = ("ns", "ps", "fs", "as")  # than microseconds, for NumPy
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_TIME = (
+    "a datetime, a date or ISO 8601 text, of at most microseconds, in the years 1 to 9999 of UTC"
+)
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
@@ -55,7 +59,7 @@ def stored_values(
 ) -> tuple[Value, ...]:
     """Return the stored form of a list of values, sorted, each once. Raises InvalidInputError."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        values = values.to_pylist()
+        values = list(values)  # some have times that Python does not
     if not isinstance(values, list | tuple | set | frozenset | np.ndarray):
         raise mismatch(
             attribute, operator, f"a list of values, each {_CHECKS[type.kind][1]}", values
@@ -63,7 +67,7 @@ def stored_values(
     if len(values) > VALUES_MAX:
         raise mismatch(attribute, operator, f"at most {VALUES_MAX} values", len(values))
     if isinstance(values, np.ndarray):
-        values = values.ravel().tolist()
+        values = [*values.ravel()] if values.dtype.kind == "M" else values.ravel().tolist()
     return tuple(sorted({stored_value(attribute, operator, value, type) for value in values}))
 
 
@@ -86,11 +90,24 @@ def mismatch(attribute: Attribute, operator: str, expected: str, got: object) ->
     )
 
 
+def time_of(text: str) -> datetime:
+    """Return the time that ISO 8601 text says. Raises ValueError, also below microseconds."""
+    if _BELOW_MICROSECONDS.search(text):
+        raise ValueError(text)
+    return datetime.fromisoformat(text)
+
+
 def _plain(value: object) -> object:
+    if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] in _FINER:
+        whole = value.astype("datetime64[us]")  # of others, Python's is a number
+        return whole.item() if whole == value else value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, pa.Scalar):
-        return value.as_py()
+        try:
+            return value.as_py()
+        except (ValueError, OverflowError):  # a time that Python does not have
+            return value
     return value
 
 
@@ -133,10 +150,8 @@ def _datetime(value: object) -> int | None:
     if getattr(value, "nanosecond", 0):
         return None  # pandas': nothing is rounded
     if isinstance(value, str):
-        if _BELOW_MICROSECONDS.search(value):
-            return None
         try:
-            value = datetime.fromisoformat(value)
+            value = time_of(value)
         except ValueError:
             return None
     if not isinstance(value, date):
@@ -146,7 +161,9 @@ def _datetime(value: object) -> int | None:
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     found: object = (value - _EPOCH) // _MICROSECOND
-    return found if isinstance(found, int) else None  # pandas has a datetime that is no time
+    if not isinstance(found, int):
+        return None  # pandas has a datetime that is no time
+    return found if MICROSECONDS_MIN <= found <= MICROSECONDS_MAX else None
 
 
 def _uuid(value: object) -> bytes | None:
@@ -168,7 +185,7 @@ _CHECKS: Final[dict[str, tuple[Callable[[object], Value | None], str]]] = {
     "uint64": (_whole(0, 2**64 - 1), "a whole number from 0 to 2^64-1"),
     "float64": (_float, "a number that a float64 holds exactly, not NaN"),
     "bool": (_bool, "True or False"),
-    "datetime": (_datetime, "a datetime, a date or ISO 8601 text, of at most microseconds"),
+    "datetime": (_datetime, _TIME),
     "uuid": (_uuid, "a uuid.UUID or its text"),
     "bytes": (_bytes, "bytes"),
 }

@@ -19,6 +19,8 @@ import pyarrow as pa
 from reef.errors import InvalidInputError
 
 DIMENSION_MAX = 65_535
+# What Python's datetime can say: the years 1 to 9999, in microseconds since 1970.
+MICROSECONDS_MIN, MICROSECONDS_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 SPARSE: Final = pa.struct([("indices", pa.list_(pa.uint32())), ("values", pa.list_(pa.float32()))])
 
 _SCALARS: Final[dict[str, pa.DataType]] = {

@@ -109,15 +109,15 @@ def resolve(
     """
     found = state.latest(batch.column(KEY), LSN_MAX, wide=isinstance(condition, Equals))
     refusals = _refusals(condition, found)
-    return refuse(batch, refusals, atomic=atomic, why=str(condition))
+    return refuse(batch, refusals, atomic=atomic, why=condition)
 
 
 def refuse(
-    batch: pa.RecordBatch, refusals: npt.NDArray[np.uint8], *, atomic: bool, why: str
+    batch: pa.RecordBatch, refusals: npt.NDArray[np.uint8], *, atomic: bool, why: object
 ) -> Resolved:
     """Return the rows of `batch` whose code in `refusals` is WRITTEN.
 
-    Raises ConditionFailedError if `atomic` and there is another.
+    Raises ConditionFailedError, with `why` as text, if `atomic` and there is another.
     """
     codes = plain_codes(batch)
     refused = refusals != WRITTEN
