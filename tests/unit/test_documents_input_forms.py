@@ -397,3 +397,10 @@ def test_a_request_is_read_again_when_its_stream_is_not_there_any_more(is_patch:
             rows = given.patches if is_patch else given.upserts
             assert rows is not None
             assert rows.columns["n"].to_pylist() == COLUMNS["n"]
+
+
+def test_rows_with_too_many_different_keys_are_refused_before_they_become_columns() -> None:
+    rows = [{"id": f"{i}", f"k{i}": 1} for i in range(3000)]  # 9 million values as columns
+    with refused("attributes = 3001 is not valid: at most 1024"):
+        read_rows(rows, Schema())
+    assert len(read_rows(rows[:1024], Schema()).columns) == 1024

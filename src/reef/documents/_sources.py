@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from reef.documents._refusal import CONVERSION_ERRORS
+from reef.documents._schema import ATTRIBUTES_MAX
 from reef.documents._types import Type, marked_type
 from reef.errors import InvalidInputError
 
@@ -89,6 +90,8 @@ def _of_rows(rows: Sequence[Any]) -> Source:
         return Source({name: list(map(itemgetter(name), rows)) for name in names}, len(rows))
     names = tuple(dict.fromkeys(name for shape in shapes for name in shape))
     is_uneven = len(set(map(frozenset, shapes))) > 1
+    if is_uneven and len(names) > ATTRIBUTES_MAX + 1:  # each would take a place in every row
+        raise InvalidInputError.of("attributes", len(names), f"at most {ATTRIBUTES_MAX}, and an id")
     columns: dict[str, Column] = {name: [row.get(name) for row in rows] for name in names}
     return Source(columns, len(rows), rows if is_uneven else ())
 
