@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from reef.documents import _aggregate, _stored_rows
+from reef.documents._schema import Schema
 from reef.errors import InvalidInputError
 from tests.document_rows import schema_of
 from tests.stored_documents import Document, Namespace, busy_namespace, comparable
@@ -255,3 +256,21 @@ def test_what_cannot_be_aggregated_is_refused(
     with pytest.raises(InvalidInputError) as refused:
         namespace.view().aggregate(aggregates, group_by=group_by)
     assert message in str(refused.value)
+
+
+def test_many_groups_are_put_together_a_few_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_aggregate, "_PORTION_ROWS", 1)
+    monkeypatch.setattr(_aggregate, "_PARTIAL_ROWS_MAX", 5)
+    seen: list[int] = []
+    again = _aggregate.Aggregation._again
+
+    def counted(self: _aggregate.Aggregation, partial: pa.Table) -> pa.Table:
+        seen.append(partial.num_rows)
+        return again(self, partial)
+
+    monkeypatch.setattr(_aggregate.Aggregation, "_again", counted)
+    layout = pa.schema([("_key", pa.binary())])
+    rows = [pa.RecordBatch.from_pydict({"_key": [b"%03d" % i]}, layout) for i in range(400)]
+    found = _aggregate.Aggregation({"n": "count"}, "id", Schema()).run(rows * 2, layout)
+    assert found["n"].to_pylist() == [2] * 400
+    assert sum(seen) < 8 * len(rows)

@@ -91,10 +91,13 @@ class Aggregation:
     def run(self, batches: Iterable[pa.RecordBatch], layout: pa.Schema) -> pa.Table:
         """Return the results over rows with the columns of `layout`, sorted by group, nulls last."""
         partial = self._partial(pa.Table.from_batches([], schema=layout))
+        rows_max = _PARTIAL_ROWS_MAX
         for table in _portions(batches, layout):
             partial = pa.concat_tables([partial, self._partial(table)])
-            if partial.num_rows > _PARTIAL_ROWS_MAX:
+            if partial.num_rows > rows_max:
                 partial = self._again(partial)
+                # Of many groups, not all of them again for each portion.
+                rows_max = max(_PARTIAL_ROWS_MAX, 2 * partial.num_rows)
         partial = self._again(partial)
         if self._keys:
             partial = partial.take(pc.sort_indices(partial, [(k, "ascending") for k in self._keys]))
