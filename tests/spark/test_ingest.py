@@ -19,7 +19,7 @@ from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.pipeline import Bucket
 from reef.pipeline._ingest import check_options, plan_ingest
 from reef.spark import register
-from reef.spark._cells import read_cells
+from reef.spark._cells import Cells, read_cells
 from reef.spark._export import export
 from reef.spark._ingest import _told_plainly, ingest
 
@@ -146,7 +146,8 @@ def test_a_folder_is_loaded_as_it_is_planned(
 )
 def test_text_is_read_as_its_type(type: str, cells: list[Any], values: list[Any]) -> None:
     batch = pa.record_batch([pa.array(["1"] * len(cells)), pa.array(cells)], names=["id", "a"])
-    assert read_cells(batch, {"a": type, "b": "bool"}).column("a").to_pylist() == values
+    known = {"a": Cells(type), "b": Cells("bool")}
+    assert read_cells(batch, known).column("a").to_pylist() == values
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,7 @@ def test_text_is_read_as_its_type(type: str, cells: list[Any], values: list[Any]
         ("uint64", "1.5"),
         ("uint64", "-1"),
         ("float64", "1,5"),
+        ("float64", "1e999"),
         ("bool", "yes"),
         ("bytes", "!!!"),
         ("[]int64", "[1,2] x"),
@@ -175,7 +177,30 @@ def test_text_is_read_as_its_type(type: str, cells: list[Any], values: list[Any]
 def test_text_that_is_none_of_its_type_is_refused(type: str, cell: str) -> None:
     batch = pa.record_batch([pa.array([cell])], names=["a"])
     with pytest.raises(InvalidInputError, match="row 0, attribute 'a' = "):
-        read_cells(batch, {"a": type})
+        read_cells(batch, {"a": Cells(type)})
+
+
+@pytest.mark.parametrize("type", ["int64", "uint64", "float64"])
+def test_text_that_may_be_a_name_is_a_number_only_if_that_was_declared(type: str) -> None:
+    for cell in ("007", "+7", " 007"):
+        batch = pa.record_batch([pa.array(["1", None, cell])], names=["a"])
+        assert read_cells(batch, {"a": Cells(type)}).column("a").to_pylist() == [1, None, 7]
+        with pytest.raises(InvalidInputError, match=r"row 2, attribute 'a'.*--schema that it is"):
+            read_cells(batch, {"a": Cells(type, is_declared=False)})
+    plain = pa.record_batch([pa.array(["0", "10", "1e0" if type == "float64" else "1"])], ["a"])
+    found = read_cells(plain, {"a": Cells(type, is_declared=False)}).column("a")
+    assert found.to_pylist() == [0, 10, 1]
+
+
+def test_zeros_in_front_are_kept_or_refused_but_not_lost(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "a.csv", "id,zip\na,10001\nb,00501\n")
+    with pytest.raises(InvalidInputError, match=r"'zip' = '00501'.*--schema"):
+        ingest(spark, bucket.url, "ns", [file])
+    for type, zips in (("string", ["10001", "00501"]), ("int64", [10001, 501])):
+        ingest(spark, bucket.url, type, [file], schema={"zip": type})
+        assert [one["zip"] for one in content(bucket, type).values()] == zips
 
 
 def test_files_say_the_same_whatever_the_session_is_set_to(

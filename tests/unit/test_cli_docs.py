@@ -167,6 +167,42 @@ def test_csv_guesses_what_nobody_declared_and_keeps_to_what_is_known(run: Run) -
     assert fine(run("count", NS)) == "2\n"
 
 
+@pytest.mark.parametrize("cell", ["00501", "-007", "+4930123456"])
+@pytest.mark.parametrize("first", ["10001", "1.5"])
+def test_what_may_be_a_name_is_taken_for_a_number_only_if_that_was_declared(
+    run: Run, cell: str, first: str
+) -> None:
+    Path("in.csv").write_text(f"id,zip\na,{first}\nb,{cell}\n")
+    code, _, err = run("put", NS, "in.csv", "--batch-size", "1")
+    assert code == 1
+    assert f"line 3, attribute 'zip' = '{cell}'" in err
+    assert "declare by --schema" in err
+    assert "1 documents, in 1 batches, were committed" in err
+    assert run("put", NS, "in.csv")[0] == 1  # nor because it is a number in the namespace
+    Path("patch.csv").write_text(f"id,zip\na,{cell}\n")
+    assert run("patch", NS, "patch.csv")[0] == 1
+    fine(run("put", "whole", "in.csv"))
+    assert parsed(fine(run("query", "whole", "--format", "jsonl")))[1]["zip"] == cell
+    fine(run("put", "declared", "in.csv", "--batch-size", "1", "--schema", "zip=string"))
+    assert parsed(fine(run("query", "declared", "--format", "jsonl")))[1]["zip"] == cell
+    fine(run("put", NS, "in.csv", "--schema", f"zip={'float64' if '.' in first else 'int64'}"))
+    assert parsed(fine(run("query", NS, "--format", "jsonl")))[1]["zip"] == int(cell)
+
+
+def test_a_number_of_csv_that_is_too_large_is_refused_as_in_json(run: Run) -> None:
+    Path("in.csv").write_text("id,n\na,1.5\nb,-1e999\n")
+    Path("in.jsonl").write_text('{"id": "a", "n": 1.5}\n{"id": "b", "n": -1e999}\n')
+    for file, told in (("in.csv", "line 3, attribute 'n' = '-1e999'"), ("in.jsonl", "line 2")):
+        code, out, err = run("put", NS, file)
+        assert (code, out) == (1, "")
+        assert told in err
+    Path("in.csv").write_text("id,n\na,1.5\nb,-inf\nc,nan\n")
+    fine(run("put", NS, "in.csv", "--schema", "n=float64"))
+    assert fine(run("query", NS, "--format", "csv")).split() == ["id,n", "a,1.5", "b,-inf", "c,nan"]
+    fine(run("query", NS, "--format", "csv", "-o", "out.csv"))
+    fine(run("put", NS, "out.csv"))
+
+
 def test_a_cell_that_is_no_list_of_base64_is_told_by_its_line(run: Run) -> None:
     for cell in ("[1]", "1", '["!"]'):
         with Path("in.csv").open("w") as file:

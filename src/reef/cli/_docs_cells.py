@@ -44,13 +44,13 @@ def decoded(value: Any, type: str, place: int, name: str) -> Any:
 
 
 def cells_of_text(
-    cells: Sequence[str], type: str | None, places: Sequence[int], name: str
+    cells: Sequence[str], type: str | None, places: Sequence[int], name: str, *, is_declared: bool
 ) -> list[Any]:
     """Return the values of a column of CSV, None for empty cells; without a type, a likely one."""
     type = type or _likely_type(cells)
-    from reef.documents._text_cells import CELL_ERRORS, reader_of
+    from reef.documents._text_cells import CELL_ERRORS, got, reader_of
 
-    read = reader_of(type)
+    read = reader_of(type, is_declared=is_declared)
     if read is None:
         return [cell or None for cell in cells]
     values: list[Any] = []
@@ -58,10 +58,7 @@ def cells_of_text(
         try:
             values.append(read(cell) if cell else None)
         except CELL_ERRORS as error:
-            said = (
-                f"text ({error})" if type not in ("int64", "uint64", "float64", "bool") else "text"
-            )
-            raise refusal(place, name, cell, type, said) from error
+            raise refusal(place, name, cell, type, got(type, error)) from error
     return values
 
 

@@ -16,7 +16,7 @@ import contextlib
 import csv
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -46,8 +46,13 @@ class Batch(abc.ABC):
     """What `places` count."""
 
     @abc.abstractmethod
-    def documents(self, schema: Mapping[str, str], *, is_patch: bool) -> object:
-        """Return what `upsert` or `patch` takes. Raises InvalidInputError, which names the line."""
+    def documents(
+        self, schema: Mapping[str, str], declared: Collection[str], *, is_patch: bool
+    ) -> object:
+        """Return what `upsert` or `patch` takes; `declared` are attributes whose types the user gave.
+
+        Raises InvalidInputError, which names the line.
+        """
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,9 @@ class _Lines:
 class _JsonBatch(Batch):
     rows: list[dict[str, Any]]
 
-    def documents(self, schema: Mapping[str, str], *, is_patch: bool) -> object:
+    def documents(
+        self, schema: Mapping[str, str], declared: Collection[str], *, is_patch: bool
+    ) -> object:
         coded = {name: type for name, type in schema.items() if type in ("bytes", "[]bytes")}
         rows = self.rows
         if not is_patch:
@@ -194,12 +201,18 @@ class _CsvBatch(Batch):
     names: Sequence[str]
     rows: list[list[str]]
 
-    def documents(self, schema: Mapping[str, str], *, is_patch: bool) -> object:
+    def documents(
+        self, schema: Mapping[str, str], declared: Collection[str], *, is_patch: bool
+    ) -> object:
         columns: dict[str, list[Any]] = {}
         for name, cells in zip(self.names, zip(*self.rows, strict=True), strict=True):
             if any(cells):
                 columns[name] = cells_of_text(
-                    cells, "string" if name == "id" else schema.get(name), self.places, name
+                    cells,
+                    "string" if name == "id" else schema.get(name),
+                    self.places,
+                    name,
+                    is_declared=name in declared,
                 )
         if not is_patch:
             return columns
@@ -262,7 +275,9 @@ class _ParquetBatch(Batch):
 
     place: ClassVar[str] = "row"
 
-    def documents(self, schema: Mapping[str, str], *, is_patch: bool) -> object:
+    def documents(
+        self, schema: Mapping[str, str], declared: Collection[str], *, is_patch: bool
+    ) -> object:
         empty = [
             c for c in self.rows.schema.names if self._column(c).null_count == len(self.places)
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,16 +90,20 @@ def load(
     batches: Iterator[Batch],
     write: Write,
     *,
+    declared: Collection[str],
     prefix: bytes | None,
     is_patch: bool,
     advance: Callable[[int, int], None],
 ) -> Tally:
-    """Commit batch after batch; what stops it is raised, with how much was committed before."""
+    """Commit batch after batch; what stops it is raised, with how much was committed before.
+
+    `declared` are the attributes whose types the user gave.
+    """
     tally = Tally()
     with told_with(tally):
         for number, batch in enumerate(batches, 1):
             with _in_terms_of(batch):
-                data = batch.documents(ns.schema, is_patch=is_patch)
+                data = batch.documents(ns.schema, declared, is_patch=is_patch)
                 tally.add(write(data, key_of(prefix, number)))
             advance(tally.documents, batch.read_bytes)
     return tally

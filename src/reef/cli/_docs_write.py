@@ -235,6 +235,7 @@ def _load(
                     lambda data, key: write(
                         data, condition=met, atomic=not skip, idempotency_key=key
                     ),
+                    declared=schema or (),
                     prefix=prefix,
                     is_patch=is_patch,
                     advance=advance,

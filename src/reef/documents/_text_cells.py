@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,18 +11,26 @@ from typing import Any
 CELL_ERRORS = (ValueError, KeyError, TypeError, RecursionError)
 """What a reader raises for text that it cannot read."""
 
+LIKE_A_NAME = r"^\s*(\+|-?0[0-9])"
+"""Digits that are a name as often as a number: 00501, +4930123456."""
+
+_NUMBERS = ("int64", "uint64", "float64")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_LIKE_A_NAME = re.compile(LIKE_A_NAME)
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
-def reader_of(type: str) -> Callable[[str], Any] | None:
-    """Return what reads a cell of a type; None: the text is taken as it is."""
+def reader_of(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
+    """Return what reads a cell of a type; None: the text is taken as it is.
+
+    Numbers that may be names are refused unless somebody has said that they are numbers: what they
+    would lose would not come back.
+    """
     if type in ("string", "datetime", "uuid"):
         return None
-    if type in ("int64", "uint64"):
-        return _integer
-    if type == "float64":
-        return _number
+    if type in _NUMBERS:
+        read = _number if type == "float64" else _integer
+        return read if is_declared else lambda text: read(_surely_a_number(text, type))
     if type == "bool":
         return lambda text: _BOOLEANS[text.lower()]
     if type == "bytes":
@@ -34,6 +43,26 @@ def reader_of(type: str) -> Callable[[str], Any] | None:
     return decode
 
 
+def got(type: str, error: Exception) -> str:
+    """Return what a cell was instead of a value of `type`, by what its reader raised."""
+    if isinstance(error, _NotANumber):
+        return str(error)
+    return "text" if type in (*_NUMBERS, "bool") else f"text ({error})"
+
+
+class _NotANumber(ValueError):
+    """Why text is not taken for a number, in words for the user."""
+
+
+def _surely_a_number(text: str, type: str) -> str:
+    if _LIKE_A_NAME.match(text):
+        raise _NotANumber(
+            "text that loses zeros or a sign as a number: leave them out, or declare by --schema "
+            f"that it is {type}, or string, before it is first written"
+        )
+    return text
+
+
 def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
@@ -43,4 +72,7 @@ def _integer(text: str) -> int:
 def _number(text: str) -> float:
     if "_" in text:
         raise ValueError(text)
-    return float(text)
+    number = float(text)
+    if math.isinf(number) and any(map(str.isdigit, text)):
+        raise _NotANumber("a number that is too large")
+    return number

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents._coerce import coerce
 from reef.documents._refusal import CONVERSION_ERRORS, Spot, first_failure
-from reef.documents._text_cells import CELL_ERRORS, reader_of
+from reef.documents._text_cells import CELL_ERRORS, LIKE_A_NAME, got, reader_of
 from reef.documents._types import Type
 from reef.errors import InvalidInputError
 
@@ -23,7 +23,15 @@ _PLAIN = ("int64", "uint64", "float64", "bool")
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")  # in JSON, where Spark writes them as text
 
 
-def read_cells(batch: pa.RecordBatch, cells: Mapping[str, str]) -> pa.RecordBatch:
+class Cells(NamedTuple):
+    """What the text of a column is read as."""
+
+    type: str
+    is_declared: bool = True
+    """Whether the user gave the type, or it was found: in the namespace, or in the text."""
+
+
+def read_cells(batch: pa.RecordBatch, cells: Mapping[str, Cells]) -> pa.RecordBatch:
     """Return rows with the columns that `cells` gives types for read as these.
 
     They are text, or lists of text. Raises InvalidInputError, which names the attribute.
@@ -31,39 +39,42 @@ def read_cells(batch: pa.RecordBatch, cells: Mapping[str, str]) -> pa.RecordBatc
     if not cells:
         return batch
     columns = [
-        _column(column, Type.parse(cells[name]), Spot(name)) if name in cells else column
+        _column(column, cells[name], Spot(name)) if name in cells else column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _column(column: pa.Array, type: Type, spot: Spot) -> pa.Array:
+def _column(column: pa.Array, cells: Cells, spot: Spot) -> pa.Array:
+    type = Type.parse(cells.type)
     if type.kind in ("string", "datetime", "uuid", "json") or pa.types.is_null(column.type):
         return column
     if pa.types.is_list(column.type):
-        return _read(column, type, spot)
+        return _read(column, type, spot, cells.is_declared)
     if type.kind in _PLAIN:
         column = pc.utf8_trim_whitespace(column)
-        if not pc.any(pc.match_substring(column, "x", ignore_case=True)).as_py():
+        unsure = "x" if cells.is_declared else f"x|{LIKE_A_NAME}"
+        if not pc.any(pc.match_substring_regex(column, unsure, ignore_case=True)).as_py():
             try:
-                return column.cast(type.physical)
+                values = column.cast(type.physical)
+                if type.kind != "float64" or not pc.any(pc.is_inf(values)).as_py():
+                    return values
             except pa.ArrowInvalid:
                 pass  # such as +7; or it is told below which value it is
-    return _read(column, type, spot)
+    return _read(column, type, spot, cells.is_declared)
 
 
-def _read(column: pa.Array, type: Type, spot: Spot) -> pa.Array:
+def _read(column: pa.Array, type: Type, spot: Spot, is_declared: bool) -> pa.Array:
     """Return the values of cells one by one; what they are given as loses nothing, or is refused."""
     cells = column.to_pylist()
-    read = reader_of(type.text)
+    read = reader_of(type.text, is_declared=is_declared)
     assert read is not None
     values = []
     for i, cell in enumerate(cells):
         try:
             values.append(None if cell is None else _value(cell, type, read))
         except CELL_ERRORS as error:
-            said = "text" if type.kind in _PLAIN else f"text that is none: {error}"
-            raise spot.refusal(i, cell, type.text, said) from error
+            raise spot.refusal(i, cell, type.text, got(type.text, error)) from error
 
     def given(some: list[Any]) -> pa.Array:
         is_plain = type.kind in _PLAIN or (type.text == "[]uint64" and _are_integers(some))

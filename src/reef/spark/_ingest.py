@@ -88,7 +88,7 @@ def ingest(
                 check_lines(there, may_break=multiline or kind == "jsonl")
             if asked.operation == "patch" and kind != "csv":
                 check_keys(there) if kind == "jsonl" else check_columns(there)
-            found = read(there, kind, id, types, multiline=multiline)
+            found = read(there, kind, id, types, declared=declared, multiline=multiline)
             _check_declared(declared, found.df.columns)
             asked = replace(asked, declared={**found.declared, **declared})
             if asked.operation == "upsert" and _is_large(found.df, asked):

@@ -8,7 +8,7 @@ are kept as the text that they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from reef.documents._types import Type
 from reef.errors import InvalidInputError
 from reef.pipeline._ingest import InputFormat
+from reef.spark._cells import Cells
 from reef.spark._ingest_files import Files
 
 ID = "id"
@@ -47,7 +48,7 @@ class Found:
     df: DataFrame
     declared: dict[str, str]
     """Types that were found and that Arrow does not tell."""
-    cells: dict[str, str]
+    cells: dict[str, Cells]
     """Columns that are text still, and what tasks are to read it as."""
 
 
@@ -57,15 +58,19 @@ def read(
     id: str,
     types: Mapping[str, Type],
     *,
+    declared: Collection[str] = (),
     multiline: bool = False,
 ) -> Found:
-    """Return the rows of files, with the ids in the column `id`. Raises InvalidInputError."""
+    """Return the rows of files, with the ids in the column `id`. Raises InvalidInputError.
+
+    `types` are those that are known; the caller has given those of `declared`.
+    """
     if kind == "parquet":
         found = Found(files.reader(mergeSchema=True).parquet(*files.paths), {}, {})
     elif kind == "csv":
-        found = read_csv(files, id, types, multiline)
+        found = read_csv(files, id, types, declared, multiline)
     else:
-        found = _read_json(files, id, types)
+        found = _read_json(files, id, types, declared)
     df = found.df
     if id not in df.columns:
         raise InvalidInputError.of("--id", id, f"one of the columns {', '.join(df.columns)}")
@@ -83,7 +88,9 @@ def read(
     return Found(df.select(columns), {**found.declared, **numbers}, found.cells)
 
 
-def read_csv(files: Files, id: str, types: Mapping[str, Type], multiline: bool) -> Found:
+def read_csv(
+    files: Files, id: str, types: Mapping[str, Type], declared: Collection[str], multiline: bool
+) -> Found:
     """Return rows of text; a header that differs from the others is refused when it is read."""
     reader = files.reader(
         header=True,
@@ -103,13 +110,13 @@ def read_csv(files: Files, id: str, types: Mapping[str, Type], multiline: bool) 
             for field in inferred
             if field.name != id and field.name not in known
         }
-    cells = {**known, **found}
+    cells = {n: Cells(text, n in declared) for n, text in {**known, **found}.items()}
     text = StructType([StructField(name, StringType()) for name in names])
     df = reader.options(inferSchema=False).schema(text).csv(files.paths)
     # A quoted cell with nothing in it is empty text, and no number.
     columns = [
         column_of(name)
-        if cells.get(name, "string") in ("string", "bytes")
+        if name not in cells or cells[name].type in ("string", "bytes")
         else F.nullif(column_of(name), F.lit("")).alias(name)
         for name in names
     ]
@@ -132,7 +139,9 @@ def _text_type(field: StructField) -> str:
     return "string"
 
 
-def _read_json(files: Files, id: str, types: Mapping[str, Type]) -> Found:
+def _read_json(
+    files: Files, id: str, types: Mapping[str, Type], declared: Collection[str]
+) -> Found:
     reader = files.reader(mode="FAILFAST")
     schema = reader.json(files.paths).schema
     objects = {field.name: "json" for field in schema if _has_objects(field.dataType)}
@@ -145,7 +154,7 @@ def _read_json(files: Files, id: str, types: Mapping[str, Type]) -> Found:
     ]
     df = reader.schema(StructType(fields)).json(files.paths)
     cells = {
-        field.name: types[field.name].text
+        field.name: Cells(types[field.name].text, field.name in declared)
         for field in df.schema
         if field.name in types and _is_text_of(field.dataType, types[field.name])
     }

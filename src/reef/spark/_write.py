@@ -38,6 +38,7 @@ from reef.documents._types import Type
 from reef.engine import check_stream
 from reef.errors import InvalidInputError, ReefError
 from reef.pipeline._load import LoadPlan
+from reef.spark._cells import Cells
 from reef.spark._write_commit import WriteResult, abort, commit, earlier_load
 from reef.spark._write_options import KEY_BYTES_MAX, WriteOptions
 from reef.spark._write_stage import Staged, Write, stage
@@ -122,7 +123,7 @@ def write_rows(
     *,
     source: str | None = None,
     sequence: int | None = None,
-    cells: Mapping[str, str] | None = None,
+    cells: Mapping[str, Cells] | None = None,
 ) -> WriteResult:
     """Do what `write` does; `cells` are columns of text, and the types that tasks read it as."""
     context = asked.place.bucket.open()
@@ -167,7 +168,7 @@ def bulk_load(df: DataFrame, url: str, namespace: str, **options: Any) -> WriteR
     return write(_sorted(df, key, count), url, namespace, **options)
 
 
-def load_rows(df: DataFrame, asked: WriteOptions, cells: Mapping[str, str]) -> WriteResult:
+def load_rows(df: DataFrame, asked: WriteOptions, cells: Mapping[str, Cells]) -> WriteResult:
     """Do what `bulk_load` does, with `cells` as `write_rows` takes them."""
     asked = replace(asked, method="bulk", is_sorted=True)
     return write_rows(_sorted(df, asked.key_column, _partitions(df)), asked, cells=cells)

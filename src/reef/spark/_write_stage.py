@@ -40,7 +40,7 @@ from reef.pipeline._load import (
 from reef.pipeline._load_part import LoadedPart, write_part
 from reef.pipeline._load_rows import schema_for, stored_pairs, stored_rows
 from reef.pipeline._sorted_runs import SortedRuns
-from reef.spark._cells import read_cells
+from reef.spark._cells import Cells, read_cells
 from reef.spark._write_options import WriteOptions
 from reef.types import new_ulid
 
@@ -65,7 +65,7 @@ class Write:
     sequence: int | None = None
     attempts: str = ""
     """What the intents of all attempts at a micro-batch begin with."""
-    cells: Mapping[str, str] = field(default_factory=dict)
+    cells: Mapping[str, Cells] = field(default_factory=dict)
     """Columns of text, and the types that tasks read it as."""
 
     @staticmethod
@@ -76,7 +76,7 @@ class Write:
         *,
         source: str | None = None,
         sequence: int | None = None,
-        cells: Mapping[str, str] | None = None,
+        cells: Mapping[str, Cells] | None = None,
     ) -> Write:
         """Return a new write, whose schema is decided. Raises InvalidInputError.
 
