@@ -33,7 +33,9 @@ DOCUMENTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(
+    tmp_path: Path, no_settings: None
+) -> str:  # by name: files are written only once it is there
     (tmp_path / "bucket").mkdir()
     return (tmp_path / "bucket").as_uri()
 
