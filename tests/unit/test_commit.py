@@ -531,6 +531,8 @@ def test_the_unfolded_log_is_bounded(store: Store) -> None:
         lambda kv: kv.write([(b"a", b"1")]),
         lambda kv: kv.write(deletes=b"key"),
         lambda kv: kv.put(b"a", b"1", idempotency_key=""),
+        lambda kv: kv.put(b"a", b"1", idempotency_key="\ud800"),
+        lambda kv: kv.write({b"a": b"1"}, source="\ud800", sequence=1),
         lambda kv: kv.write({b"a": b"1"}, sequence=3),
         lambda kv: kv.write({b"a": b"1"}, source="s", sequence=1.5),
         lambda kv: kv.write({b"a": b"1"}, source="s", sequence=True),
@@ -563,8 +565,9 @@ def test_a_closed_handle_and_a_reader_refuse_to_write(store: Store) -> None:
     with pytest.raises(InvalidInputError, match="opened for reading"):
         reader.put(b"a", b"2")
     kv.close()
-    with pytest.raises(ClosedError):
-        kv.put(b"a", b"2")
+    for action in (lambda: kv.put(b"a", b"2"), kv.changes):
+        with pytest.raises(ClosedError):
+            action()
     with pytest.raises(InvalidInputError):
         Database(store).kv("ns", mode="x")
     with pytest.raises(UnavailableError):

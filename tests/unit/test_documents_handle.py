@@ -265,6 +265,7 @@ def test_a_closed_handle_does_nothing_any_more(db: Database) -> None:
         lambda: ns.query(),
         lambda: ns.aggregate({"n": "count"}),
         lambda: ns.snapshot(),
+        lambda: ns.changes(),
     ]
     for action in actions:
         with pytest.raises(ClosedError, match="'ns' was closed"):

@@ -142,7 +142,7 @@ def test_a_known_column_of_nothing_is_kept() -> None:
         ([dt.timedelta(1)], "row 0, .*timedelta"),
         ([dt.time(1)], "row 0, .*time"),
         ([np.timedelta64(1, "s")], "row 0, .*got timedelta64"),
-        ([np.zeros(70_000, np.float32)], "row 0, .*at most 65535"),
+        ([np.zeros(70_000, np.float32)], "row 0, .*1 to 65535"),
         ([None, pd.Timestamp("2024-05-01T00:00:00.123456789")], "row 1, .*expected datetime"),
         (pa.array([1], pa.duration("s")), r"row 0, .*duration\[s\]"),
         (
@@ -375,3 +375,57 @@ def test_an_empty_vector_before_others_is_refused_and_not_forgotten(as_table: bo
     rows = [{"id": "1", "vector": []}, {"id": "2", "vector": [1.0, 2.0]}]
     with pytest.raises(InvalidInputError, match=r"row 0, attribute 'vector'"):
         read_rows(pa.Table.from_pylist(rows) if as_table else rows, Schema.EMPTY)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"indices": {"a": 1}, "values": [1]},
+        {"indices": [1], "values": ["x"]},
+        {"indices": "all", "values": 3},
+        {"indices": [[1]], "values": [1]},
+    ],
+)
+def test_a_dict_with_the_keys_of_a_sparse_vector_that_is_none_is_json(value: Any) -> None:
+    read = column([None, value])
+    assert read.new == {"x": Type.parse("json")}
+    assert json.loads(read.columns["x"][1].as_py()) == value
+    with refused("sparse"):  # beside one that is, or of that type, it is a mistake
+        column([{"indices": [1], "values": [1]}, value])
+    with refused("sparse"):
+        column([value], "sparse")
+
+
+@pytest.mark.parametrize(
+    "broken", [{"indices": [1], "values": [None]}, {"indices": [1, 1], "values": [1, 2]}]
+)
+def test_what_may_be_a_sparse_vector_is_not_taken_for_json(broken: Any) -> None:
+    with refused("expected sparse"):
+        column([broken])
+
+
+def test_extension_types_are_known_or_refused() -> None:
+    flags = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None, 0], pa.int8()))
+    assert column(flags).new == {"x": Type.parse("bool")}
+    assert column(flags).columns["x"].to_pylist() == [True, None, False]
+    assert column(flags, "bool").columns["x"].to_pylist() == [True, None, False]
+    with refused("expected int64"):
+        column(flags, "int64")
+    row = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ones((2, 3), np.float32))
+    assert column(row).new == {"x": Type.parse("vector[3]")}
+    several = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ones((2, 3, 2), np.float32))
+    months = pd.period_range("2024-01", periods=2, freq="M").to_series()
+    between = pd.Series(pd.interval_range(0, 2))
+    for type in (None, "int64", "json", "vector[6]"):
+        for unknown in (several, pa.array(months), pa.array(between)):
+            with refused("row 0, attribute 'x'"):
+                column(unknown, type)
+    assert column(pa.array(months)[:0]).columns == {}
+
+
+@pytest.mark.parametrize("values", [[0.0] * 65_536, np.zeros(65_536), np.zeros(65_536, np.float16)])
+def test_a_vector_that_is_too_long_is_told_the_limit(values: Any) -> None:
+    arrow = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(65_536, np.float32)), 65_536)
+    for data in ([values], arrow):
+        with refused("a vector of 1 to 65535 numbers, got a list of 65536 numbers"):
+            column(data, name="x_vector")

@@ -418,6 +418,8 @@ def test_text_that_is_none(view: DocumentView) -> None:
         run_sql(view, 17)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="the text of a SELECT"):
         run_sql(view, "select " + "1" * _sql.TEXT_CHARS_MAX)
+    with pytest.raises(InvalidInputError, match="UTF-8"):
+        run_sql(view, "select '\ud800'")
 
 
 def test_a_query_that_takes_too_much_memory(

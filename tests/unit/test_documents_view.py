@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -113,6 +113,14 @@ def test_attributes_that_no_row_has_are_null() -> None:
     namespace.close()
 
 
+@pytest.mark.parametrize("form", [pa.array, lambda ids: pa.chunked_array([ids])])
+def test_ids_may_come_as_a_column(namespace: Namespace, form: Callable[..., object]) -> None:
+    view = namespace.view()
+    for ids in (["d001", "no"], [f"d{i:03}" for i in range(300)]):
+        found = view.get_many(form(ids), columns=["stock"])  # type: ignore[arg-type]
+        assert found == view.get_many(ids, columns=["stock"])
+
+
 def test_an_empty_namespace_is_empty_in_every_way() -> None:
     namespace = Namespace(Schema())
     view = namespace.view()
@@ -135,6 +143,7 @@ def test_an_empty_namespace_is_empty_in_every_way() -> None:
         (lambda view: view.get_many("d001"), "a list of ids"),
         (lambda view: view.get_many(5), "a list of ids"),
         (lambda view: view.get_many(["d001", 5]), "id = 5 is not valid"),
+        (lambda view: view.get_many(pa.array(["d001", None])), "id = None is not valid"),
         (lambda view: view.scan(columns=["name"]), "attribute = 'name' is not valid"),
         (lambda view: view.scan(start=5), "start = 5 is not valid"),
         (lambda view: view.scan(where=("cost", "Eq", 1)), "attribute = 'cost' is not valid"),

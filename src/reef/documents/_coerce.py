@@ -16,7 +16,14 @@ from reef.documents._coerce_vectors import to_sparse, to_vector
 from reef.documents._json import TOO_DEEP, check_nesting, encode_json
 from reef.documents._lists import hides_items, listed, lists_of_items
 from reef.documents._refusal import CONVERSION_ERRORS, Spot, first_failure, first_true, first_valid
-from reef.documents._types import MICROSECONDS_MAX, MICROSECONDS_MIN, Type, is_bytes, is_list
+from reef.documents._types import (
+    MICROSECONDS_MAX,
+    MICROSECONDS_MIN,
+    Type,
+    is_bytes,
+    is_list,
+    is_row,
+)
 from reef.errors import InvalidInputError
 
 _kinds = pa.types
@@ -38,7 +45,11 @@ def coerce(column: pa.Array, type: Type, spot: Spot) -> pa.Array:
     column = plain(column)
     if _kinds.is_null(column.type):
         return pa.nulls(len(column), type.physical)
-    converted = _CONVERSIONS[type.kind](column, type, spot)
+    is_known = not isinstance(column.type, pa.BaseExtensionType) or isinstance(
+        column.type, (pa.UuidType, pa.JsonType)
+    )
+    # What another extension type means is not in what it is stored as.
+    converted = _CONVERSIONS[type.kind](column, type, spot) if is_known else None
     if converted is None:
         i = first_valid(column)
         if i is None:  # of values that are not there none clashes
@@ -48,7 +59,7 @@ def coerce(column: pa.Array, type: Type, spot: Spot) -> pa.Array:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return `column` without dictionaries, runs and extension types other than UUIDs and JSON."""
+    """Return `column` without dictionaries, runs and those extension types that add nothing."""
     arrow = column.type
     if _kinds.is_dictionary(arrow):
         words = plain(column.dictionary)
@@ -57,11 +68,9 @@ def plain(column: pa.Array) -> pa.Array:
         return words.take(column.indices)
     if _kinds.is_run_end_encoded(arrow):
         return plain(pc.run_end_decode(column))
-    if isinstance(arrow, pa.BaseExtensionType) and not isinstance(
-        arrow, (pa.UuidType, pa.JsonType)
-    ):
-        return plain(column.storage)
-    return column
+    if isinstance(arrow, pa.Bool8Type):
+        return column.storage.cast(pa.bool_())
+    return plain(column.storage) if is_row(arrow) else column
 
 
 def arrow_text(arrow: pa.DataType) -> str:

@@ -451,6 +451,7 @@ class Documents(Namespace):
         version below an operation, is not kept any more, UnavailableError if `after` or `upto` lies
         ahead.
         """
+        self._handle.check_open()
         self.refresh()  # the newest rows come with the newest attributes
         selection = Selection.of(self._schema(), columns)
         rows = self._changes(stored_columns(selection), after, upto, before_image)

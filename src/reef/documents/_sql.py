@@ -66,6 +66,10 @@ def run_sql(view: SqlSource, text: str, parameters: Parameters | None = None) ->
         raise InvalidInputError.of(
             "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_CHARS_MAX} characters"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"the query has text that UTF-8 cannot hold: {error}") from None
     _check_names(view.schema)
     documents = _Dataset(view)
     connection = duckdb.connect(":memory:")

@@ -122,9 +122,12 @@ def _of_arrow(arrow: pa.DataType) -> Type:
         return _of_arrow(arrow.value_type)
     if isinstance(arrow, pa.UuidType):
         return _parse("uuid")
-    if isinstance(arrow, pa.BaseExtensionType):
-        json = getattr(pa, "JsonType", None)
-        return _parse("json") if json and isinstance(arrow, json) else _of_arrow(arrow.storage_type)
+    if isinstance(arrow, pa.JsonType):
+        return _parse("json")
+    if isinstance(arrow, pa.Bool8Type):
+        return _parse("bool")
+    if is_row(arrow):
+        return _of_arrow(arrow.storage_type)
     if kinds.is_fixed_size_list(arrow) and arrow.value_type in (pa.float16(), pa.float32()):
         return Type.vector(arrow.list_size, half=kinds.is_float16(arrow.value_type))
     if is_list(arrow):
@@ -155,6 +158,11 @@ def _scalar_of(arrow: pa.DataType) -> str:
     raise InvalidInputError.of(
         "Arrow type", str(arrow), f"cast it to a type that Reef keeps without loss: {_ALLOWED}"
     )
+
+
+def is_row(arrow: pa.DataType) -> bool:
+    """Say whether values of `arrow` are tensors of one dimension: what they are stored as says all."""
+    return isinstance(arrow, pa.FixedShapeTensorType) and len(arrow.shape) == 1
 
 
 def is_bytes(arrow: pa.DataType) -> bool:

@@ -37,6 +37,7 @@ _TIMES = {"date", "datetime", "datetime64", "timestamp"}
 _SPARSE_KEYS = {"indices", "values"}
 _LISTS = (list, tuple, type(None))
 _KEPT = "a type that Reef keeps"
+_VECTOR = f"a vector of 1 to {DIMENSION_MAX} numbers"
 
 
 def read_arrow(column: pa.Array, known: Type | None, spot: Spot) -> Read | None:
@@ -66,6 +67,8 @@ def read_values(values: Sequence[Any], known: Type | None, spot: Spot) -> Read |
     if len(kinds) > 1:
         return _read_mixed(values, known, spot, kinds)
     (kind,) = kinds
+    if kind == "dict" and known is None and not any(map(_may_be_sparse, values)):
+        return Read(_JSON, encode_json(values, spot))
     is_vector = known.kind == "vector" if known else is_vector_name(spot.name)
     column = _natural(kind, values, spot, is_vector)
     if column is not None:
@@ -102,6 +105,9 @@ def _inferred(column: pa.Array, spot: Spot) -> Type | None:
             return None if telling is None else Type.vector(len(column[telling]), half=half)
         return Type.of_arrow(arrow)
     except InvalidInputError:
+        if is_list(arrow) and is_number(arrow.value_type):
+            got = f"a list of {len(column[i])} numbers"
+            raise spot.refusal(i, column[i], _VECTOR, got) from None
         raise spot.refusal(i, column[i], _KEPT, str(arrow)) from None
 
 
@@ -257,6 +263,22 @@ def _dicts(values: Sequence[Any], spot: Spot) -> pa.Array | None:
     return pa.StructArray.from_arrays(parts, ["indices", "values"], mask=mask)
 
 
+def _may_be_sparse(value: Any) -> bool:
+    """Say whether a dict is a sparse vector, or what became of one; others of its keys are JSON."""
+    return (
+        value is not None
+        and value.keys() == _SPARSE_KEYS
+        and all(_may_be_numbers(_list(part)) for part in value.values())
+    )
+
+
+def _may_be_numbers(value: Any) -> bool:
+    return isinstance(value, _LISTS) and {*map(_kind, set(map(type, value or ())))} <= {
+        "null",
+        *_NUMBERS,
+    }
+
+
 def _list(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
@@ -296,8 +318,8 @@ def _vector_of_halves_or_singles(values: Sequence[Any], spot: Spot) -> Type | No
     if not valid or any(value.dtype.name not in ("float16", "float32") for value in valid):
         return None
     if len(valid[0]) > DIMENSION_MAX:
-        got = f"a vector of {len(valid[0])} numbers"
-        raise spot.refusal(_first(values), valid[0], f"at most {DIMENSION_MAX}", got)
+        got = f"a list of {len(valid[0])} numbers"
+        raise spot.refusal(_first(values), valid[0], _VECTOR, got)
     return Type.vector(len(valid[0]), half=all(v.dtype.name == "float16" for v in valid))
 
 

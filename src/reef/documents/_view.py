@@ -55,7 +55,7 @@ class DocumentView:
         selection = Selection.of(self.schema, columns)
         if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise InvalidInputError.of("ids", ids, "a list of ids")
-        listed = list(ids)
+        listed = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else list(ids)
         keys = [_key("id", id) for id in listed]
         if len(keys) <= _FEW:
             few = self._view.get_many(keys) if selection.wide else self._narrow(keys)

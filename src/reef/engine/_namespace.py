@@ -144,6 +144,7 @@ class Namespace:
         upto: int | None,
         before_image: bool,
     ) -> Iterator[pa.RecordBatch]:
+        self._handle.check_open()
         if after is not None:
             check_number("after", after)
         if upto is not None:
@@ -235,7 +236,7 @@ def check_idempotency_key(key: bytes | str | None) -> bytes | None:
         return None
     if not isinstance(key, str | bytes):
         raise InvalidInputError.of("idempotency_key", key, "text or bytes")
-    raw = key.encode() if isinstance(key, str) else key
+    raw = _utf8("idempotency_key", key) if isinstance(key, str) else key
     if not 1 <= len(raw) <= 512:
         raise InvalidInputError.of("idempotency_key", key, "1 to 512 bytes")
     return raw
@@ -245,7 +246,16 @@ def check_stream(source: str | None, sequence: int | None) -> None:
     """Raise InvalidInputError unless a stream and a place in it are both given, or neither."""
     if (source is None) != (sequence is None):
         raise InvalidInputError.of("source", source, "given together with sequence")
-    if source is not None and (not isinstance(source, str) or not 1 <= len(source.encode()) <= 512):
+    if source is not None and (
+        not isinstance(source, str) or not 1 <= len(_utf8("source", source)) <= 512
+    ):
         raise InvalidInputError.of("source", source, "1 to 512 bytes of text")
     if sequence is not None:
         check_number("sequence", sequence)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError.of(name, text, f"text that UTF-8 can hold: {error}") from None
