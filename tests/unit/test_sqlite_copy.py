@@ -158,6 +158,24 @@ def test_a_restored_version_is_one_more_commit(tmp_path: Path) -> None:
             assert list(history(pages, after=restored)) == commits[-1:]
 
 
+def test_a_page_count_that_the_header_says_is_not_valid_does_not_become_so(tmp_path: Path) -> None:
+    source = make(tmp_path / "in.db", rows=500)
+    data = bytearray(source.read_bytes())
+    data[28:32], data[92:96] = (5).to_bytes(4, "big"), bytes(4)  # as SQLites before 3.7 leave it
+    source.write_bytes(data)
+    with reef.connect("memory://") as db:
+        then = import_file(source, db, "app.db").lsn
+        connection = reef.sqlite.connect("app.db", database=db)
+        connection.execute("DELETE FROM t")
+        connection.close()
+        with db.pages("app.db") as pages:
+            restore(pages, then)
+        connection = reef.sqlite.connect("app.db", database=db)
+        assert connection.pragma("page_count") == len(data) // 4096
+        assert connection.pragma("integrity_check") == "ok"
+        connection.close()
+
+
 Run = Callable[..., tuple[int, str, str]]
 
 

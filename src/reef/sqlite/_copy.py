@@ -220,8 +220,11 @@ def restore(pages: Pages, lsn: int) -> int:
     # schema: neither may come back to what it was with other pages, or with another schema.
     newest = now.get_page(0) or zeros
     counter, cookie = (_next(newest[at : at + 4], first[at : at + 4]) for at in (24, 40))
+    # How many pages there are goes by the counter: if that is of another, as old SQLites leave it, none
+    # is said.
+    n_said = first[28:32] if first[24:28] == first[92:96] else bytes(4)
     changed[0] = b"".join(
-        (first[:24], counter, first[28:40], cookie, first[44:92], counter, first[96:])
+        (first[:24], counter, n_said, first[32:40], cookie, first[44:92], counter, first[96:])
     )
     return pages.write(changed, n_pages=n_then)
 
