@@ -17,7 +17,7 @@ import pytest
 
 import reef
 import reef.sqlite
-from reef.errors import FencedError, InvalidInputError, NotFoundError
+from reef.errors import FencedError, InvalidInputError, NotFoundError, UnavailableError
 from reef.pages import Pages
 from reef.sqlite._location import location_of, parse_location
 from reef.sqlite._registry import registry
@@ -445,6 +445,25 @@ def test_the_end_of_a_with_block_says_what_it_was() -> None:
             one.execute("INSERT INTO t VALUES (3)")
         assert one.execute("SELECT a FROM t").fetchall() == [(3,)]
         one.close()
+
+
+def test_a_with_block_whose_transaction_has_ended_says_why(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object) -> bytes:
+        raise UnavailableError("no answer")
+
+    one = filled(url, 200)
+    one.execute("PRAGMA cache_size=1")
+    with pytest.raises(UnavailableError, match="no answer"), one:
+        one.execute("INSERT INTO t(b) VALUES (1)")
+        monkeypatch.setattr(SharedStore, "page", unavailable)
+        one.execute("SELECT sum(length(b)) FROM t").fetchall()
+    monkeypatch.undo()
+    with one:
+        one.execute("INSERT INTO t(b) VALUES (2)")
+    assert count(one) == 201
+    one.close()
 
 
 def test_a_backup_of_a_database_in_wal_mode_can_be_opened(url: str, tmp_path: Path) -> None:

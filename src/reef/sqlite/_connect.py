@@ -33,9 +33,12 @@ class Connection(apsw.Connection):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        has_ended = not self.in_transaction
         try:
             return super().__exit__(kind, error, trace)
         except apsw.Error as failed:
+            if has_ended and error is not None:  # SQLite rolled back by itself when that was raised
+                return False
             # apsw gives SQLite's number alone here: what was raised below it comes along as context.
             below: BaseException | None = failed
             while below is not None and not isinstance(below, ReefError):
