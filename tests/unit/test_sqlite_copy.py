@@ -108,6 +108,22 @@ def test_an_import_that_was_cut_short_is_no_database_and_can_be_repeated(
     assert (tmp_path / "out.db").read_bytes() == smaller.read_bytes()
 
 
+@pytest.mark.parametrize("page_size", [512, 4096])
+def test_pages_that_no_import_has_left_are_not_imported_over(
+    tmp_path: Path, page_size: int
+) -> None:
+    source = make(tmp_path / "in.db")
+    with reef.connect("memory://") as db:
+        with db.pages("mine", page_size=page_size) as pages:
+            pages.write({1: b"x" * page_size})
+        with pytest.raises(AlreadyExistsError, match="'mine'"):
+            import_file(source, db, "mine")
+        with db.pages("mine", mode="r") as pages:
+            assert pages.get_pages([0, 1]) == [None, b"x" * page_size]
+        db.pages("empty", page_size=page_size).close()
+        import_file(source, db, "empty")
+
+
 def test_what_is_damaged_is_not_imported(tmp_path: Path) -> None:
     source = make(tmp_path / "in.db", rows=2000)
     data = bytearray(source.read_bytes())

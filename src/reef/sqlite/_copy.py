@@ -61,9 +61,10 @@ def import_file(
 ) -> Copied:
     """Copy a database file into a new page store `name`; SQLite checks it first.
 
-    A large one goes in several commits, the first page in the last of them: until then, and after a
-    crash, there is no database of that name, and it can be imported again. Raises AlreadyExistsError
-    if there is one, CorruptError if SQLite finds fault with the file, InvalidInputError.
+    A large one goes in several commits, the first page in the last of them and empty before: until
+    then, and after a crash, there is no database of that name, and it can be imported again. Raises
+    AlreadyExistsError if there is one, CorruptError if SQLite finds fault with the file,
+    InvalidInputError.
     """
     with ExitStack() as stack:
         path, page_size = _locked_source(Path(source), stack)
@@ -81,9 +82,10 @@ def import_file(
             for start in range(1, total, per_chunk):
                 ids = range(start, min(total, start + per_chunk))
                 chunk = {page_id: file.read(page_size) for page_id in ids}
-                if ids.stop == total:
-                    chunk[0] = first
-                lsn = pages.write(chunk, n_pages=total if 0 in chunk else None)
+                is_last = ids.stop == total
+                if is_last or start == 1:
+                    chunk[0] = first if is_last else bytes(page_size)
+                lsn = pages.write(chunk, n_pages=total if is_last else None)
                 progress(ids.stop, total)
             if total == 1:
                 lsn = pages.write({0: first}, n_pages=1)
@@ -91,13 +93,16 @@ def import_file(
 
 
 def _check_free(db: Database, name: str, branch: str | None, page_size: int) -> None:
-    """Raise AlreadyExistsError if there is a database; make way if there are only pages of another size."""
+    """Raise AlreadyExistsError if there is anything but what an import has left that was cut short.
+
+    If that is of another page size, make way.
+    """
     try:
         with db.pages(name, branch=branch, mode="r") as pages:
-            if pages.get_page(0) is not None:
+            if pages.n_pages and pages.get_page(0) != bytes(pages.page_size):
                 raise AlreadyExistsError(
-                    f"there is a database {name!r} in {db.store.url}: choose another name, or drop it "
-                    f"(`reef.connect(url).drop({name!r})`)"
+                    f"there is a database {name!r}, or another page store, in {db.store.url}: choose "
+                    f"another name, or drop it (`reef.connect(url).drop({name!r})`)"
                 )
             if pages.page_size == page_size:
                 return
