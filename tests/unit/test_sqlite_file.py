@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from reef.clock import Clock
 from reef.errors import (
     FencedError,
     InvalidInputError,
@@ -20,16 +21,18 @@ from reef.sqlite._file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
 from reef.sqlite._shared import Busy, SharedStore, said_size
 from reef.sqlite._version import Commit, merged
 from reef.store import Store, open_store
-from reef.testing import CountingStore, Fault, FaultyStore
+from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from tests.kernel import database
 
 PAGE = 512
 LOG = "*/wal/*"
 
 
-def shared_store(store: Store | None = None, **settings: object) -> SharedStore:
+def shared_store(
+    store: Store | None = None, *, clock: Clock | None = None, **settings: object
+) -> SharedStore:
     options: dict[str, object] = {"max_staleness": 0, "cas_max_retries": 0, **settings}
-    return SharedStore(database(store, **options), "app.db", page_size=PAGE)
+    return SharedStore(database(store, clock=clock, **options), "app.db", page_size=PAGE)
 
 
 def opened(shared: SharedStore) -> DatabaseFile:
@@ -391,6 +394,26 @@ def test_what_was_dropped_is_not_served_from_memory() -> None:
     for _ in range(3):
         with pytest.raises(NotFoundError):
             file.lock(SHARED)
+
+
+def test_a_reader_goes_on_to_the_next_database_of_that_name() -> None:
+    store, clock = open_store("memory://"), ManualClock()
+    put(opened(shared_store(store, clock=clock, gc_grace=60)), (b"a" * PAGE, 0))
+    reader = opened(shared_store(store, clock=clock))
+    assert whole(reader) == b"a" * PAGE
+    with database(store) as db:
+        db.drop("app.db")
+    clock.advance(31)
+    for _ in range(2):
+        with pytest.raises(NotFoundError):
+            reader.lock(SHARED)
+    put(opened(shared_store(store, clock=clock)), (b"b" * 2 * PAGE, 0))
+    assert whole(reader)[PAGE:] == b"b" * PAGE  # before, the number of the schema is another
+    with database(store) as db:
+        db.drop("app.db")
+    put(opened(shared_store(store, clock=clock)), (b"c" * 3 * PAGE, 0))
+    clock.advance(86400)
+    assert whole(reader)[PAGE:] == b"c" * 2 * PAGE
 
 
 def test_merging_commits_is_doing_one_after_the_other() -> None:

@@ -2,7 +2,8 @@
 
 Following costs one GET of the next slot, and no LIST: that slot's absence is the end of the log.
 But a slot that was collected is absent as well. So a reader that was out of touch for half of the
-grace period, within which nothing is collected, looks at the manifest's head first.
+grace period, within which nothing is collected, looks at the manifest's head first. It does so as often
+if it is in touch, too: that the namespace was dropped is told there only.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Reader(Handle):
     def _refresh(self) -> int:
         now = self._context.clock.monotonic()
         grace_s = self.manifest.gc.grace_ms / 1000
-        if now - self._seen_at >= grace_s / 2:
+        if now - self._seen_at >= grace_s / 2 or self._chain.is_out_of_touch:
             self._look_at_head()
         try:
             self._replay(self._tail)

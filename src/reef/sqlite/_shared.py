@@ -383,8 +383,12 @@ class SharedStore:
                 if self._version.view is not None:  # it was there: what is in memory was dropped
                     raise
         elif not self._is_writer:
-            self._pages.refresh()
-            self._stand_on(self._pages)
+            try:
+                self._pages.refresh()
+                self._stand_on(self._pages)
+            except NotFoundError:  # it was dropped: another may have its name
+                self._step_down()
+                self._open_reader()
         elif not self._behind.is_busy and self._is_superseded(self._pages):
             self._step_down()
             self._open_reader()
