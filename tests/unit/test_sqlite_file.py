@@ -371,18 +371,24 @@ def test_a_file_can_be_closed_while_its_thread_has_the_lock() -> None:
     put(opened(shared), (b"b" * PAGE, 0))
 
 
-def test_a_transaction_goes_on_reading_what_was_there_whatever_has_its_name_now() -> None:
+@pytest.mark.parametrize("page_size", [PAGE // 2, PAGE, 4 * PAGE])
+def test_a_transaction_goes_on_reading_what_was_there_whatever_has_its_name_now(
+    page_size: int,
+) -> None:
     store = open_store("memory://")
     shared = shared_store(store)
     file = opened(shared)
     put(file, (b"a" * 3 * PAGE, 0))
+    fixed = DatabaseFile(shared, lsn=file.lsn, read_only=True)
     file.lock(SHARED)
     with database(store) as db:
         db.drop("app.db")
-    put(opened(shared_store(store)), (b"b" * 2 * PAGE, 0))
+        with db.pages("app.db", page_size=page_size) as pages:
+            pages.write({0: b"b" * page_size, 1: b"b" * page_size})
     shared.cache.clear()
-    assert whole(opened(shared)) == b"b" * 2 * PAGE
-    assert file.read(3 * PAGE, 0) == b"a" * 3 * PAGE
+    assert whole(opened(shared)) == b"b" * 2 * page_size
+    for one in (file, fixed):
+        assert (one.size(), one.read(3 * PAGE, 0)) == (3 * PAGE, b"a" * 3 * PAGE)
 
 
 def test_what_was_dropped_is_not_served_from_memory() -> None:

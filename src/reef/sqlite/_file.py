@@ -157,24 +157,25 @@ class DatabaseFile:
         return data[: _COOKIE.start] + cookie + data[_COOKIE.stop :]
 
     def _read(self, amount: int, offset: int) -> bytes:
-        page_size = self.shared.page_size
+        version = self._read_version()
+        size = self.shared.size_of(version) if self._size is None else self._size
+        page_size = version.page_size
         page_id, start = divmod(offset, page_size)
         end = start + amount
-        if end <= page_size and offset + amount <= self.size():
-            page = self._page(page_id)
+        if end <= page_size and offset + amount <= size:
+            page = self._page(page_id, version)
             return page if amount == page_size else page[start:end]
-        amount = max(0, min(amount, self.size() - offset))
+        amount = max(0, min(amount, size - offset))
         last = (offset + amount - 1) // page_size
-        pieces = [self._page(one) for one in range(page_id, last + 1)]
+        pieces = [self._page(one, version) for one in range(page_id, last + 1)]
         return b"".join(pieces)[start : start + amount]
 
-    def _page(self, page_id: int) -> bytes:
+    def _page(self, page_id: int, version: Version) -> bytes:
         dirty = self._dirty.get(page_id)
         if dirty is not None:
             return dirty
-        version = self._read_version()
         if self._size is not None and page_id >= self._least:
-            return self.shared.zeros
+            return version.zeros
         return self.shared.page(page_id, version)
 
     def _read_version(self) -> Version:
@@ -192,23 +193,22 @@ class DatabaseFile:
 
     def write(self, data: bytes, offset: int) -> None:
         """Keep bytes until the commit."""
-        self._check_writing()
-        page_size = self.shared.page_size
+        version = self._written_version()
         size = self.size()
-        page_id, start = divmod(offset, page_size)
-        if start == 0 and len(data) == page_size:
+        page_id, start = divmod(offset, version.page_size)
+        if start == 0 and len(data) == version.page_size:
             self._dirty[page_id] = data
         else:
-            self._splice(page_id, start, data)
+            self._splice(page_id, start, data, version)
         self._size = max(size, offset + len(data))
 
-    def _splice(self, page_id: int, start: int, data: bytes) -> None:
-        page_size = self.shared.page_size
+    def _splice(self, page_id: int, start: int, data: bytes, version: Version) -> None:
+        page_size = version.page_size
         at = 0
         while at < len(data):
             piece = data[at : at + page_size - start]
             if len(piece) < page_size:
-                page = self._page(page_id)
+                page = self._page(page_id, version)
                 piece = page[:start] + piece + page[start + len(piece) :]
             self._dirty[page_id] = piece
             at += page_size - start
@@ -216,22 +216,21 @@ class DatabaseFile:
 
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros, until the commit."""
-        self._check_writing()
-        page_size = self.shared.page_size
-        n_pages, rest = divmod(size, page_size)
+        version = self._written_version()
+        n_pages, rest = divmod(size, version.page_size)
         if size < self.size():
             if rest:  # what is cut off must not come back when the file grows again
-                self._dirty[n_pages] = self._page(n_pages)[:rest] + bytes(page_size - rest)
+                self._dirty[n_pages] = self._page(n_pages, version)[:rest] + version.zeros[rest:]
                 n_pages += 1
             self._least = min(self._least, n_pages)
             for page_id in [one for one in self._dirty if one >= n_pages]:
                 del self._dirty[page_id]
         self._size = size
 
-    def _check_writing(self) -> None:
+    def _written_version(self) -> Version:
         if self.level < RESERVED:
             raise InvalidInputError.of("write", self.level, "at RESERVED or above")
-        self._read_version()
+        return self._read_version()
 
     def before_sync(self, *, with_others: bool) -> None:
         """Get ready for a commit: with synchronous=OFF, `sync` does not come between here and there.
@@ -256,9 +255,9 @@ class DatabaseFile:
         if self._size is None:
             return
         base = self._read_version()
-        n_pages = -(-self._size // self.shared.page_size)
+        n_pages = -(-self._size // base.page_size)
         for page_id in range(self._least, min(base.n_pages, n_pages)):
-            self._dirty.setdefault(page_id, self.shared.zeros)
+            self._dirty.setdefault(page_id, base.zeros)
         is_other = self._leave_wal()
         commit = Commit(self._dirty, n_pages)
         try:

@@ -83,22 +83,16 @@ class SharedStore:
         self._is_closed = False
         self._holder: Holder | None = None
         self._looked_at: float | None = None
-        self._version = Version(0, 0, 0)
+        self._version = Version(0, 0, 0, bytes(page_size or PAGE_SIZE_DEFAULT))
         self._born: int | None = None
         self.rng = context.rng
-        self.page_size = page_size or PAGE_SIZE_DEFAULT
         self._cache_bytes = cache_bytes
         self._behind = Behind(
             self._cond, context.threads, self._clock, self._send_behind, self._drop_behind
         )
-        self._set_page_size(self.page_size)
+        self.cache = PageCache(cache_bytes, self._version.page_size)
         with self._cond:
             self._follow()
-
-    def _set_page_size(self, page_size: int) -> None:
-        self.page_size = page_size
-        self.zeros = bytes(page_size)
-        self.cache = PageCache(self._cache_bytes, page_size)
 
     def abandon(self) -> None:
         """Be closed, as it is in a process that was forked: its threads and its fence are the parent's.
@@ -157,16 +151,16 @@ class SharedStore:
             self._settle()
             pages = self._opened()
             view = pages.at(lsn=lsn)
-            return Version(-1, view.lsn, view.n_pages, view)
+            return Version(-1, view.lsn, view.n_pages, bytes(view.page_size), view)
 
     def load(self, page_id: int, version: Version) -> bytes:
         """Return a page that is not in the cache, as of `version`'s durable part."""
         if page_id >= version.n_pages_durable:
-            return self.zeros
+            return version.zeros
         assert version.view is not None  # but for the version with no pages
         data = version.view.get_page(page_id)
         if data is None:
-            data = self.zeros
+            data = version.zeros
         with self._cond:
             # What is put there must be the newest, and somebody may have committed meanwhile.
             if self._version.lsn == version.lsn and not self._is_in_doubt and version.serial >= 0:
@@ -180,7 +174,7 @@ class SharedStore:
             if found is not None:
                 return found
             if page_id >= commit.n_pages:
-                return self.zeros
+                return version.zeros
         cached = self.cache.pages.get(page_id)
         if cached is not None and version.serial >= 0 and cached[1] <= version.lsn:
             return cached[0]
@@ -192,10 +186,10 @@ class SharedStore:
         Pages of SQLite may be smaller than ours: then its own header says where the last one ends.
         """
         if version.size is None:
-            size = version.n_pages * self.page_size
+            size = version.n_pages * version.page_size
             if version.n_pages:
                 said = said_size(self.page(0, version))
-                if size - self.page_size < said <= size:
+                if size - version.page_size < said <= size:
                     size = said
             version.size = size
         return version.size
@@ -306,8 +300,9 @@ class SharedStore:
         if commit.n_pages < self._version.n_pages_durable:
             self.cache.cut(commit.n_pages)
         self.cache.put(commit.pages, view.lsn)
+        now = self._version
         self._version = Version(
-            serial, view.lsn, commit.n_pages, view, behind, self._version.breaks
+            serial, view.lsn, commit.n_pages, now.zeros, view, behind, now.breaks
         )
         self._looked_at = self._clock.monotonic()
         return self._version
@@ -321,6 +316,7 @@ class SharedStore:
             base.serial + 1,
             base.lsn,
             base.n_pages_durable,
+            base.zeros,
             base.view,
             (*base.behind, commit),
             base.breaks,
@@ -330,10 +326,10 @@ class SharedStore:
     def _send_behind(self, queued: list[Queued]) -> None:
         """Make the oldest commits that are behind durable, as one. No lock held."""
         with self._cond:
-            pages, base = self._pages, self._version.n_pages_durable
+            pages, base = self._pages, self._version
             if pages is None or not self._is_writer or self._is_in_doubt:
                 raise FencedError(f"{self.shown} was taken over by another writer")
-        commit = merged((one.commit for one in queued), base, self.zeros)
+        commit = merged((one.commit for one in queued), base.n_pages_durable, base.zeros)
         view = self._write(pages, commit)
         with self._cond:
             now = self._version
@@ -343,7 +339,7 @@ class SharedStore:
         """Whatever was on top of what is durable is gone. Lock held."""
         now = self._version
         self._version = Version(
-            now.serial + 1, now.lsn, now.n_pages_durable, now.view, breaks=now.breaks + 1
+            now.serial + 1, now.lsn, now.n_pages_durable, now.zeros, now.view, breaks=now.breaks + 1
         )
 
     def drain(self) -> None:
@@ -414,7 +410,7 @@ class SharedStore:
 
     def _open_writer(self) -> None:
         try:
-            pages = self._open("w", None if self._pages is not None else self.page_size)
+            pages = self._open("w", None if self._pages is not None else self._version.page_size)
         except InvalidInputError:
             if self._pages is not None:
                 raise
@@ -429,11 +425,11 @@ class SharedStore:
         now, born = self._version, pages.born
         breaks = now.breaks + (self._born not in (None, born))
         self._born = born
-        if pages.page_size != self.page_size:
-            self._set_page_size(pages.page_size)
+        if pages.page_size != now.page_size:
+            self.cache = PageCache(self._cache_bytes, pages.page_size)
             breaks += 1
         if breaks != now.breaks:
-            self._version = Version(now.serial + 1, 0, 0, breaks=breaks)
+            self._version = Version(now.serial + 1, 0, 0, bytes(pages.page_size), breaks=breaks)
         self._pages = pages
         self._is_writer = is_writer
         self._stand_on(pages)
@@ -446,7 +442,7 @@ class SharedStore:
             self.cache.clear()
             now = self._version
             breaks = now.breaks + bool(now.behind)
-            self._version = Version(now.serial + 1, lsn, n_pages, view, breaks=breaks)
+            self._version = Version(now.serial + 1, lsn, n_pages, now.zeros, view, breaks=breaks)
 
     def _step_down(self) -> None:
         """Go on as a reader, once somebody asks."""

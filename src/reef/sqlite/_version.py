@@ -19,13 +19,25 @@ class Commit(NamedTuple):
 class Version:
     """A state of the database, which does not change any more."""
 
-    __slots__ = ("behind", "breaks", "lsn", "n_pages", "n_pages_durable", "serial", "size", "view")
+    __slots__ = (
+        "behind",
+        "breaks",
+        "lsn",
+        "n_pages",
+        "n_pages_durable",
+        "page_size",
+        "serial",
+        "size",
+        "view",
+        "zeros",
+    )
 
     def __init__(
         self,
         serial: int,
         lsn: int,
         n_pages_durable: int,
+        zeros: bytes,
         view: PageView | None = None,
         behind: tuple[Commit, ...] = (),
         breaks: int = 0,
@@ -36,13 +48,16 @@ class Version:
         """The same for what is the same, durable by now or not."""
         self.lsn = lsn
         self.n_pages_durable = n_pages_durable
+        self.zeros = zeros
+        """An empty page: how large they are is of a version, for the name may be another database's later."""
+        self.page_size = len(zeros)
         self.behind = behind
         """Commits on top of `lsn` that were acknowledged and are not durable yet, oldest first."""
         self.n_pages = behind[-1].n_pages if behind else n_pages_durable
         self.size: int | None = None
         """In bytes, once somebody has asked."""
         self.view = view
-        """What is durable of it; taken at once, for the name may be another database's later."""
+        """What is durable of it; taken at once, for the same reason."""
 
 
 def merged(commits: Iterable[Commit], n_pages_before: int, zeros: bytes) -> Commit:
