@@ -157,7 +157,7 @@ def test_a_restored_version_is_one_more_commit(tmp_path: Path) -> None:
         with db.pages("app.db") as pages:
             restored = restore(pages, then)
             assert restored > newest
-            assert restore(pages, restored) == restored
+            assert restore(pages, restored) == restore(pages, then) == restored
         # A connection that had cached the pages of before sees those of now.
         assert connection.execute("SELECT count(*) FROM t").get == 200
         assert connection.pragma("integrity_check") == "ok"
@@ -185,7 +185,7 @@ def test_a_page_count_that_the_header_says_is_not_valid_does_not_become_so(tmp_p
         connection.execute("DELETE FROM t")
         connection.close()
         with db.pages("app.db") as pages:
-            restore(pages, then)
+            assert restore(pages, then) == restore(pages, then)
         connection = reef.sqlite.connect("app.db", database=db)
         assert connection.pragma("page_count") == len(data) // 4096
         assert connection.pragma("integrity_check") == "ok"
@@ -236,6 +236,17 @@ def test_the_commands_together(run: Run, tmp_path: Path) -> None:
     assert restored["lsn"] > restored["lsn_before"] == commits[-1]["lsn"]
     assert run("shell", "SELECT count(*) FROM t")[:2] == (0, "200\n")
     assert "already" in run("restore", "--lsn", str(restored["lsn"]))[1]
+
+
+def test_a_restore_that_is_refused_leaves_the_writer_alone(run: Run, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket/app.db?fsync=off"
+    connection = reef.sqlite.connect(url)
+    connection.execute("CREATE TABLE t(a)")
+    connection.execute("BEGIN IMMEDIATE; INSERT INTO t VALUES (1)")
+    assert "there was no database" in run("restore", "--at", "0")[2]
+    assert run("restore", "--at", str(2**62))[0] == 2
+    connection.execute("COMMIT")
+    connection.close()
 
 
 def test_without_apsw_it_is_said_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,12 +198,14 @@ def restore_(
     A writer that runs elsewhere is fenced. To look first, read it with --lsn, or make a branch.
     """
     _check_apsw()
-    from reef.sqlite._copy import restore
+    from reef.sqlite._copy import restore, version_at
     from reef.sqlite._location import parse_location
 
     location = parse_location(url).with_version(branch, None)
     with connect(location.bucket) as db:
-        db.pages(location.name, branch=location.branch, mode="r").close()  # it must be there
+        # First: opening it for writing fences its writer.
+        with db.pages(location.name, branch=location.branch, mode="r") as reader:
+            version_at(reader, lsn)
         with db.pages(location.name, branch=location.branch) as pages:
             before = pages.head
             newest = restore(pages, lsn)

@@ -201,37 +201,50 @@ def _write_pages(view: PageView, path: Path, progress: Progress) -> int:
 def restore(pages: Pages, lsn: int) -> int:
     """Make the state at `lsn` the newest again, as a commit of its own; return the newest LSN.
 
-    Nothing is lost by it: what was the newest before is there at its own LSN. Raises RetentionError,
-    NotFoundError if there was no database then.
+    Nothing is lost by it: what was the newest before is there at its own LSN. If it is the newest
+    already, nothing is written. Raises RetentionError, NotFoundError if there was no database then.
     """
-    now, then = pages.at(lsn=pages.head), pages.at(lsn=lsn)
+    now, then = pages.at(lsn=pages.head), version_at(pages, lsn)
     n_now, n_then = now.n_pages, then.n_pages
     zeros = bytes(pages.page_size)
-    first = then.get_page(0) or zeros
-    if not first.startswith(_MAGIC):
-        raise NotFoundError(
-            f"there was no database in {pages.name!r} at LSN {lsn}; `reef sqlite log` lists its commits"
-        )
+    first, newest = then.get_page(0) or zeros, now.get_page(0) or zeros
     per_chunk = max(1, _CHUNK_BYTES // pages.page_size)
     changed: dict[int, bytes] = {}
-    for start in range(0, n_then, per_chunk):
+    for start in range(1, n_then, per_chunk):
         ids = range(start, min(n_then, start + per_chunk))
         for page_id, old, new in zip(ids, then.get_pages(ids), now.get_pages(ids), strict=True):
             if (old or zeros) != (new or zeros):
                 changed[page_id] = old or zeros
-    if not changed and n_now == n_then:
-        return pages.head
     # By two numbers connections know whether their cached pages are good, and what they know of the
     # schema: neither may come back to what it was with other pages, or with another schema.
-    newest = now.get_page(0) or zeros
     counter, cookie = (_next(newest[at : at + 4], first[at : at + 4]) for at in (24, 40))
-    # How many pages there are goes by the counter: if that is of another, as old SQLites leave it, none
-    # is said.
+    changed[0] = _renumbered(first, counter, cookie)
+    is_same = n_now == n_then and changed[0] == _renumbered(newest, counter, cookie)
+    if is_same and len(changed) == 1:
+        return pages.head
+    return pages.write(changed, n_pages=n_then)
+
+
+def version_at(pages: Pages, lsn: int) -> PageView:
+    """Return the version at `lsn`. Raises RetentionError, NotFoundError if there was no database then."""
+    view = pages.at(lsn=lsn)
+    if not (view.get_page(0) or b"").startswith(_MAGIC):
+        raise NotFoundError(
+            f"there was no database in {pages.name!r} at LSN {lsn}; `reef sqlite log` lists its commits"
+        )
+    return view
+
+
+def _renumbered(first: bytes, counter: bytes, cookie: bytes) -> bytes:
+    """Return a first page with other numbers of its change and of its schema.
+
+    How many pages there are goes by that of the change: if it was of another, as old SQLites leave it,
+    none is said.
+    """
     n_said = first[28:32] if first[24:28] == first[92:96] else bytes(4)
-    changed[0] = b"".join(
+    return b"".join(
         (first[:24], counter, n_said, first[32:40], cookie, first[44:92], counter, first[96:])
     )
-    return pages.write(changed, n_pages=n_then)
 
 
 def _next(*numbers: bytes) -> bytes:
