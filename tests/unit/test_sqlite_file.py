@@ -15,8 +15,11 @@ from reef.errors import (
     NotFoundError,
     OutcomeUnknownError,
     ReefError,
+    RetentionError,
+    SnapshotExpiredError,
     UnavailableError,
 )
+from reef.pages import PageView
 from reef.sqlite._file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
 from reef.sqlite._shared import Busy, SharedStore, said_size
 from reef.sqlite._version import Commit, merged
@@ -327,6 +330,36 @@ def test_a_file_at_a_version_stays_there_and_is_not_written() -> None:
     old.lock(SHARED)
     with pytest.raises(InvalidInputError):
         old.lock(RESERVED)
+
+
+def test_a_writer_that_was_superseded_finds_the_versions_of_others() -> None:
+    store = open_store("memory://")
+    mine = shared_store(store, max_staleness=3600)
+    file, rival = opened(mine), opened(shared_store(store))
+    put(file, (b"a" * PAGE, 0))
+    put(rival, (b"r" * PAGE, 0))
+    assert whole(DatabaseFile(mine, lsn=rival.lsn, read_only=True)) == b"r" * PAGE
+    with pytest.raises(UnavailableError, match="not there yet"):
+        DatabaseFile(mine, lsn=rival.lsn + 1, read_only=True)
+
+
+@pytest.mark.parametrize("error", [SnapshotExpiredError, RetentionError])
+def test_whoever_reads_what_is_not_kept_any_more_gets_something_newer_next(
+    monkeypatch: pytest.MonkeyPatch, error: type[ReefError]
+) -> None:
+    def expired(*_: object) -> bytes:
+        raise error("it was collected")
+
+    store = open_store("memory://")
+    writer = opened(shared_store(store))
+    put(writer, (b"a" * PAGE, 0))
+    reader = opened(shared_store(store, max_staleness=3600))
+    put(writer, (b"b" * PAGE, 0))
+    monkeypatch.setattr(PageView, "get_page", expired)
+    with pytest.raises(error):
+        whole(reader)
+    monkeypatch.undo()
+    assert whole(reader) == b"b" * PAGE
 
 
 @pytest.mark.parametrize("mode", ["wal", "WAL", "off", "'OFF'", "w", "oF"])

@@ -28,6 +28,9 @@ from reef.errors import (
     NotFoundError,
     NotWrittenError,
     ReefError,
+    RetentionError,
+    SnapshotExpiredError,
+    UnavailableError,
 )
 from reef.format import log_key
 from reef.sqlite._behind import Behind, Queued
@@ -149,8 +152,12 @@ class SharedStore:
         """Return the version at `lsn`. Raises RetentionError, NotFoundError, UnavailableError."""
         with self._cond:
             self._settle()
-            pages = self._opened()
-            view = pages.at(lsn=lsn)
+            try:
+                view = self._opened().at(lsn=lsn)
+            except (UnavailableError, NotFoundError):  # it may be somebody else's, and newer
+                self._looked_at = None
+                self._follow()
+                view = self._opened().at(lsn=lsn)
             return Version(-1, view.lsn, view.n_pages, bytes(view.page_size), view)
 
     def load(self, page_id: int, version: Version) -> bytes:
@@ -158,7 +165,11 @@ class SharedStore:
         if page_id >= version.n_pages_durable:
             return version.zeros
         assert version.view is not None  # but for the version with no pages
-        data = version.view.get_page(page_id)
+        try:
+            data = version.view.get_page(page_id)
+        except (RetentionError, SnapshotExpiredError):
+            self._looked_at = None  # the next transaction gets a version that is kept
+            raise
         if data is None:
             data = version.zeros
         with self._cond:
