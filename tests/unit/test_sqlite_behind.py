@@ -77,6 +77,31 @@ def test_a_commit_is_acknowledged_while_its_put_is_on_its_way(
         one.close()
 
 
+def test_the_lsn_is_that_of_everything_that_was_acknowledged(
+    db: Database, faults: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drain(behind: Behind) -> None:
+        faults.release()
+        drained(behind)
+
+    drained = Behind.drain
+    connection = connected(db)
+    connection.execute("PRAGMA synchronous=OFF")
+    faults.arm(Fault("stall", on="put_if_absent", key=LOG))
+    connection.execute("INSERT INTO t VALUES (1)")
+    faults.wait_for_stalled()
+    connection.execute("INSERT INTO t VALUES (2)")
+    monkeypatch.setattr(Behind, "drain", drain)
+    then = int(connection.execute("PRAGMA reef_lsn").get)
+    faults.release()
+    connection.execute("DELETE FROM t")
+    old = reef.sqlite.connect("app.db", database=db, lsn=then)
+    assert rows(old) == [1, 2]
+    assert int(old.execute("PRAGMA reef_lsn").get) == then
+    for one in (old, connection):
+        one.close()
+
+
 @pytest.mark.parametrize("way", ["refused by SQLite", "of another database"])
 def test_only_what_sqlite_takes_for_off_is_off(
     db: Database, faults: FaultyStore, way: str, tmp_path: Path

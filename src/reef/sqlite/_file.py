@@ -307,6 +307,8 @@ class DatabaseFile:
         if name == "wal_checkpoint":
             self.settle()
         if name == "reef_lsn":
+            if self._version is self._fixed is None:  # what is not durable yet has no LSN
+                self.settle()
             return str(self.lsn)
         if name == "reef_refresh":
             return str(self.shared.refresh().lsn)
