@@ -318,9 +318,33 @@ def test_one_bucket_open_already_can_be_used(tmp_path: Path) -> None:
 
 def test_other_settings_for_what_is_open_are_refused(url: str) -> None:
     connection = reef.sqlite.connect(url, max_staleness=5)
-    with pytest.raises(InvalidInputError, match="open already"):
+    with pytest.raises(InvalidInputError, match=r"settings.*open already"):
         reef.sqlite.connect(url, max_staleness=6)
+    with pytest.raises(InvalidInputError, match=r"options.*open already"):
+        reef.sqlite.connect(url.replace("off", "on"))
+    with pytest.raises(InvalidInputError, match="4096: that is how"):
+        reef.sqlite.connect(url + "&page_size=512")
+    connection.execute("CREATE TABLE t(a)")
     connection.close()
+    with pytest.raises(InvalidInputError, match="4096: that is how"):
+        reef.sqlite.connect(url + "&page_size=512")
+    reef.sqlite.connect(url + "&page_size=4096").close()
+
+
+def test_a_database_is_one_however_its_url_is_spelled(url: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    connection = filled(url)
+    connection.execute("BEGIN IMMEDIATE")
+    for spelled in (tmp_path / "link" / "app.db", f"file://localhost{tmp_path}/x/../app.db"):
+        other = reef.sqlite.connect(spelled)
+        other.set_busy_timeout(0)
+        with pytest.raises(apsw.BusyError):
+            other.execute("DELETE FROM t")
+        other.close()
+    connection.close()
+    one = parse_location("s3://bucket/app.db?endpoint=http://a&region=x")
+    assert one.place == parse_location("s3://bucket/app.db?region=y&endpoint=http://a").place
+    assert one.place != parse_location("s3://bucket/app.db?endpoint=http://b&region=x").place
 
 
 @pytest.mark.parametrize(
@@ -366,6 +390,10 @@ def test_a_url_comes_back_through_sqlite() -> None:
         ("memory://trial/app.db?mode=ro", "mode"),
         ("memory://trial/app.db?branch=", "namespace"),
         ("memory://trial/app.db?lsn=", "lsn"),
+        ("file://data/bucket/app.db", "three slashes"),
+        ("/data/a\0b/app.db", "URL"),
+        ("memory://tri al/app.db", "URL"),
+        ("", "a bucket and a name"),
     ],
 )
 def test_urls_that_cannot_be_are_refused(url: str, why: str) -> None:

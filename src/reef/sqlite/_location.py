@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from reef.errors import InvalidInputError
 from reef.settings import parse_choice, parse_int
-from reef.store._url import OPTIONS, SCHEMES, without_secrets
+from reef.store._url import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
 from reef.types import LSN_MAX, check_namespace
 
 VFS = "reef"
@@ -23,6 +23,8 @@ _OWN = ("branch", "lsn", "page_size", "opening")
 _SQLITE = ("vfs", "mode", "cache", "psow", "nolock", "immutable", "modeof")
 PAGE_SIZES = tuple(512 << i for i in range(8))
 _SAFE = "/:@._-~"
+_OF_PLACE = ("endpoint", "account_name")
+"""Options without which a bucket's name says nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,23 @@ class Location:
         at = f" at LSN {self.lsn}" if self.lsn is not None else ""
         branch = f" (branch {self.branch})" if self.branch else ""
         return f"{without_secrets(self.bucket)}/{self.name}{branch}{at}"
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """The same for every spelling of one database's URL."""
+        store = self._store
+        path = os.path.realpath(store.path) if store.scheme == "file" else store.path
+        of_place = tuple(store.options.get(name) for name in _OF_PLACE)
+        return store.scheme, store.bucket, path, *of_place
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The store's, by name."""
+        return self._store.options
+
+    @property
+    def _store(self) -> StoreURL:
+        return parse_url(self.bucket)
 
     def with_version(self, branch: str | None, lsn: int | None) -> Location:
         """Return the same database on a branch, at a version; None leaves what the URL says."""
@@ -81,12 +100,14 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
                 without_secrets(text),
                 "it starts with " + ", ".join(f"{s}://" for s in SCHEMES) + ", or is a path",
             )
-        text = "file://" + quote(os.path.abspath(text))
+        text = "file://" + quote(os.path.abspath(text) if text else "")
         parts = urlsplit(text)
     folder, _, name = parts.path.rstrip("/").rpartition("/")
     if not name or (parts.scheme == "file" and not folder):
         raise InvalidInputError.of(
-            "URL", without_secrets(text), "a bucket and a name in it, as s3://bucket/app.db"
+            "URL",
+            without_secrets(os.fspath(url)),
+            "a bucket and a name in it, as s3://bucket/app.db",
         )
     fields = [field for field in parts.query.split("&") if field]
     for key in ("vfs", "mode"):  # SQLite would go by the last one, and open a file that is not ours
@@ -103,6 +124,7 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
     }
     rest = "&".join(field for field in fields if field.partition("=")[0] not in ours)
     bucket = f"{parts.scheme}://{parts.netloc}{folder}" + (f"?{rest}" if rest else "")
+    parse_url(bucket)
     return _checked(_with_own(Location(bucket, name), ours))
 
 

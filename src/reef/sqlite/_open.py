@@ -27,6 +27,12 @@ def open_file(
         )
     shared = registry.acquire(location)
     try:
+        if location.page_size not in (None, shared.page_size):
+            raise InvalidInputError.of(
+                "page_size",
+                location.page_size,
+                f"{shared.page_size}: that is how {location.shown} was made",
+            )
         may_create = may_create and location.lsn is None and location.branch is None
         if not shared.exists and not may_create:
             raise NotFoundError(f"there is no database {location.shown}")

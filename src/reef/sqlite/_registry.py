@@ -33,6 +33,8 @@ class _Open:
     shared: SharedStore
     db: Database
     opening: Opening
+    options: Mapping[str, str]
+    """Of the store's URL."""
     uses: int = 0
 
 
@@ -65,12 +67,9 @@ class Registry:
             found = self._open.get(key)
             if found is None:
                 found = self._open[key] = _opened(location, opening)
-            elif opening.settings and opening.settings != found.opening.settings:
-                raise InvalidInputError.of(
-                    "settings",
-                    sorted(opening.settings),
-                    f"those with which this process has {location.shown} open already",
-                )
+            else:
+                _check_same("settings", opening.settings, found.opening.settings, location)
+                _check_same("options", location.options, found.options, location)
             found.uses += 1
             if self._open.get(key) is not found:  # closed by the collector on the way here
                 found = self._open[key] = _opened(location, opening)
@@ -113,8 +112,19 @@ class Registry:
 
     @staticmethod
     def _key(location: Location, opening: Opening) -> tuple[object, str, str | None]:
-        bucket: object = location.bucket if opening.database is None else id(opening.database)
-        return bucket, location.name, location.branch
+        place: object = location.place if opening.database is None else id(opening.database)
+        return place, location.name, location.branch
+
+
+def _check_same(
+    what: str, given: Mapping[str, object], there: Mapping[str, object], location: Location
+) -> None:
+    if given and given != there:
+        raise InvalidInputError.of(
+            what,
+            sorted(given),
+            f"those with which this process has {location.shown} open already, or none",
+        )
 
 
 def _opened(location: Location, opening: Opening) -> _Open:
@@ -129,7 +139,7 @@ def _opened(location: Location, opening: Opening) -> _Open:
         if opening.database is None:
             db.close()
         raise
-    return _Open(shared, db, opening)
+    return _Open(shared, db, opening, location.options)
 
 
 registry = Registry()

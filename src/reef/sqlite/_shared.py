@@ -116,6 +116,11 @@ class SharedStore:
         return self._pages is not None
 
     @property
+    def page_size(self) -> int:
+        """Of the newest version, or of the page store that is made."""
+        return self._version.page_size
+
+    @property
     def shown(self) -> str:
         """The database for people."""
         branch = f" (branch {self._branch})" if self._branch else ""
