@@ -20,7 +20,7 @@ import reef.sqlite
 from reef.errors import FencedError, InvalidInputError, NotFoundError, UnavailableError
 from reef.pages import Pages
 from reef.sqlite._location import location_of, parse_location
-from reef.sqlite._registry import registry
+from reef.sqlite._registry import Opening, registry
 from reef.sqlite._shared import SharedStore
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
@@ -290,6 +290,23 @@ def test_a_transaction_over_several_is_refused_where_sqlite_would_not_hear_of_a_
     connection.close()
 
 
+def test_a_commit_over_several_that_fails_names_the_one_that_has_nothing_of_it() -> None:
+    store = open_store("memory://")
+    with database(store) as mine, database(store) as theirs:
+        connection = reef.sqlite.connect("one", database=mine)
+        token = registry.leave(Opening(mine))
+        connection.execute(f"ATTACH 'file:memory:///two?vfs=reef&opening={token}' AS two")
+        registry.take_back(token)
+        connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
+        connection.execute("CREATE TABLE main.t(a); CREATE TABLE two.t(a)")
+        connection.execute("BEGIN; INSERT INTO main.t VALUES (1); INSERT INTO two.t VALUES (1)")
+        theirs.pages("two").close()
+        with pytest.raises(FencedError, match=r"/two was .* nothing .* was written there"):
+            connection.execute("COMMIT")
+        assert (count(connection, "main.t"), count(connection, "two.t")) == (1, 0)
+        connection.close()
+
+
 def test_a_file_is_not_taken_for_a_database_in_a_bucket(url: str, tmp_path: Path) -> None:
     path = tmp_path / "plain.db"
     plain = apsw.Connection(str(path))
@@ -437,6 +454,25 @@ def test_a_forked_process_leaves_what_its_parent_has_open_alone(url: str) -> Non
     connection = reef.sqlite.connect(url)
     assert connection.execute("SELECT a FROM t").fetchall() == [(1,), (3,)]
     connection.close()
+
+
+def test_a_forked_process_does_not_commit_what_its_parent_has_begun(url: str) -> None:
+    code = (
+        "import os, sys, reef.sqlite\n"
+        "from reef.errors import ClosedError\n"
+        "con = reef.sqlite.connect(sys.argv[1])\n"
+        "con.execute('CREATE TABLE t(a); BEGIN; INSERT INTO t VALUES (1)')\n"
+        "if child := os.fork():\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    con.execute('COMMIT')\n"
+        "    sys.exit()\n"
+        "try:\n"
+        "    con.execute('COMMIT')\n"
+        "except ClosedError:\n"
+        "    os._exit(0)\n"
+        "os._exit(7)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=120)
 
 
 def test_the_collector_may_close_a_connection_while_another_is_opened(url: str) -> None:

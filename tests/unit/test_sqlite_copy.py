@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,21 @@ def test_what_is_damaged_is_not_imported(tmp_path: Path) -> None:
             db.pages("app.db", mode="r")
 
 
+def test_a_file_whose_last_transaction_was_not_finished_is_not_imported(tmp_path: Path) -> None:
+    connection = sqlite3.connect(make(tmp_path / "in.db", rows=2000), isolation_level=None)
+    connection.execute("PRAGMA cache_size=1")
+    connection.execute("BEGIN")
+    connection.execute("UPDATE t SET b = 'y' || b")
+    for end in ("", "-journal"):
+        (tmp_path / f"cut.db{end}").write_bytes((tmp_path / f"in.db{end}").read_bytes())
+    connection.close()
+    with reef.connect("memory://") as db:
+        with pytest.raises(InvalidInputError, match="without a journal beside it"):
+            import_file(tmp_path / "cut.db", db, "app.db")
+        assert count(tmp_path / "cut.db") == 2000
+        import_file(tmp_path / "cut.db", db, "app.db")
+
+
 def test_what_does_not_pass_the_check_is_not_exported(tmp_path: Path) -> None:
     with reef.connect("memory://") as db, db.pages("app.db") as pages:
         pages.write({0: b"x" * 4096})
@@ -249,6 +265,17 @@ def test_a_restore_that_is_refused_leaves_the_writer_alone(run: Run, tmp_path: P
     connection.close()
 
 
+def test_whoever_reads_what_the_shell_prints_may_have_seen_enough(tmp_path: Path) -> None:
+    many = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
+    command = [sys.executable, "-m", "reef", "sqlite", "shell", f"{tmp_path}/app.db", many]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"1\n"
+        shell.stdout.close()
+        assert shell.stderr is not None
+        assert (shell.stderr.read(), shell.wait(60)) == (b"", 0)
+
+
 def test_without_apsw_it_is_said_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sqlite, "find_spec", lambda name: None)
     code, out, err = run("log")
@@ -290,6 +317,7 @@ def test_commands_that_cannot_be(run: Run, tmp_path: Path, monkeypatch: pytest.M
         (("shell", ".nope"), 'Unknown command "nope"'),
         (("shell", ".read /no/file"), "No such file or directory"),
         (("restore", "--at", "0"), "there was no database in 'app.db' at LSN 0"),
+        (("export", str(tmp_path / "none.db"), "--at", "0"), "there was no database in 'app.db'"),
     ):
         code, _, err = run(*arguments)
         assert code in (1, 2)

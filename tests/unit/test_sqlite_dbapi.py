@@ -14,7 +14,7 @@ from sqlalchemy import Engine, ForeignKey, create_engine, event, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 import reef.sqlite
-from reef.errors import FencedError, NotFoundError
+from reef.errors import FencedError, InvalidInputError, NotFoundError
 from reef.sqlite import dbapi
 from reef.sqlite._registry import registry
 from reef.sqlite._vfs_ctypes import last_error, register_sqlite3
@@ -87,6 +87,16 @@ def test_vacuum_spills_and_temporary_tables(path: str) -> None:
 def test_what_is_not_there_is_said(path: str) -> None:
     with pytest.raises(NotFoundError):
         dbapi.connect(f"file://{path}", mode="r")
+
+
+def test_settings_and_what_sqlite3_takes_go_together(path: str) -> None:
+    connection = dbapi.connect(path, max_staleness=7, isolation_level=None)
+    assert connection.isolation_level is None
+    with pytest.raises(InvalidInputError, match="settings"):
+        dbapi.connect(path, max_staleness=8)
+    with pytest.raises(TypeError, match="nonsense"):
+        dbapi.connect(path, nonsense=1)
+    connection.close()
 
 
 def test_a_fenced_commit_fails_and_the_connection_goes_on() -> None:

@@ -16,6 +16,7 @@ import typer
 from reef.cli._bucket import AsJson, connect
 from reef.cli._interrupts import unwind
 from reef.cli._output import print_json, print_table, progress_bars, size_text, time_text
+from reef.cli._streams import failure_of
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def shell(
             said = f"Reef, SQLite {apsw.sqlite_lib_version()}; .help, .quit\n"
             runner.cmdloop(said)  # type: ignore[no-untyped-call]
     except (apsw.Error, apsw.shell.Shell.Error, OSError) as error:
-        if isinstance(error, ReefError):
+        if isinstance(error, ReefError) or failure_of(sys.stdout) is not None:
             raise
         raise InvalidInputError(f"SQLite: {error}") from error
     finally:
@@ -114,7 +115,7 @@ def export(
 ) -> None:
     """Write a version of a database to a file, and have SQLite check it."""
     _check_apsw()
-    from reef.sqlite._copy import export_file
+    from reef.sqlite._copy import export_file, version_at
     from reef.sqlite._location import parse_location
 
     location = parse_location(url).with_version(branch, lsn)
@@ -123,7 +124,7 @@ def export(
         db.pages(location.name, branch=location.branch, mode="r") as pages,
         progress_bars() as bars,
     ):
-        view = pages.at(lsn=pages.head if location.lsn is None else location.lsn)
+        view = version_at(pages, pages.head if location.lsn is None else location.lsn)
         copied = export_file(view, file, progress=lambda done, total: bars("pages", done, total))
     _print_copied(copied, "exported", as_json)
 

@@ -131,6 +131,13 @@ def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
                 target.execute("PRAGMA journal_mode=DELETE").fetchall()
             source = copy
     except apsw.Error as error:
+        if getattr(error, "extendedresult", 0) == apsw.SQLITE_READONLY_ROLLBACK:
+            raise InvalidInputError.of(
+                "file",
+                str(source),
+                "one without a journal beside it: a transaction was not finished. Open it once with "
+                f"SQLite, which undoes that: sqlite3 {source} .schema",
+            ) from error
         raise InvalidInputError.of("file", str(source), f"an SQLite database: {error}") from error
     assert isinstance(page_size, int)
     return source, page_size

@@ -275,15 +275,16 @@ class SharedStore:
         if holder.lost is not None:
             lost, holder.lost = holder.lost, None
             raise lost
+        self._check_open()
         if self._holder is not holder or not self._is_writer or self._is_in_doubt:
             raise FencedError(
                 f"{self.shown} was taken over by another writer during this transaction; nothing of "
-                "it was written: start it over"
+                "it was written there: start it over"
             )
         if base.serial != self._version.serial:
             raise NotWrittenError(
                 f"what this transaction of {self.shown} has read was lost; nothing of it was "
-                "written: start it over"
+                "written there: start it over"
             )
 
     def _write(self, pages: Pages, commit: Commit) -> PageView:
@@ -295,7 +296,7 @@ class SharedStore:
                 self._step_down()
             raise FencedError(
                 f"{self.shown} was taken over by another writer; nothing of this transaction was "
-                "written: start it over, which takes it back",
+                "written there: start it over, which takes it back",
                 error.durable_lsn,
             ) from error
         except BaseException as error:
@@ -366,8 +367,7 @@ class SharedStore:
 
     def _settle(self) -> None:
         """Find out what became of a commit whose outcome is unknown."""
-        if self._is_closed:
-            raise ClosedError(f"{self.shown} was closed: open it again")
+        self._check_open()
         if not self._is_in_doubt:
             return
         self._let_go()
@@ -379,6 +379,10 @@ class SharedStore:
         _log.warning(
             "an unknown outcome is settled: %s is at LSN %s", self.shown, self._version.lsn
         )
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"{self.shown} was closed: open it again")
 
     def _follow(self) -> None:
         """Take in what others have committed, if the last look is too long ago."""

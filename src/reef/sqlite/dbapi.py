@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from dataclasses import replace
+from dataclasses import fields, replace
 from sqlite3 import *  # noqa: F403
 from typing import TYPE_CHECKING, Any
 
 from reef.errors import InvalidInputError
+from reef.settings import Settings
 from reef.sqlite._location import Location, parse_location
 from reef.sqlite._registry import Opening, registry
 from reef.sqlite._vfs_ctypes import forget_error, last_error, register_sqlite3
 
 if TYPE_CHECKING:
     from reef.database import Database
+
+_SETTINGS = {field.name for field in fields(Settings)}
 
 register_sqlite3()
 
@@ -35,10 +38,9 @@ def connect(  # type: ignore[no-redef]
     lsn: int | None = None,
     mode: str = "w",
     database: Database | None = None,
-    settings: dict[str, object] | None = None,
     **options: Any,
 ) -> sqlite3.Connection:
-    """Open the database at `url`, like `reef.sqlite.connect`; `options` are those of sqlite3.connect.
+    """Open the database at `url`, like `reef.sqlite.connect`; it takes what sqlite3.connect does, too.
 
     Raises NotFoundError, RetentionError, InvalidInputError, UnavailableError.
     """
@@ -46,7 +48,8 @@ def connect(  # type: ignore[no-redef]
         raise InvalidInputError.of("mode", mode, "w for writing, r for reading")
     location = parse_location(url) if database is None else Location("memory://", str(url))
     location = location.with_version(branch, lsn)
-    token = registry.leave(Opening(database, settings or {}))
+    settings = {name: options.pop(name) for name in _SETTINGS & options.keys()}
+    token = registry.leave(Opening(database, settings))
     forget_error()
     try:
         uri = replace(location, opening=token).uri(mode)
