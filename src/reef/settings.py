@@ -176,15 +176,17 @@ class Settings:
     snapshot_ttl: float = 3600.0
 
 
+_BATCH_BYTES = 2 << 10  # below that, not even an empty batch fits
+
 _PARSERS: Mapping[str, _Parser] = {
     "cas_max_retries": _ints(0, 1000),
     "cas_backoff": _parse_backoff,
     "group_commit_window": _seconds(high=10.0),
     "group_commit_max_batches": _ints(1, ORDINAL_MAX + 1),
-    "log_segment_max_bytes": _bytes(1, 1 << 30),
+    "log_segment_max_bytes": _bytes(_BATCH_BYTES, 1 << 30),
     "max_parallel_writes": _or_none(_ints(1, WRITES_ASKED_MAX)),
     "write_stall_timeout": _seconds(),
-    "memtable_max_bytes": _bytes(1),
+    "memtable_max_bytes": _bytes(_BATCH_BYTES),
     "unfolded_log_max_bytes": _bytes(1),
     "flush_threshold_bytes": _bytes(1),
     "flush_threshold_slots": _ints(1, SLOT_MAX),

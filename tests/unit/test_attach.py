@@ -339,9 +339,9 @@ def test_what_cannot_be_one_record_is_refused(store: Store) -> None:
         with pytest.raises(InvalidInputError, match=why):
             writer.attach(some)
     assert objects(store, LogKind.ATTACH) == 0
-    small = database(store, log_segment_max_bytes=1200).kv("ns")
+    small = database(store, log_segment_max_bytes=2048).kv("ns")
     with pytest.raises(InvalidInputError, match="fewer and larger"):
-        writer_of(small).attach(refs)
+        writer_of(small).attach([msgspec.structs.replace(across, key_max=b"c" * 2000)])
 
 
 def test_a_job_whose_intent_was_ended_attaches_nothing(store: Store) -> None:

@@ -126,14 +126,14 @@ def test_a_value_comes_back_as_it_was_put(
 def test_a_value_that_is_too_large_is_refused_before_anybody_is_fenced(
     bucket: Bucket, run: Run, tmp_path: Path
 ) -> None:
-    (tmp_path / "reef.toml").write_text('log_segment_max_bytes = "1KiB"\n')
-    (tmp_path / "value").write_bytes(bytes(1025))
+    (tmp_path / "reef.toml").write_text('log_segment_max_bytes = "2KiB"\n')
+    (tmp_path / "value").write_bytes(bytes(2049))
     epoch = bucket.manifest.writer_epoch
     code, out, err = run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))
     assert (code, out) == (1, "")
-    assert "at most log_segment_max_bytes, which is 1024" in err
+    assert "at most log_segment_max_bytes, which is 2048" in err
     # What a record takes beside the value counts.
-    (tmp_path / "reef.toml").write_text('log_segment_max_bytes = "2KiB"\n')
+    (tmp_path / "value").write_bytes(bytes(1025))
     code, out, err = run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))
     assert (code, out) == (1, "")
     assert "KEY and VALUE = '1026 bytes'" in err

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,11 +177,25 @@ def test_a_page_id_may_be_of_any_integer_type(store: Pages, kind: str) -> None:
     assert store.write({page_id: page("a")}) > 0
     assert store.get_page(int(page_id)) == page("a")
     assert store.n_pages == int(page_id) + 1
+    with warnings.catch_warnings(action="error"):
+        for _ in range(2):
+            assert (
+                store.get_page(page_id) == store.at(lsn=store.head).get_page(page_id) == page("a")
+            )
 
 
 def test_pages_may_be_anything_that_is_bytes(store: Pages) -> None:
     store.write({1: bytearray(page("a")), 2: memoryview(page("b"))})  # type: ignore[dict-item]
     assert store.get_pages([1, 2]) == [page("a"), page("b")]
+    with pytest.raises(InvalidInputError, match="gaps"):
+        store.write({1: np.zeros((SIZE, 2), "u1")[:, 0]})  # type: ignore[dict-item]
+
+
+def test_pages_of_no_numbers_are_refused(store: Pages) -> None:
+    for ids in (None, 7, [None], ["1"]):
+        for reads in (store, store.at(lsn=store.head)):
+            with pytest.raises(InvalidInputError, match="page_ids"):
+                reads.get_pages(ids)  # type: ignore[arg-type]
 
 
 def test_a_store_keeps_what_it_was_made_with(db: Database, store: Pages) -> None:

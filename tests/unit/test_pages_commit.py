@@ -133,6 +133,22 @@ def test_versions_that_do_not_rise_are_refused_and_nothing_is_left_of_them(bucke
     assert store.get_pages([1, 2]) == [page("a"), page("b")]
 
 
+def test_a_version_of_the_caller_is_one_though_it_changes_nothing(bucket: Bucket) -> None:
+    store = caller(bucket)
+    store.append_wal(records((1, 10, "a")))
+    assert store.truncate(2, lsn=20) == store.head == 20
+    assert store.write({}, lsn=30) == store.head == 30
+    for lsn in (5, 30):
+        with pytest.raises(InvalidInputError, match="lsn"):
+            store.truncate(2, lsn=lsn)
+        with pytest.raises(InvalidInputError, match="lsn"):
+            store.write({}, lsn=lsn)
+    store.close()
+    again = bucket.open().pages(NAME)
+    assert (again.head, again.n_pages, again.at(lsn=25).get_page(1)) == (30, 2, page("a"))
+    assert again.append_wal([]) == again.head
+
+
 @pytest.mark.parametrize("lsn", [11.5, True, "11", -1])
 def test_a_version_that_is_no_number_is_refused_before_it_meets_others(
     bucket: Bucket, lsn: Any

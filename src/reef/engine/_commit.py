@@ -221,9 +221,9 @@ class Committer:
             raise NotWrittenError(
                 f"the condition could not be evaluated ({error}); nothing was written: retry"
             ) from error
-        is_remembered = request.idempotency_key is not None or request.source is not None
+        named = (request.idempotency_key, request.source, request.lsn)
         is_rows = request.kind is LogKind.DATA
-        if is_rows and not resolved.batch.num_rows and not is_remembered:
+        if is_rows and not resolved.batch.num_rows and named == (None, None, None):
             return _Admitted(self._newest(), Receipt(self.outbox.lsn_given, resolved.codes))
         return _Admitted(self._enqueue(request, resolved), is_own=True)
 

@@ -32,6 +32,7 @@ class Ahead:
 
     def next(self, page_id: int) -> int:
         """Take note of a read; return the last page to be brought now from this one on, or 0."""
+        page_id = int(page_id)  # of a narrow type, it would come round
         if page_id != self._expected:
             if page_id != self._expected - 1:  # the same one again ends no run
                 self._pages = self._least

@@ -61,6 +61,11 @@ class Commit(NamedTuple):
     key: bytes | None
 
     @property
+    def is_nothing(self) -> bool:
+        """Whether nobody asks for it later, if it changes no page: neither by a key nor by an LSN."""
+        return self.key is None and self.versions[-1][0] is None
+
+    @property
     def digest(self) -> bytes | None:
         """What stands for it under its idempotency key."""
         if self.key is None:
@@ -97,7 +102,7 @@ class Commits:
         count = sum(len(pages) for _, pages in commit.versions)
         size = _EXTENT_BYTES + count * (self._page_size + _ROW_BYTES)
         if commit.n_pages is None and size <= self._writer.bytes_max:
-            if not any(tops) and commit.key is None:
+            if not any(tops) and commit.is_nothing:
                 return self._writer.lsn
             with self._turns.together():
                 return self._send([self._growing(commit, *one) for one in self._each(commit, tops)])
@@ -162,7 +167,7 @@ class Commits:
         size += sum(rows.nbytes for rows in extra)
         if size <= self._writer.bytes_max:
             rows = pa.concat_batches([page_rows(pages, self._page_size), *extra])
-            if not rows.num_rows and commit.key is None:
+            if not rows.num_rows and commit.is_nothing:
                 return self._writer.lsn
             last = WriteRequest(
                 batch=rows,

@@ -184,7 +184,7 @@ class Pages(Namespace):
         if lsn is not None:
             return self.at(lsn=lsn).get_pages(page_ids)
         self._fresh(None)
-        return pages_of(self._handle.view(), keys_of(list(page_ids)))
+        return pages_of(self._handle.view(), keys_of(page_ids))
 
     def at(
         self,

@@ -8,7 +8,7 @@ bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -94,7 +94,7 @@ def extent_of(found: Found | None) -> int:
     return count
 
 
-def keys_of(page_ids: Collection[int]) -> list[bytes]:
+def keys_of(page_ids: Iterable[int]) -> list[bytes]:
     """Return the keys of pages, in the order asked. Raises InvalidInputError."""
     try:
         return list(map(_ID.pack, page_ids))
@@ -121,9 +121,12 @@ def check_pages(pages: Mapping[int, bytes], page_size: int) -> Sequence[bytes]:
         raise InvalidInputError.of("pages", type(pages).__name__, "a dict of numbers to bytes")
     values = list(pages.values())
     try:
-        sizes = {memoryview(value).nbytes for value in values}
+        views = [memoryview(value) for value in values]
     except TypeError:
         raise InvalidInputError.of("data", "something else", "bytes, of every page") from None
+    if not all(view.c_contiguous for view in views):
+        raise InvalidInputError.of("data", "an array with gaps", "bytes, one behind the other")
+    sizes = {view.nbytes for view in views}
     if not sizes <= {page_size}:
         wrong = min(sizes - {page_size})
         raise InvalidInputError.of(

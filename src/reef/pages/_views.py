@@ -41,7 +41,7 @@ class PageView:
 
     def get_pages(self, page_ids: Iterable[int]) -> list[bytes | None]:
         """Return each page, or None; the blocks that are needed are fetched at once."""
-        return pages_of(self._view, keys_of(list(page_ids)))
+        return pages_of(self._view, keys_of(page_ids))
 
 
 class PageSnapshot(Held, PageView):
