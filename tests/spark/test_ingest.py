@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -83,10 +84,9 @@ def test_a_patch_takes_away_nothing_that_a_file_does_not_name(
     rows = content(bucket)
     lines = str(tmp_path / "a.jsonl")
     kinds = ('{"id": "a", "x": 5}', '{"id": "b", "y": 6}')
-    for text in ("\n\n".join(kinds), f"[{', '.join(kinds)}]"):
-        written(tmp_path / "a.jsonl", text)
-        with pytest.raises(InvalidInputError, match=r"the same keys.*reef docs patch"):
-            ingest(spark, bucket.url, "ns", [lines], operation="patch")
+    written(tmp_path / "a.jsonl", "\n\n".join(kinds))
+    with pytest.raises(InvalidInputError, match=r"id, x \| id, y.*the same keys.*reef docs patch"):
+        ingest(spark, bucket.url, "ns", [lines], operation="patch")
     for name, table in {"1": {"id": ["a"], "x": [5]}, "2": {"id": ["b"], "y": [6]}}.items():
         pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
     with pytest.raises(InvalidInputError, match="the same columns"):
@@ -136,7 +136,6 @@ def test_a_folder_is_loaded_as_it_is_planned(
         ("bytes", ["aGk=", ""], [b"hi", b""]),
         ("string", ["", " x "], ["", " x "]),
         ("[]bytes", ['["aGk="]', "[]"], [[b"hi"], []]),
-        ("[]bytes", [["aGk="], None], [[b"hi"], None]),
         ("[]int64", ["[1, 2]", "[3.0]"], [[1, 2], [3]]),
         ("[]uint64", ["[18446744073709551615]"], [[2**64 - 1]]),
         ("[]float64", ['["Infinity", 1]'], [[float("inf"), 1.0]]),
@@ -260,7 +259,7 @@ def test_a_bad_file_is_told_in_one_line(
 ) -> None:
     for name, text, told in (
         ("few.csv", "id,a,b\n1,x\n", r"few\.csv.*Malformed CSV record: 1,x"),
-        ("bad.jsonl", '{"id": 1}\n{"id": \n', "cannot be read"),
+        ("bad.jsonl", '{"id": 1}\n{"id": \n', r"bad\.jsonl, in '{\"id\":': the line is not JSON"),
         ("latin.csv", b"id,a\n1,caf\xe9\n", r"latin\.csv.*UTF-8"),
         ("latin.jsonl", b'{"id": "caf\xe9"}\n', r"latin\.jsonl.*UTF-8"),
         ("bad.parquet", "none", r"bad\.parquet is not a Parquet file"),
@@ -293,3 +292,147 @@ def test_options_that_would_do_nothing(spark: SparkSession, bucket: Bucket, tmp_
     result = ingest(spark, bucket.url, "ns", [file], operation="delete")
     assert (result.rows, result.dropped) == (1, 1)
     assert content(bucket) == {"b": {"n": 2}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": "b", "n": 1} lost text',
+        '{"id": "b", "n": 1} {"id": "c", "n": 2}',
+        '{"id": "b", "n": 1},',
+        '{"id": "b", "n": 1e400}',
+        '{"id": "b", "s": "\\ud800"}',
+        '[{"id": "b", "n": 1}]',
+        '{"n": 1}',
+        '{"id": null, "n": 1}',
+        '{"id": {}, "n": 1}',
+    ],
+)
+def test_a_line_that_is_no_document_is_refused(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, line: str
+) -> None:
+    good = written(tmp_path / "good.jsonl", '{"id": "a", "n": 1}\n')
+    bad = written(tmp_path / "bad.jsonl", f'{{"id": "x", "n": 1}}\n{line}\n')
+    with pytest.raises(InvalidInputError, match=r"/bad\.jsonl, in '.*; nothing was loaded") as told:
+        ingest(spark, bucket.url, "ns", [good, bad])
+    assert "\n" not in str(told.value)
+    with pytest.raises(NotFoundError):
+        content(bucket)
+
+
+_LINES = r"""{"id": "a", "n": 9007199254740993, "e": {}, "es": [{}], "mix": [1, "a"], "none": null}
+
+{"id": "b", "n": 2.0, "e": {}, "empty": [], "vector": [1, 0.5], "s": "x\u0000\u2028"}
+  {"id": 3, "n": -1, "u": 18446744073709551615, "o": "NaN", "none": null}
+{"id": 2.50, "m": [1, 2.5], "f": 1}
+{"id": "f", "f": 0.5}"""
+
+
+def as_text(rows: pa.Table) -> list[dict[str, str]]:
+    """Return rows that can be compared, NaN with NaN."""
+    return [{name: str(value) for name, value in row.items()} for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize("method", ["log", "bulk"])
+def test_json_lines_are_documents(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, method: str
+) -> None:
+    file = written(tmp_path / "a.jsonl", _LINES.replace("\n", "\r\n"))
+    types = {"n": "int64", "o": "float64"}
+    ingest(spark, bucket.url, "ns", [file], schema=types, method=method)
+    with reef.connect(bucket.url) as db:
+        with db.namespace("ns", mode="r") as ns:
+            found, rows = ns.schema, as_text(ns.query())
+        documents = [
+            msgspec.json.decode(line.replace('"NaN"', "null"))
+            for line in _LINES.splitlines()
+            if line
+        ]
+        for document, id in zip(documents[2:4], ("3", "2.50"), strict=True):
+            document["id"] = id
+        with db.namespace("put", schema=types) as ns:
+            ns.upsert(documents)
+            ns.patch([{"id": "3", "o": float("nan")}])
+            assert found == ns.schema
+            assert rows == as_text(ns.query())
+    assert {"none", "empty"}.isdisjoint(found)
+
+
+def test_numbers_that_would_change_are_refused(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    lines = '{"id": "a", "n": 9007199254740993, "k": 1}\n{"id": "b", "n": 0.5, "k": "x"}\n'
+    file = written(tmp_path / "a.jsonl", lines)
+    with pytest.raises(InvalidInputError, match=r"id 'a', attribute 'n' = 9007199254740993"):
+        ingest(spark, bucket.url, "ns", [file], schema={"k": "json"})
+    with pytest.raises(InvalidInputError, match=r"attribute 'k' = 'int and str'.*json"):
+        ingest(spark, bucket.url, "ns", [file])
+    with reef.connect(bucket.url) as db, db.namespace("ns", schema={"e": "json"}) as ns:
+        ns.upsert([{"id": "a", "e": {"x": 1}}])
+    again = written(tmp_path / "b.jsonl", '{"id": "a", "e": {}, "k": 1}\n')
+    ingest(spark, bucket.url, "ns", [again])
+    assert content(bucket) == {"a": {"e": "{}", "k": 1}}
+
+
+def test_folders_of_json_lines_are_columns(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    for day in (1, 2):
+        written(tmp_path / f"days/day={day}/a.json", f'{{"id": "{day}", "n": {day}}}\n\n')
+    for method in ("log", "bulk"):
+        ingest(spark, bucket.url, method, [f"{tmp_path}/days"], format="jsonl", method=method)
+        assert content(bucket, method) == {
+            "1": {"n": 1, "day": 1},
+            "2": {"n": 2, "day": 2},
+        }
+    written(tmp_path / "days/day=2/b.json", '{"id": "3", "day": 4}\n')
+    with pytest.raises(InvalidInputError, match=r"'day'.*not both"):
+        ingest(spark, bucket.url, "ns", [f"{tmp_path}/days"], format="jsonl")
+
+
+def test_what_stands_for_nothing_is_refused_in_csv(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "a.csv", "id,s\na,\x01\nb,x\n")
+    with pytest.raises(InvalidInputError, match=r"/a\.csv.*U\+0001"):
+        ingest(spark, bucket.url, "ns", [file])
+
+
+def test_a_name_that_is_there_is_no_pattern(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a [b]{c}*"
+    file = written(folder / "br[1] ?.csv", "id,a\n1,x\n")
+    written(folder / "b\\s.csv", "id,a\n2,x\n")
+    assert plan_ingest(bucket.open(), "ns", [file]).files == (file,)
+    ingest(spark, bucket.url, "ns", [file])
+    assert content(bucket) == {"1": {"a": "x"}}
+    ingest(spark, bucket.url, "ns", [f"{tmp_path}/a*/b*.csv"])
+    assert sorted(content(bucket)) == ["1", "2"]
+    for name in ("p[1] a", "p%20"):
+        pq.write_table(pa.table({"id": ["1"], "a": ["y"]}), folder / f"{name}.parquet")
+        parquet = str(folder / f"{name}.parquet")
+        ingest(spark, bucket.url, "ns", [parquet], operation="patch")
+    assert content(bucket)["1"] == {"a": "y"}
+
+
+def test_parquet_of_what_spark_has_not(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    at = pa.array([1], pa.timestamp("ns"))
+    pq.write_table(pa.table({"id": ["1"], "at": at}), tmp_path / "nanos.parquet")
+    with pytest.raises(InvalidInputError, match=r"NANOS.*microseconds.*reef docs put"):
+        ingest(spark, bucket.url, "ns", [str(tmp_path / "nanos.parquet")])
+    none, some = pa.nulls(2), pa.array([None, 7], pa.int32())
+    table = pa.table({"id": ["1", "2"], "none": none, "some": some})
+    pq.write_table(table, tmp_path / "nulls.parquet")
+    ingest(spark, bucket.url, "ns", [str(tmp_path / "nulls.parquet")])
+    assert content(bucket) == {"1": {"some": None}, "2": {"some": 7}}
+
+
+def test_columns_that_cannot_be_make_no_namespace(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "a.csv", "id,_a\n1,x\n")
+    with pytest.raises(InvalidInputError, match="'_a'"):
+        ingest(spark, bucket.url, "ns", [file])
+    with pytest.raises(NotFoundError):
+        content(bucket)

@@ -193,7 +193,7 @@ def test_lines_of_one_large_file_are_read_by_many_tasks(
     spark.conf.set("spark.sql.files.maxPartitionBytes", "100000")
     try:
         parts = {
-            multiline: read_csv(files, "id", {}, (), multiline).df.rdd.getNumPartitions()
+            multiline: read_csv(files, "id", {}, (), multiline)[0].rdd.getNumPartitions()
             for multiline in (False, True)
         }
     finally:

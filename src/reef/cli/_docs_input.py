@@ -162,9 +162,8 @@ class _JsonBatch(Batch):
 
 
 def _json_lines(lines: _Lines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
-    import msgspec
+    from reef.documents._json_lines import document_of
 
-    decode = msgspec.json.Decoder().decode
     rows: list[dict[str, Any]] = []
     places: list[int] = []
     size = 0
@@ -174,11 +173,8 @@ def _json_lines(lines: _Lines, rows_max: int, bytes_max: int) -> Iterator[Batch]
         if rows and (len(rows) >= rows_max or size + len(text) > bytes_max):
             yield _JsonBatch(places, lines.read_bytes, rows)
             rows, places, size = [], [], 0
-        try:
-            row = decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidInputError(f"line {lines.number} is not JSON: {error}") from error
-        _check_document(row, lines.number)
+        row = document_of(text, f"line {lines.number}")
+        _check_id(row, lines.number)
         rows.append(row)
         places.append(lines.number)
         size += len(text)
@@ -186,11 +182,7 @@ def _json_lines(lines: _Lines, rows_max: int, bytes_max: int) -> Iterator[Batch]
         yield _JsonBatch(places, lines.read_bytes, rows)
 
 
-def _check_document(row: object, place: int) -> None:
-    if not isinstance(row, dict):
-        raise InvalidInputError(
-            f"line {place}: expected a JSON object, which is a document, got {type(row).__name__}"
-        )
+def _check_id(row: dict[str, Any], place: int) -> None:
     if not isinstance(row.get("id"), str):
         got = f"it is {type(row['id']).__name__}" if "id" in row else "there is none"
         raise InvalidInputError(f"line {place}, attribute 'id': expected text, but {got}")

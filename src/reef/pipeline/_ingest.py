@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,7 @@ _PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 LARGE_BYTES = 8 << 20
 """What is larger is sorted by Spark, and loaded in bulk."""
 _HEAD_BYTES = 1 << 20
+_PATTERN = re.compile(r"[\\{}\[\]*?]")
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def plan_ingest(
 def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -> None:
     """Raise InvalidInputError for files that Spark would pass over, and for what they cannot have."""
     for file in files:
-        name = PurePosixPath(urlsplit(file).path).name
+        name = PurePosixPath(file).name
         is_file = Path(_local(file)).is_file() if _is_here(file) else _suffix(name) in _SUFFIXES
         if name.startswith(_HIDDEN) and is_file:
             raise InvalidInputError.of(
@@ -115,6 +117,17 @@ def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -
             )
     if multiline and kind != "csv":
         raise InvalidInputError.of("--multiline", kind, "given with CSV alone")
+
+
+def as_spark_takes(file: str) -> str:
+    """Return an address for Spark: what is there by this very name is no pattern."""
+    is_there = _is_here(file) and Path(_local(file)).exists()
+    return without_patterns(file) if is_there else file
+
+
+def without_patterns(file: str) -> str:
+    """Return an address in which no character stands for others."""
+    return _PATTERN.sub(r"\\\g<0>", file)
 
 
 def _is_here(file: str) -> bool:
@@ -135,7 +148,8 @@ class _Place(NamedTuple):
 def _found(file: str) -> Iterator[_Place]:
     """Yield the files of this machine that Spark would read: none that is hidden, as it has it."""
     place = _local(file)
-    names = sorted(glob.glob(place)) if glob.has_magic(place) else [place]
+    is_pattern = glob.has_magic(place) and not Path(place).exists()
+    names = sorted(glob.glob(place)) if is_pattern else [place]
     some = False
     for name in names:
         for found in _within(Path(name)):
@@ -211,7 +225,7 @@ def input_format(files: Sequence[str], said: str | None = None) -> InputFormat:
 
 def _suffix(file: str) -> str:
     """Return how a name ends, without compression."""
-    path = PurePosixPath(urlsplit(file).path.rstrip("/*"))
+    path = PurePosixPath(file.rstrip("/*"))
     suffixes = [suffix.lower() for suffix in path.suffixes]
     while suffixes and suffixes[-1] in _PACKED:
         suffixes.pop()

@@ -6,7 +6,6 @@ and JSON stay text: the write reads them by itself, with the same strictness.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ class Cells(NamedTuple):
 def read_cells(batch: pa.RecordBatch, cells: Mapping[str, Cells]) -> pa.RecordBatch:
     """Return rows with the columns that `cells` gives types for read as these.
 
-    They are text, or lists of text. Raises InvalidInputError, which names the attribute.
+    They are text. Raises InvalidInputError, which names the attribute.
     """
     if not cells:
         return batch
@@ -49,8 +48,6 @@ def _column(column: pa.Array, cells: Cells, spot: Spot) -> pa.Array:
     type = Type.parse(cells.type)
     if type.kind in ("string", "datetime", "uuid", "json") or pa.types.is_null(column.type):
         return column
-    if pa.types.is_list(column.type):
-        return _read(column, type, spot, cells.is_declared)
     if type.kind in _PLAIN:
         column = pc.utf8_trim_whitespace(column)
         unsure = "x" if cells.is_declared else f"x|{LIKE_A_NAME}"
@@ -90,9 +87,7 @@ def _read(column: pa.Array, type: Type, spot: Spot, is_declared: bool) -> pa.Arr
         raise spot.refusal(i, cells[i], type.text, said) from error
 
 
-def _value(cell: Any, type: Type, read: Callable[[str], Any]) -> Any:
-    if isinstance(cell, list):  # of JSON lines: base64
-        return [base64.b64decode(item, validate=True) for item in cell]
+def _value(cell: str, type: Type, read: Callable[[str], Any]) -> Any:
     value = read(cell)
     if type.kind in ("list", "vector") and not isinstance(value, list):
         raise ValueError("no list")

@@ -12,18 +12,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from reef.documents import Documents
+from reef.documents._schema import Schema
 from reef.documents._types import Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.pipeline._ingest import LARGE_BYTES, check_options, input_format
 from reef.pipeline._java_error import reason_of
+from reef.pipeline._load_rows import schema_for
 from reef.pipeline._pass import PassProgress, Watch
-from reef.spark._ingest_files import Files, check_columns, check_keys, check_lines
+from reef.spark._ingest_files import Files, check_columns, check_lines
 from reef.spark._ingest_read import ID, read
 from reef.spark._settings import set_for_a_while
 from reef.spark._watch import Counted, watching
@@ -48,6 +51,11 @@ _BAD_FILES = (
     "CANNOT_MERGE",
     "CSV header",
     "onflicting",
+)
+
+_NO_NANOSECONDS = (
+    " Spark has no nanoseconds: write the files with microseconds, as pyarrow does by "
+    "coerce_timestamps='us', or load them by `reef docs put`"
 )
 
 
@@ -80,26 +88,38 @@ def ingest(
     asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
     if asked.face != "documents":
         raise InvalidInputError.of("face", asked.face, "documents: files hold those")
-    types = {name: Type.parse(text) for name, text in {**_known(asked), **declared}.items()}
+    known = _known(asked)
+    types = {name: Type.parse(text) for name, text in {**known, **declared}.items()}
     with _told_plainly(files), set_for_a_while(spark, _SETTINGS):
         there = Files.found(spark, files)
         with watching(spark, _telling(there, watch)):
-            if kind != "parquet":
-                check_lines(there, may_break=multiline or kind == "jsonl")
-            if asked.operation == "patch" and kind != "csv":
-                check_keys(there) if kind == "jsonl" else check_columns(there)
-            found = read(there, kind, id, types, declared=declared, multiline=multiline)
-            _check_declared(declared, found.df.columns)
+            if kind == "csv":
+                check_lines(there, may_break=multiline)
+            if kind == "parquet" and asked.operation == "patch":
+                check_columns(there)
+            found = read(
+                there, kind, id, types, asked.operation, declared=declared, multiline=multiline
+            )
+            _check_declared(declared, found.columns.names)
             asked = replace(asked, declared={**found.declared, **declared})
+            _check_schema(known, found.columns, asked)
             if asked.operation == "upsert" and _is_large(found.df, asked):
-                return load_rows(found.df, asked, found.cells)
-            return write_rows(found.df, asked, cells=found.cells)
+                df = found.df if found.sortable is None else found.sortable
+                return load_rows(df, asked, columns=found.columns, read=found.read)
+            return write_rows(found.df, asked, columns=found.columns, read=found.read)
 
 
 def _check_declared(declared: Mapping[str, str], columns: Sequence[str]) -> None:
     for name in declared:
         if name not in columns:
             raise InvalidInputError.of("--schema", name, f"one of the columns {', '.join(columns)}")
+
+
+def _check_schema(known: Mapping[str, str], columns: pa.Schema, asked: WriteOptions) -> None:
+    """Raise InvalidInputError for columns that no namespace can have, before one is made."""
+    if asked.operation != "delete":
+        schema = Schema.EMPTY.added({name: Type.parse(text) for name, text in known.items()})
+        schema_for(schema, columns, asked.declared)
 
 
 def _telling(files: Files, watch: Watch | None) -> Callable[[Counted], None] | None:
@@ -155,7 +175,8 @@ def _told_plainly(files: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except AnalysisException as error:
-        raise InvalidInputError(f"the files cannot be read: {reason_of(error)}") from error
+        advice = _NO_NANOSECONDS if "(TIMESTAMP(NANOS" in str(error) else ""
+        raise InvalidInputError(f"the files cannot be read: {reason_of(error)}{advice}") from error
     except (PySparkException, Py4JError, ConnectionError) as error:
         reason = reason_of(error)
         if any(word in str(error) for word in _BAD_FILES):

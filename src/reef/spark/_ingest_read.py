@@ -2,15 +2,16 @@
 
 Parquet comes with its types. CSV is read as text: columns have the types that are known, from the
 schema of the namespace or declared, and for the others the files are looked through once more; tasks
-read the text then (`_cells`). JSON lines are looked through for types first; objects in them, and ids,
-are kept as the text that they are.
+read the text then (`_cells`). Of JSON lines tasks get the lines (`_ingest_json`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -20,8 +21,8 @@ from pyspark.sql.types import (
     DateType,
     DecimalType,
     FractionalType,
+    IntegerType,
     IntegralType,
-    MapType,
     StringType,
     StructField,
     StructType,
@@ -32,13 +33,15 @@ from pyspark.sql.types import (
 from reef.documents._types import Type
 from reef.errors import InvalidInputError
 from reef.pipeline._ingest import InputFormat
-from reef.spark._cells import Cells
-from reef.spark._ingest_files import Files
+from reef.spark._cells import Cells, read_cells
+from reef.spark._ingest_files import NOTHING, Files
+from reef.spark._ingest_json import ReadLines, check_shapes, lines_of, look_through, with_ids
+from reef.spark._write import arrow_columns
+from reef.spark._write_options import Operation
+from reef.spark._write_stage import ReadRows
 
 ID = "id"
 _UINT64 = DecimalType(20, 0)
-_NOTHING = "\x01"
-"""What stands for an empty cell while Spark reads it, so that a quoted one is another."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,14 @@ class Found:
     """The rows of files."""
 
     df: DataFrame
+    columns: pa.Schema
+    """Of the rows."""
     declared: dict[str, str]
     """Types that were found and that Arrow does not tell."""
-    cells: dict[str, Cells]
-    """Columns that are text still, and what tasks are to read it as."""
+    read: ReadRows | None = None
+    """What makes rows of `df` in tasks; None: it has rows."""
+    sortable: DataFrame | None = None
+    """The same as `df` with a column of ids, if that has none."""
 
 
 def read(
@@ -57,6 +64,7 @@ def read(
     kind: InputFormat,
     id: str,
     types: Mapping[str, Type],
+    operation: Operation,
     *,
     declared: Collection[str] = (),
     multiline: bool = False,
@@ -65,17 +73,18 @@ def read(
 
     `types` are those that are known; the caller has given those of `declared`.
     """
+    if kind == "jsonl":
+        return _read_json(files, id, types, operation)
+    cells: dict[str, Cells] = {}
+    found: dict[str, str] = {}
     if kind == "parquet":
-        found = Found(files.reader(mergeSchema=True).parquet(*files.paths), {}, {})
-    elif kind == "csv":
-        found = read_csv(files, id, types, declared, multiline)
+        df = files.reader(mergeSchema=True).parquet(*files.paths)
+        df = _without_nothing(df, {id, *types})
     else:
-        found = _read_json(files, id, types, declared)
-    df = found.df
+        df, cells, found = read_csv(files, id, types, declared, multiline)
     if id not in df.columns:
         raise InvalidInputError.of("--id", id, f"one of the columns {', '.join(df.columns)}")
-    if id != ID and ID in df.columns:
-        raise InvalidInputError.of("--id", id, f"{ID!r}, or files without a column of that name")
+    _check_id(id, df.columns)
     numbers = {
         field.name: _unsigned(field)
         for field in df.schema
@@ -85,20 +94,38 @@ def read(
         column_of(name).cast("string").alias(ID) if name == id else column_of(name)
         for name in df.columns
     ]
-    return Found(df.select(columns), {**found.declared, **numbers}, found.cells)
+    df = df.select(columns)
+    # Of what is to be deleted only the ids are looked at.
+    read = partial(read_cells, cells=cells) if cells and operation != "delete" else None
+    return Found(df, arrow_columns(df.schema), {**found, **numbers}, read)
+
+
+def _without_nothing(df: DataFrame, known: set[str]) -> DataFrame:
+    """Return rows of Parquet without columns that have no type: Spark takes them for int, all null."""
+    names = [field.name for field in df.schema if isinstance(field.dataType, IntegerType)]
+    names = [name for name in names if name not in known]
+    if not names:
+        return df
+    has_some = df.select([F.max(column_of(name).isNotNull()) for name in names]).head()
+    assert has_some is not None
+    empty = {name for name, some in zip(names, has_some, strict=True) if not some}
+    return df.select([column_of(name) for name in df.columns if name not in empty])
 
 
 def read_csv(
     files: Files, id: str, types: Mapping[str, Type], declared: Collection[str], multiline: bool
-) -> Found:
-    """Return rows of text; a header that differs from the others is refused when it is read."""
+) -> tuple[DataFrame, dict[str, Cells], dict[str, str]]:
+    """Return rows of text, what it is to be read as, and the types of these that were found.
+
+    A header that differs from the others is refused when it is read.
+    """
     reader = files.reader(
         header=True,
         mode="FAILFAST",
         escape='"',
         multiLine=multiline,
         enforceSchema=False,
-        nullValue=_NOTHING,
+        nullValue=NOTHING,
     )
     names = reader.csv(files.paths).columns
     known = {name: type.text for name, type in types.items() if name in names and name != id}
@@ -120,7 +147,7 @@ def read_csv(
         else F.nullif(column_of(name), F.lit("")).alias(name)
         for name in names
     ]
-    return Found(df.select(columns), found, cells)
+    return df.select(columns), cells, found
 
 
 def _text_type(field: StructField) -> str:
@@ -139,39 +166,33 @@ def _text_type(field: StructField) -> str:
     return "string"
 
 
-def _read_json(
-    files: Files, id: str, types: Mapping[str, Type], declared: Collection[str]
-) -> Found:
-    reader = files.reader(mode="FAILFAST")
-    schema = reader.json(files.paths).schema
-    objects = {field.name: "json" for field in schema if _has_objects(field.dataType)}
-    fields = [
-        StructField(
-            field.name,
-            StringType() if field.name in objects or field.name == id else field.dataType,
-        )
-        for field in schema
-    ]
-    df = reader.schema(StructType(fields)).json(files.paths)
-    cells = {
-        field.name: Cells(types[field.name].text, field.name in declared)
-        for field in df.schema
-        if field.name in types and _is_text_of(field.dataType, types[field.name])
-    }
-    return Found(df, {name: text for name, text in objects.items() if name not in types}, cells)
+def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Operation) -> Found:
+    df = lines_of(files)
+    found = look_through(files, df, id)
+    folders = arrow_columns(StructType(df.schema.fields[1:]))
+    _check_id(id, found.attributes)
+    for name in folders.names:
+        if name == id or name in found.attributes:
+            raise InvalidInputError.of(
+                "files", name, "a key of lines, or the name of their folders, but not both"
+            )
+    if operation == "patch":
+        check_shapes(found)
+    types = {} if operation == "delete" else found.types(known)
+    texts = {name: type.text for name, type in types.items()}
+    attributes = [pa.field(name, type.physical) for name, type in types.items()]
+    return Found(
+        df,
+        pa.schema([pa.field(ID, pa.string()), *attributes, *folders]),
+        {name: text for name, text in texts.items() if name not in known},
+        ReadLines(id, texts, folders.names),
+        with_ids(df, id),
+    )
 
 
-def _is_text_of(kind: DataType, type: Type) -> bool:
-    """Return whether a column is text, or base64 in lists, that stands for something else."""
-    if isinstance(kind, ArrayType):
-        return type.text == "[]bytes" and isinstance(kind.elementType, StringType)
-    return isinstance(kind, StringType)
-
-
-def _has_objects(kind: DataType) -> bool:
-    if isinstance(kind, ArrayType):
-        return _has_objects(kind.elementType) or isinstance(kind.elementType, ArrayType)
-    return isinstance(kind, StructType | MapType)
+def _check_id(id: str, names: Iterable[str]) -> None:
+    if id != ID and ID in names:
+        raise InvalidInputError.of("--id", id, f"{ID!r}, or files without a column of that name")
 
 
 def _is_decimal(kind: DataType) -> bool:

@@ -20,7 +20,7 @@ they need is in it, small, and they open the bucket by themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,10 +38,9 @@ from reef.documents._types import Type
 from reef.engine import check_stream
 from reef.errors import InvalidInputError, ReefError
 from reef.pipeline._load import LoadPlan
-from reef.spark._cells import Cells
 from reef.spark._write_commit import WriteResult, abort, commit, earlier_load
 from reef.spark._write_options import KEY_BYTES_MAX, WriteOptions
-from reef.spark._write_stage import Staged, Write, stage
+from reef.spark._write_stage import ReadRows, Staged, Write, stage
 
 _log = logging.getLogger("reef")
 
@@ -123,20 +122,22 @@ def write_rows(
     *,
     source: str | None = None,
     sequence: int | None = None,
-    cells: Mapping[str, Cells] | None = None,
+    columns: pa.Schema | None = None,
+    read: ReadRows | None = None,
 ) -> WriteResult:
-    """Do what `write` does; `cells` are columns of text, and the types that tasks read it as."""
+    """Do what `write` does; `read` makes rows, with these columns, of what tasks get."""
     context = asked.place.bucket.open()
     earlier = earlier_load(context, asked)
     if earlier is not None:
         return WriteResult("bulk", earlier.lsn, 0, replayed=True)
-    columns = arrow_columns(df.schema)
-    writing = Write.begin(context, asked, columns, source=source, sequence=sequence, cells=cells)
+    columns = columns or arrow_columns(df.schema)
+    writing = Write.begin(context, asked, columns, source=source, sequence=sequence, read=read)
     # Spark would look names up again, and takes those with dots and backticks for something else.
-    df = df.toDF(*(f"c{number}" for number in range(len(columns))))
+    names = df.columns
+    df = df.toDF(*(f"c{number}" for number in range(len(names))))
     staged: list[Staged | None] = [None]
     try:
-        found = df.mapInArrow(_Stage(writing), "staged binary").collect()
+        found = df.mapInArrow(_Stage(writing, names), "staged binary").collect()
         staged = [msgspec.msgpack.decode(row[0], type=Staged) for row in found]
         return commit(writing, [one for one in staged if one is not None])
     except BaseException:
@@ -168,10 +169,17 @@ def bulk_load(df: DataFrame, url: str, namespace: str, **options: Any) -> WriteR
     return write(_sorted(df, key, count), url, namespace, **options)
 
 
-def load_rows(df: DataFrame, asked: WriteOptions, cells: Mapping[str, Cells]) -> WriteResult:
-    """Do what `bulk_load` does, with `cells` as `write_rows` takes them."""
+def load_rows(
+    df: DataFrame,
+    asked: WriteOptions,
+    *,
+    columns: pa.Schema | None = None,
+    read: ReadRows | None = None,
+) -> WriteResult:
+    """Do what `bulk_load` does, with `columns` and `read` as `write_rows` takes them."""
     asked = replace(asked, method="bulk", is_sorted=True)
-    return write_rows(_sorted(df, asked.key_column, _partitions(df)), asked, cells=cells)
+    ranges = _sorted(df, asked.key_column, _partitions(df))
+    return write_rows(ranges, asked, columns=columns, read=read)
 
 
 def _sorted(df: DataFrame, key: str, count: int | None) -> DataFrame:
@@ -183,12 +191,13 @@ def _sorted(df: DataFrame, key: str, count: int | None) -> DataFrame:
 class _Stage:
     """What a task of `write` does, for `mapInArrow`."""
 
-    def __init__(self, writing: Write) -> None:
+    def __init__(self, writing: Write, names: list[str]) -> None:
+        """`names` are those of the columns that come."""
         self._write = writing
+        self._names = names
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = pa.ipc.read_schema(pa.py_buffer(self._write.columns)).names
-        named = (batch.rename_columns(names) for batch in batches)
+        named = (batch.rename_columns(self._names) for batch in batches)
         staged = stage(self._write, named, task_number())
         packed = pa.array([msgspec.msgpack.encode(staged)], pa.binary())
         yield pa.RecordBatch.from_arrays([packed], names=["staged"])

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -40,13 +41,14 @@ from reef.pipeline._load import (
 from reef.pipeline._load_part import LoadedPart, write_part
 from reef.pipeline._load_rows import schema_for, stored_pairs, stored_rows
 from reef.pipeline._sorted_runs import SortedRuns
-from reef.spark._cells import Cells, read_cells
 from reef.spark._write_options import WriteOptions
 from reef.types import new_ulid
 
 INLINE_BYTES_MAX = 2 << 20
 INLINE_BYTES_TOTAL = 32 << 20
 _ATTEMPTS = 5
+
+ReadRows: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Write:
     sequence: int | None = None
     attempts: str = ""
     """What the intents of all attempts at a micro-batch begin with."""
-    cells: Mapping[str, Cells] = field(default_factory=dict)
-    """Columns of text, and the types that tasks read it as."""
+    read: ReadRows | None = None
+    """What makes rows of what tasks get; None: they get rows."""
 
     @staticmethod
     def begin(
@@ -76,7 +78,7 @@ class Write:
         *,
         source: str | None = None,
         sequence: int | None = None,
-        cells: Mapping[str, Cells] | None = None,
+        read: ReadRows | None = None,
     ) -> Write:
         """Return a new write, whose schema is decided. Raises InvalidInputError.
 
@@ -89,7 +91,7 @@ class Write:
             write = Write(options, packed, f"{KIND}-{id}", key)
         else:
             write = Write.numbered(options, packed, source, sequence, run=id)
-        write = replace(write, cells=dict(cells or {}))
+        write = replace(write, read=read)
         return replace(write, plan=planned(context, write))
 
     @staticmethod
@@ -202,7 +204,8 @@ def stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
 
 def _stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
     used = used_columns(write.options, pa.ipc.read_schema(pa.py_buffer(write.columns)))
-    coming = (read_cells(batch.select(used), write.cells) for batch in batches if batch.num_rows)
+    given = batches if write.read is None else map(write.read, batches)
+    coming = (batch.select(used) for batch in given if batch.num_rows)
     held: list[pa.RecordBatch] = []
     nbytes = 0
     for batch in coming:
