@@ -175,6 +175,8 @@ def _check_ids(ids: pa.Array, spot: Spot) -> None:
 
 
 def _without_duplicates(rows: Rows, duplicates: Duplicates) -> Rows:
+    if pc.all(pc.less(rows.ids[:-1], rows.ids[1:])).as_py():
+        return rows  # in order, as they often come: which is seen much sooner
     encoded = rows.ids.dictionary_encode()
     count = len(encoded.dictionary)
     if count == len(rows):
