@@ -20,7 +20,16 @@ scalars = st.none() | st.booleans() | numbers | st.sampled_from(["", "x"])
 lists = st.lists(numbers, max_size=3) | st.lists(
     scalars | st.lists(scalars, max_size=1), max_size=3
 )
-objects = st.sampled_from([{}, {"a": 1}, {"indices": [1], "values": [0.5]}, {"indices": "x"}])
+objects = st.sampled_from(
+    [
+        {},
+        {"a": 1},
+        {"indices": "x"},
+        {"indices": [1], "values": [0.5]},
+        {"indices": "x", "values": [0.5]},
+        {"indices": [1], "values": ["x"]},
+    ]
+)
 # Columns of one kind for the most part: others are refused, and tell little.
 columns = st.one_of(
     *(

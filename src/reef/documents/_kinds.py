@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 
 from reef.documents._types import Type
-from reef.documents._values import is_vector_name
+from reef.documents._values import SPARSE_KEYS, is_vector_name, may_be_sparse
 from reef.errors import InvalidInputError
 
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 _NUMBERS = {"int", "float"}
 _NESTED = {"dict", "list"}
 _NULL = "NoneType"
-_SPARSE_KEYS = {"indices", "values"}
 _SCALARS = {"bool": "bool", "float": "float64", "str": "string"}
 
 
@@ -33,7 +32,8 @@ class Kinds(msgspec.Struct, frozen=True):
     has_wide: bool = False
     has_huge: bool = False
     are_sparse: bool = True
-    """Whether all objects are sparse vectors by their keys."""
+    """Whether all objects have the keys of sparse vectors; and whether one may be such a vector."""
+    may_be_sparse: bool = False
     items: Kinds | None = None
     """Of what is in the lists."""
     length: int = 0
@@ -47,6 +47,7 @@ class Kinds(msgspec.Struct, frozen=True):
         if "int" in names:
             numbers = [value for value in values if type(value) is int]
             low, high = min(numbers), max(numbers)
+        objects = [value for value in values if type(value) is dict] if "dict" in names else []
         items, length = None, 0
         if "list" in names:
             lists = [value for value in values if value and type(value) is list]
@@ -57,8 +58,8 @@ class Kinds(msgspec.Struct, frozen=True):
             low < 0,
             low < _INT64_MIN or high > _INT64_MAX,
             low < _INT64_MIN or high > _UINT64_MAX,
-            "dict" not in names
-            or all(value.keys() == _SPARSE_KEYS for value in values if type(value) is dict),
+            all(value.keys() == SPARSE_KEYS for value in objects),
+            any(map(may_be_sparse, objects)),
             items,
             length,
         )
@@ -74,6 +75,7 @@ class Kinds(msgspec.Struct, frozen=True):
             self.has_wide or other.has_wide,
             self.has_huge or other.has_huge,
             self.are_sparse and other.are_sparse,
+            self.may_be_sparse or other.may_be_sparse,
             items,
             self.length or other.length,
         )
@@ -89,7 +91,7 @@ class Kinds(msgspec.Struct, frozen=True):
         if kinds == {"list"}:
             return self._type_of_lists(name)
         if kinds == {"dict"}:
-            return Type.parse("sparse" if self.are_sparse else "json")
+            return Type.parse("sparse" if self.are_sparse and self.may_be_sparse else "json")
         if "dict" in kinds:
             return Type.parse("json")
         if kinds == _NUMBERS:

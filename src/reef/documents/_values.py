@@ -34,7 +34,7 @@ from reef.errors import InvalidInputError
 _JSON = Type.parse("json")
 _NUMBERS = {"int", "float"}
 _TIMES = {"date", "datetime", "datetime64", "timestamp"}
-_SPARSE_KEYS = {"indices", "values"}
+SPARSE_KEYS = {"indices", "values"}
 _LISTS = (list, tuple, type(None))
 _KEPT = "a type that Reef keeps"
 _VECTOR = f"a vector of 1 to {DIMENSION_MAX} numbers"
@@ -67,7 +67,7 @@ def read_values(values: Sequence[Any], known: Type | None, spot: Spot) -> Read |
     if len(kinds) > 1:
         return _read_mixed(values, known, spot, kinds)
     (kind,) = kinds
-    if kind == "dict" and known is None and not any(map(_may_be_sparse, values)):
+    if kind == "dict" and known is None and not any(map(may_be_sparse, values)):
         return Read(_JSON, encode_json(values, spot))
     is_vector = known.kind == "vector" if known else is_vector_name(spot.name)
     column = _natural(kind, values, spot, is_vector)
@@ -246,7 +246,7 @@ def _timestamps(values: Sequence[Any], spot: Spot) -> pa.Array:
 
 
 def _dicts(values: Sequence[Any], spot: Spot) -> pa.Array | None:
-    if any(value is not None and value.keys() != _SPARSE_KEYS for value in values):
+    if any(value is not None and value.keys() != SPARSE_KEYS for value in values):
         return None
     parts = []
     for key in ("indices", "values"):
@@ -263,11 +263,11 @@ def _dicts(values: Sequence[Any], spot: Spot) -> pa.Array | None:
     return pa.StructArray.from_arrays(parts, ["indices", "values"], mask=mask)
 
 
-def _may_be_sparse(value: Any) -> bool:
+def may_be_sparse(value: Any) -> bool:
     """Say whether a dict is a sparse vector, or what became of one; others of its keys are JSON."""
     return (
         value is not None
-        and value.keys() == _SPARSE_KEYS
+        and value.keys() == SPARSE_KEYS
         and all(_may_be_numbers(_list(part)) for part in value.values())
     )
 
