@@ -233,17 +233,28 @@ def test_what_was_exported_comes_in_again(
     spark: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:
     types = {"u": "uint64", "us": "[]uint64", "b": "bytes", "bs": "[]bytes", "s": "string"}
+    types |= {'j "é': "json", "f": "[]float64", "at": "datetime"}
+    at = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=datetime.UTC)
+    more = {'j "é': {"b": [1.0, -0.0, 10**40, {}], "a": 'x"\n\x01\\ '}, "f": [0.5], "at": at}
     with reef.connect(bucket.url) as db, db.namespace("ns", schema=types) as ns:
         ns.upsert(
             [
-                {"id": "1", "u": 2**64 - 1, "us": [1], "b": b"", "bs": [b"x", b""], "s": ""},
-                {"id": "2", "u": 1, "us": [], "b": b"\xff", "bs": [], "s": None},
+                {
+                    "id": "1",
+                    "u": 2**64 - 1,
+                    "us": [1],
+                    "b": b"",
+                    "bs": [b"x", b""],
+                    "s": "",
+                    **more,
+                },
+                {"id": "2", "u": 1, "us": [], "b": b"\xff", "bs": [], "s": None, 'j "é': "{}"},
             ]
         )
     for format in ("parquet", "csv", "jsonl"):
         out = tmp_path / format
         export(spark, bucket.url, "ns", str(out), format=format)
-        declared = {} if format == "parquet" else types
+        declared = {'j "é': "json"} if format == "parquet" else types
         ingest(spark, bucket.url, format, [str(out)], format=format, schema=declared)
         assert content(bucket, format) == content(bucket), format
     pq.write_table(

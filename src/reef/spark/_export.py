@@ -1,7 +1,7 @@
 """A version of a namespace into files: the data source reads it, and Spark writes.
 
 OUT becomes a folder of files, which must not be there before, and is not there after a failure. In
-CSV, what is no plain value is JSON text, and bytes are base64. Times are in UTC, to the microsecond, in
+CSV, what is no plain value is JSON text, and bytes are base64; in JSON lines, JSON is what it is. Times are in UTC, to the microsecond, in
 every format. Delta and Iceberg tables are made of the Parquet files that Spark wrote, by their own
 packages: nothing is copied a second time. An Iceberg table has a catalog of its own, the SQLite file
 `catalog.db` beside it.
@@ -9,10 +9,11 @@ packages: nothing is copied a second time. An Iceberg table has a catalog of its
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -31,12 +32,15 @@ from reef.errors import InvalidInputError, ReefError, UnavailableError, Unreadab
 from reef.pipeline._export import OutputFormat, check_out, folder_of, output_format
 from reef.pipeline._java_error import reason_of
 from reef.pipeline._pass import PassProgress, Watch
+from reef.spark._columns import columns_of
 from reef.spark._export_plan import find_export
 from reef.spark._settings import set_for_a_while
 from reef.spark._watch import Counted, watching
 
 _DATA = "data"
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
+# A column of text as it is: what would have to be quoted, JSON has not.
+_AS_IT_IS = {"extension": "json", "sep": "\x01", "quote": "\x00", "escape": "\x00"}
 # Spark's own choice, INT96, holds nanoseconds of 64 bits for most readers: the years 1677 to 2262.
 _PARQUET = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -97,7 +101,9 @@ def export(
             watching(spark, None if watch is None else _telling(watch, found.bytes)),
         ):
             df = spark.read.format("reef").options(**found.texts).load()
-            _write(df, namespace, folder, kind)
+            every = columns_of(found.version.face, found.version.columns)
+            objects = {one.name for one in every if one.type and one.type.kind == "json"}
+            _write(df, namespace, folder, kind, objects)
     except (PySparkException, Py4JError, ConnectionError) as error:
         _refuse(out, error)
     exported = found.version.place.namespace
@@ -126,7 +132,7 @@ def _cleared_on_failure(folder: str | None) -> Iterator[None]:
         raise
 
 
-def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat) -> None:
+def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat, objects: Set[str]) -> None:
     if kind == "csv":
         _plain(df).write.options(**_TIMES).csv(
             out,
@@ -135,14 +141,34 @@ def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat) -> None:
             ignoreLeadingWhiteSpace=False,
             ignoreTrailingWhiteSpace=False,
         )
-    elif kind == "jsonl":
+    elif kind == "jsonl" and objects.isdisjoint(df.columns):
         df.write.options(**_TIMES).json(out, ignoreNullFields=False)
+    elif kind == "jsonl":
+        _lines(df, objects).write.options(**_AS_IT_IS).csv(out)
     elif kind == "parquet":
         df.write.parquet(out)
     elif kind == "delta":
         _write_delta(df, out)
     else:
         _write_iceberg(df, namespace, out)
+
+
+def _lines(df: DataFrame, objects: Set[str]) -> DataFrame:
+    """Return rows as lines of JSON, in which `objects`, whose text is JSON, stand as they are.
+
+    Spark's own writer would have them as text within text; its variants change numbers and orders.
+    """
+    options = {**_TIMES, "ignoreNullFields": "false"}
+    members = []
+    for name in df.columns:
+        column = df["`" + name.replace("`", "``") + "`"]
+        if name in objects:
+            key = f"{json.dumps(name, ensure_ascii=False)}:"
+            members.append(F.concat(F.lit(key), F.coalesce(column, F.lit("null"))))
+        else:
+            one = F.to_json(F.struct(column.alias(name)), options)
+            members.append(F.substr(one, F.lit(2), F.length(one) - 2))  # without its braces
+    return df.select(F.concat(F.lit("{"), F.concat_ws(",", *members), F.lit("}")))
 
 
 def _plain(df: DataFrame) -> DataFrame:
