@@ -126,7 +126,7 @@ def test_1044_a_flush_that_takes_longer_than_any_grace_period(parallel: int) -> 
 @parallel_writes
 @GUARDS.needed(
     "a compaction is published only while all its inputs are live",
-    Edit(_changes._parted, "one = segment if segment in shown else None", "one = segment"),
+    Edit(_changes.live_inputs, "one = segment if segment in shown else None", "one = segment"),
     Edit(_overlap.check_adjacent, "for segment in between:", "for segment in ():"),
     symptom="came back",
 )
