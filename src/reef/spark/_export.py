@@ -1,10 +1,10 @@
 """A version of a namespace into files: the data source reads it, and Spark writes.
 
 OUT becomes a folder of files, which must not be there before, and is not there after a failure. In
-CSV, what is no plain value is JSON text, and bytes are base64; in JSON lines, JSON is what it is. Times are in UTC, to the microsecond, in
-every format. Delta and Iceberg tables are made of the Parquet files that Spark wrote, by their own
-packages: nothing is copied a second time. An Iceberg table has a catalog of its own, the SQLite file
-`catalog.db` beside it.
+CSV, what is no plain value is JSON text, and bytes are base64; in JSON lines, JSON is what it is. Times
+are in UTC, to the microsecond, in every format. Delta and Iceberg tables are made of the Parquet files
+that Spark wrote, by their own packages: nothing is copied a second time. An Iceberg table has a catalog
+of its own, the SQLite file `catalog.db` beside it.
 """
 
 from __future__ import annotations
