@@ -290,7 +290,5 @@ def _orphans(scene: Scene) -> list[str]:
         log = decode_log(scene.store.get(meta.key), key=meta.key)
         if log.kind is LogKind.ATTACH:
             attached |= {ref.id for record in log.records for ref in record.segments}
-    names = [
-        key.rsplit("/", 1)[1].removesuffix(".seg") for key in report.orphans if "/segments/" in key
-    ]
+    names = [key.rsplit("/", 1)[1][:-4] for key in report.orphans if key.endswith(".seg")]
     return [name for name in names if name not in attached]

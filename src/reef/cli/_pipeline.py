@@ -27,7 +27,6 @@ from reef.cli._pass import (
     watched,
 )
 from reef.errors import InvalidInputError, NotFoundError
-from reef.manifest import StalePlanError
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -321,6 +320,7 @@ def _show_plans(
 
 def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
     """Return a plan that was kept, and say if it is stale."""
+    from reef.manifest import StalePlanError
     from reef.pipeline import NamespaceResult
     from reef.pipeline._compact import check_plan
 
