@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
@@ -12,8 +11,8 @@ from reef.errors import FencedError
 from reef.kv import FACE, KeyValue, KeyValueSnapshot
 from reef.manifest import Head, end_intent
 from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
+from tests.waiting import until
 
-COLLECT_SECONDS_MAX = 30
 BEFORE = (b"a", b"b")
 """Batches that were acknowledged before anything goes wrong."""
 
@@ -197,10 +196,12 @@ def end_intents(scene: Scene) -> None:
 def collect_and_die(scene: Scene, point: str, nth: int) -> None:
     """Collect garbage until that comes to the point where it ends."""
     scene.store.arm(point, nth)
-    deadline = time.monotonic() + COLLECT_SECONDS_MAX
-    while time.monotonic() < deadline:
-        scene.collect()
-        time.sleep(0.1)  # on S3, time comes in whole seconds
+
+    def goes_on() -> bool:
+        scene.collect()  # on S3, time comes in whole seconds
+        return False
+
+    until(goes_on, "collection comes to the point")
 
 
 def collect_once(scene: Scene) -> None:
@@ -213,15 +214,14 @@ def collect_all(scene: Scene, slots: Collection[str] = (), spared: Collection[st
 
     That is what no manifest names but `spared`, what waits to go, and the log objects in `slots`.
     """
-    deadline = time.monotonic() + COLLECT_SECONDS_MAX
-    while True:
+
+    def is_gone() -> bool:
         scene.collect()
         found = look(scene)
         left = {*(found.orphans - set(spared)), *(found.stored("wal") & set(slots)), *found.pending}
-        if not left:
-            return
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.2)
+        return not left
+
+    until(is_gone, "everything is gone that may go")
 
 
 # Two processes at once.

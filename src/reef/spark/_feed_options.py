@@ -15,6 +15,7 @@ from reef.errors import InvalidInputError
 from reef.settings import parse_bytes, parse_flag, parse_int, parse_seconds
 from reef.spark._options import (
     PARTITION_BYTES_DEFAULT,
+    PLACE,
     SETTING,
     Place,
     ReadOptions,
@@ -27,7 +28,6 @@ STARTING = "starting"
 BYTES_DEFAULT = 256 << 20
 TTL_DEFAULT = "1d"
 
-PLACE = ("url", "namespace", "branch")
 _NAMES = (
     *(*PLACE, STARTING, "before", "columns", "snapshot", "snapshot_ttl"),
     *("max_bytes_per_batch", "max_slots_per_batch", "partition_bytes"),

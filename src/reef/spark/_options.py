@@ -22,7 +22,7 @@ BATCH_BYTES_DEFAULT = 1 << 20
 PARTITIONS_MAX = 100_000
 SETTING = "reef."
 
-_PLACE = ("url", "namespace", "branch")
+PLACE = ("url", "namespace", "branch")
 _READ = (
     *("lsn", "generation", "snapshot", "columns", "where", "hold", "pushdown"),
     *("partition_bytes", "min_partitions", "batch_bytes"),
@@ -80,7 +80,7 @@ class ReadOptions:
     def of(options: Mapping[str, str]) -> ReadOptions:
         """Return the options of a read. Raises InvalidInputError, which names the option."""
         known = {name.lower(): value for name, value in options.items()}
-        check_names(known, (*_PLACE, *_READ))
+        check_names(known, (*PLACE, *_READ))
         at = [name for name in ("lsn", "generation", "snapshot") if known.get(name)]
         if len(at) > 1:
             raise InvalidInputError.of(

@@ -27,14 +27,13 @@ from reef.errors import InvalidInputError
 from reef.pipeline._load import BUDGET_BYTES_DEFAULT, TARGET_BYTES_DEFAULT, FaceName
 from reef.pipeline._sorted_runs import Duplicates
 from reef.settings import parse_bytes, parse_flag
-from reef.spark._options import Place, check_names
+from reef.spark._options import PLACE, Place, check_names
 
 Operation = Literal["upsert", "patch", "delete", "create"]
 Method = Literal["auto", "log", "bulk"]
 KEY_BYTES_MAX = 480
 
 _T = TypeVar("_T", bound=str)
-_PLACE = ("url", "namespace", "branch")
 _WRITE = (
     *("operation", "method", "job_key", "duplicates", "skip", "declared", "face"),
     *("target_bytes", "memory", "sorted"),
@@ -72,7 +71,7 @@ class WriteOptions:
         known = {name.lower(): value for name, value in options.items()}
         if is_stream:
             known = {name: value for name, value in known.items() if name not in _SPARKS_OWN}
-        check_names(known, (*_PLACE, *_WRITE, *(_STREAM if is_stream else ())))
+        check_names(known, (*PLACE, *_WRITE, *(_STREAM if is_stream else ())))
         found = WriteOptions(
             place=Place.of(known),
             operation=_one_of(known, "operation", cast(tuple[Operation], get_args(Operation))),
