@@ -14,8 +14,8 @@ from typing import Literal, TypeVar
 from reef.store import Store
 from reef.testing import WrapperStore
 from reef.testing._wrapper import Operation
-from tests.process import LOOPBACK
-from tests.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, SeaweedFS
+from tests.support.process import LOOPBACK
+from tests.support.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, SeaweedFS
 
 T = TypeVar("T")
 

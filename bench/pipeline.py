@@ -41,10 +41,10 @@ from bench._pipeline_runner import (
 )
 from bench._pipeline_spark import bench_loads, bench_reads
 from reef.database import Database
-from reef.pipeline import Bucket, CompactionOptions, IndexOptions, Runner, compact, index
-from reef.pipeline._spark import SparkRunner
-from reef.pipeline._verify import VerifyOptions, verify_deep
+from reef.jobs import Bucket, CompactionOptions, IndexOptions, Runner, compact, index
+from reef.jobs._verify import VerifyOptions, verify_deep
 from reef.spark import session
+from reef.spark._runner import SparkRunner
 
 ROWS = 4_500_000
 ROUNDS = 3

@@ -11,7 +11,8 @@ from bench._measure import Count
 from bench.kernel import rows_of
 from reef.database import Database
 from reef.store import MemoryStore, Store
-from reef.testing import CountingStore, Operation, Simulation, WrapperStore
+from reef.testing import CountingStore, Operation, WrapperStore
+from tests.support.simulation import Simulation
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from bench._places import CACHE, Place, TimedStore, file_place, seaweedfs_place
 from reef.database import Database
 from reef.store import open_store
 from reef.testing._wrapper import Operation
-from tests.sqlite_mix import Mix
+from tests.support.sqlite_mix import Mix
 
 ROWS = 50_000
 SELECTS = 5_000

@@ -4,7 +4,7 @@ connect(url) -> Database                a bucket, opened: file://, memory://, s3
 CreateOnly, MustExist, Equals           what must hold of a row for its write to count
 Incoming                                in a condition: the value of the document that comes in
 Receipt                                 what a commit tells
-sqlite, spark, pipeline                 packages, loaded when they are asked for
+jobs, spark, sqlite                     packages, loaded when they are asked for
 every error, by what to do next         see `reef.errors`
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 # Brought in when they are asked for: whoever wants an error only need not load the engine.
-_PACKAGES = ("pipeline", "spark", "sqlite")
+_PACKAGES = ("jobs", "spark", "sqlite")
 _HOMES = {
     "Database": "reef.database",
     "connect": "reef.database",

@@ -26,7 +26,13 @@ from reef.format import (
     encode_log,
     encode_manifest,
 )
-from tests.samples import sample_dedup, sample_log, sample_manifest, sample_rows, sample_segment
+from tests.support.samples import (
+    sample_dedup,
+    sample_log,
+    sample_manifest,
+    sample_rows,
+    sample_segment,
+)
 
 FOLDER = Path(__file__).parent / "v1"
 

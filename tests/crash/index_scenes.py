@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reef.pipeline._index import IndexResult, index
-from reef.pipeline._index_plan import IndexOptions
-from reef.pipeline._tasks import InProcess
+from reef.jobs._fold._index import IndexResult, index
+from reef.jobs._fold._plan import IndexOptions
+from reef.jobs._tasks import InProcess
 from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
 
 BATCHES = tuple(b"w%d" % n for n in range(6))

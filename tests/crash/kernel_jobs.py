@@ -8,8 +8,8 @@ from collections.abc import Callable
 from reef.engine import Context
 from reef.errors import NotFoundError, UnavailableError
 from reef.manifest import StalePlanError
-from tests.collecting import collect_garbage
-from tests.compactor import Compactor, fold_log
+from tests.support.collecting import collect_garbage
+from tests.support.compactor import Compactor, fold_log
 
 GRACE_SECONDS = 0.005
 """So short that everything that may be deleted is, at once."""

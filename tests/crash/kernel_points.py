@@ -29,8 +29,8 @@ from reef.errors import FencedError
 from reef.kv import KeyValue
 from reef.store import Store, open_store
 from reef.testing import Operation, WrapperStore
-from tests.collecting import collect_garbage
-from tests.compactor import Compactor
+from tests.support.collecting import collect_garbage
+from tests.support.compactor import Compactor
 
 T = TypeVar("T")
 NAMESPACE = "ns"

@@ -11,7 +11,7 @@ from reef.errors import FencedError
 from reef.kv import FACE, KeyValue, KeyValueSnapshot
 from reef.manifest import Head, end_intent
 from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 BEFORE = (b"a", b"b")
 """Batches that were acknowledged before anything goes wrong."""

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from reef import pipeline
-from reef.engine import verify
+from reef import jobs
+from reef.doctor import verify
 from reef.errors import RetentionError
 from reef.format import LogKind, decode_log
-from reef.kv import KeyValue, KeyValueSnapshot
-from reef.pipeline import (
+from reef.jobs import (
     CollectOptions,
     CompactionOptions,
     IndexOptions,
@@ -23,11 +22,12 @@ from reef.pipeline import (
     end_job,
     standing_intents,
 )
-from reef.pipeline._compact_options import SOURCE_BYTES, TASK_BYTES
-from reef.pipeline._job import Job
+from reef.jobs._compaction._options import SOURCE_BYTES, TASK_BYTES
+from reef.jobs._job import Job
+from reef.kv import KeyValue, KeyValueSnapshot
 from reef.testing import Operation
-from tests.attaching import upload
 from tests.crash.kernel_points import NAMESPACE, POINTS, Scene, big_rows
+from tests.support.attaching import upload
 
 Rows = dict[bytes, bytes]
 COLLECTS_MAX = 20
@@ -92,7 +92,7 @@ def _table(rows: Rows) -> pa.Table:
 
 def _index(scene: Scene) -> Any:
     options = IndexOptions(task_slots=2, memory_bytes=400)
-    return pipeline.index(scene.db, NAMESPACE, runner=_runner(scene), options=options)
+    return jobs.index(scene.db, NAMESPACE, runner=_runner(scene), options=options)
 
 
 def _compact(scene: Scene) -> Any:
@@ -102,7 +102,7 @@ def _compact(scene: Scene) -> Any:
         full=True,
         memory_bytes=TASK_BYTES + 2 * SOURCE_BYTES,  # few runs at a time: several publishes
     )
-    return pipeline.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
+    return jobs.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
 
 
 def _compact_in_groups(scene: Scene) -> Any:
@@ -114,22 +114,22 @@ def _compact_in_groups(scene: Scene) -> Any:
         min_input_files=2,
         full=True,
     )
-    return pipeline.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
+    return jobs.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
 
 
 def _rebuild(scene: Scene) -> Any:
     options = RebuildOptions(fold=IndexOptions(task_slots=8, memory_bytes=1 << 26))
-    return pipeline.rebuild(scene.db, NAMESPACE, runner=_runner(scene), options=options)
+    return jobs.rebuild(scene.db, NAMESPACE, runner=_runner(scene), options=options)
 
 
 def _compact_big(scene: Scene) -> Any:
     options = CompactionOptions(min_input_files=2, full=True)
-    return pipeline.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
+    return jobs.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
 
 
 def _gc(scene: Scene) -> Any:
     options = CollectOptions(small_objects=0, task_objects=3)
-    return pipeline.collect(scene.db, NAMESPACE, runner=_runner(scene), options=options, apply=True)
+    return jobs.collect(scene.db, NAMESPACE, runner=_runner(scene), options=options, apply=True)
 
 
 def _load(scene: Scene) -> Any:

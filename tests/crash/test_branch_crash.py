@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from reef.errors import AlreadyExistsError, NotFoundError
-from reef.pipeline import InProcess, detach, end_job, standing_intents
+from reef.jobs import InProcess, detach, end_job, standing_intents
 from reef.store import Store
 from reef.testing import Operation
-from tests.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
-from tests.unruly import CHANGES, PUTS, Killed, Mortal
+from tests.support.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
+from tests.support.unruly import CHANGES, PUTS, Killed, Mortal
 
 Act = Callable[[Grove, Store], object]
 

@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 import reef
+from reef.doctor import verify
 from reef.documents import Documents
-from reef.engine import verify
 from tests.crash.documents_rivals import NAMESPACE, ROUNDS, contend, ids_of, is_create_only
 from tests.crash.kernel_points import forking
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.kernel_kill import summary_of
-from tests.servers import REPO, SeaweedFS
+from tests.support.servers import REPO, SeaweedFS
 
 SUPERVISORS = 2
 

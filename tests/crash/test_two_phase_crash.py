@@ -19,11 +19,11 @@ import pytest
 from reef.clock import SystemClock
 from reef.errors import AlreadyExistsError, UnavailableError
 from reef.store import open_store
-from reef.store._records import Records
-from reef.store._two_phase import RecoveryReport, TwoPhaseStore
-from tests.proxy import Proxy
-from tests.servers import REPO, SeaweedFS
-from tests.two_phase import EVER, Crash, Site, Steps
+from reef.store.two_phase._records import Records
+from reef.store.two_phase._store import RecoveryReport, TwoPhaseStore
+from tests.support.proxy import Proxy
+from tests.support.servers import REPO, SeaweedFS
+from tests.support.two_phase import EVER, Crash, Site, Steps
 
 KEY = "wal/1"
 
@@ -335,8 +335,8 @@ VICTIM = """
 import os, random, signal, sys
 from reef.clock import SystemClock
 from reef.store import open_store
-from reef.store._records import Records
-from reef.store._two_phase import TwoPhaseStore
+from reef.store.two_phase._records import Records
+from reef.store.two_phase._store import TwoPhaseStore
 
 bucket, database, fatal = sys.argv[1:]
 

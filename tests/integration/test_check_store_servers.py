@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from reef.store import open_store
-from tests.proxy import Fault, Proxy
-from tests.servers import Azurite, Moto, Rclone, SeaweedFS
+from tests.support.proxy import Fault, Proxy
+from tests.support.servers import Azurite, Moto, Rclone, SeaweedFS
 
 pytestmark = pytest.mark.servers
 

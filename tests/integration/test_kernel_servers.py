@@ -10,9 +10,9 @@ from urllib.parse import quote
 import pytest
 
 import reef
-from tests.collecting import collect_garbage
-from tests.proxy import Proxy
-from tests.servers import Azurite, Moto, SeaweedFS
+from tests.support.collecting import collect_garbage
+from tests.support.proxy import Proxy
+from tests.support.servers import Azurite, Moto, SeaweedFS
 
 pytestmark = pytest.mark.servers
 

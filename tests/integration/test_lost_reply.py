@@ -24,9 +24,9 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import Store, create, open_store
-from tests.proxy import Fault, Proxy
-from tests.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, Azurite, Moto, SeaweedFS
-from tests.waiting import until
+from tests.support.proxy import Fault, Proxy
+from tests.support.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, Azurite, Moto, SeaweedFS
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.servers
 

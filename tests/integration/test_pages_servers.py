@@ -12,13 +12,13 @@ import pytest
 import reef
 from reef.database import Database
 from reef.errors import FencedError, InvalidInputError
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
-from reef.pipeline import CompactionOptions, InProcess
-from reef.pipeline._compact import compact
-from tests.collecting import collect_garbage
-from tests.page_history import SIZE, History
-from tests.servers import SeaweedFS
-from tests.waiting import until
+from tests.support.collecting import collect_garbage
+from tests.support.page_history import SIZE, History
+from tests.support.servers import SeaweedFS
+from tests.support.waiting import until
 
 NAME = "main.db"
 PAGES = 300

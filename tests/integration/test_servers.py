@@ -16,11 +16,11 @@ import sqlalchemy
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import AzureStore, S3Store
 
-from tests import process, servers
-from tests.databases import Database, MariaDB, PostgreSQL
-from tests.process import Server, ServerError
-from tests.proxy import CONDITIONS, Fault, Proxy
-from tests.servers import (
+from tests.support import process, servers
+from tests.support.databases import Database, MariaDB, PostgreSQL
+from tests.support.process import Server, ServerError
+from tests.support.proxy import CONDITIONS, Fault, Proxy
+from tests.support.servers import (
     ACCESS_KEY_ID,
     REGION,
     REPO,
@@ -32,7 +32,7 @@ from tests.servers import (
     SeaweedFS,
     s3_client,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.servers
 
@@ -202,8 +202,8 @@ def alive(pid: int) -> bool:
 
 START_AND_HANG = """
 import sys, threading
-from tests.databases import MariaDB, PostgreSQL
-from tests.servers import Azurite, Moto, Rclone, SeaweedFS
+from tests.support.databases import MariaDB, PostgreSQL
+from tests.support.servers import Azurite, Moto, Rclone, SeaweedFS
 server = {kind}()
 starter = threading.Thread(target=server.start)  # ends before the process does: a death signal
 starter.start()                                  # that followed the thread would come too early
@@ -419,7 +419,7 @@ def test_proxy_passes_chunked_bodies(seaweedfs: SeaweedFS, seaweedfs_proxy: Prox
     """A body without a length goes through with its chunks, and a signature that fits is made."""
     import http.client
 
-    from tests.proxy import _signed
+    from tests.support.proxy import _signed
 
     bucket = seaweedfs.make_bucket("chunked")
     host = f"127.0.0.1:{seaweedfs_proxy.port}"

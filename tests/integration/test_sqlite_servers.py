@@ -18,9 +18,9 @@ import reef.sqlite
 from reef.sqlite._behind import COMMITS_MAX
 from reef.sqlite._copy import export_file, import_file, restore
 from reef.sqlite._location import parse_location
-from tests.servers import SeaweedFS
-from tests.sqlite_mix import run_mix
-from tests.sqlite_writer import ACCOUNTS, EACH, move, prepare
+from tests.support.servers import SeaweedFS
+from tests.support.sqlite_mix import run_mix
+from tests.support.sqlite_writer import ACCOUNTS, EACH, move, prepare
 
 pytestmark = pytest.mark.servers
 ROUNDS = 3
@@ -38,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @contextmanager
 def writer(url: str, first: int, *more: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.sqlite_writer", url, str(first), *more]
+    command = [sys.executable, "-m", "tests.support.sqlite_writer", url, str(first), *more]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPO
     ) as process:

@@ -11,9 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from reef.store import Store, open_store
-from tests.contract import StoreContract, keys
-from tests.proxy import Proxy
-from tests.servers import Azurite, Moto, S3Server, SeaweedFS, s3_client
+from reef.testing.contract import StoreContract, keys
+from tests.support.proxy import Proxy
+from tests.support.servers import Azurite, Moto, S3Server, SeaweedFS, s3_client
 
 _numbers = itertools.count()
 

@@ -22,13 +22,13 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import create, open_store
-from reef.store._records import Record, Records
-from reef.store._two_phase import TwoPhaseStore
+from reef.store.two_phase._records import Record, Records
+from reef.store.two_phase._store import TwoPhaseStore
 from reef.testing import ManualClock
-from tests.databases import PASSWORD, Database, MariaDB, PostgreSQL
-from tests.proxy import Fault, Proxy
-from tests.servers import SeaweedFS
-from tests.two_phase import EVER, LostError, Site, SQLRecordsContract, race
+from tests.support.databases import PASSWORD, Database, MariaDB, PostgreSQL
+from tests.support.proxy import Fault, Proxy
+from tests.support.servers import SeaweedFS
+from tests.support.two_phase import EVER, LostError, Site, SQLRecordsContract, race
 
 pytestmark = pytest.mark.servers
 

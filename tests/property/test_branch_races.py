@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from reef.engine import verify
+from reef.doctor import verify
 from reef.errors import ReefError
-from reef.pipeline import InProcess, detach, end_job, standing_intents
+from reef.jobs import InProcess, detach, end_job, standing_intents
 from reef.store import Store
 from reef.types import namespace_of
-from tests.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
-from tests.unruly import Interrupted
+from tests.support.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
+from tests.support.unruly import Interrupted
 
 NAMES: tuple[str | None, ...] = (None, "b", "c")
 Act = Callable[[Grove, Store], object]

@@ -12,21 +12,21 @@ from collections.abc import Callable
 
 import pytest
 
-from reef.engine import verify
+from reef.doctor import verify
 from reef.errors import (
     InvalidInputError,
     NotFoundError,
     RetentionError,
     SnapshotExpiredError,
 )
+from reef.jobs import CompactionOptions, InProcess, compact, detach, index, rebuild
 from reef.kv import KeyValue
 from reef.manifest import StalePlanError
-from reef.pipeline import CompactionOptions, InProcess, compact, detach, index, rebuild
 from reef.types import namespace_of
-from tests.attaching import begin_load, upload
-from tests.branching import NS, Grove
-from tests.collecting import GRACE_S
-from tests.compactor import fold_log
+from tests.support.attaching import begin_load, upload
+from tests.support.branching import NS, Grove
+from tests.support.collecting import GRACE_S
+from tests.support.compactor import fold_log
 
 KEYS = (b"a", b"b", b"c", b"d", b"e")
 NAMES = ("one", "two", "three", "four", "five")

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reef.documents._filter import Incoming, parse_filter
+from reef.documents.filter._filter import Incoming, parse_filter
 from reef.format._block_index import bounds_of, ordered_columns
-from tests.document_model import COMPARE
-from tests.document_rows import schema_of
+from tests.support.document_model import COMPARE
+from tests.support.document_rows import schema_of
 
 Row = dict[str, Any]
 

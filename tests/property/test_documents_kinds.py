@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reef.documents._kinds import Kinds
-from reef.documents._refusal import Spot
-from reef.documents._values import read_values
+from reef.documents.input._values import read_values
+from reef.documents.types._refusal import Spot
 from reef.errors import InvalidInputError
+from reef.spark.files._json_kinds import Kinds
 
 integers = st.sampled_from([0, 1, -1, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1])
 numbers = integers | st.sampled_from([0.5, -2.0, 1e300])

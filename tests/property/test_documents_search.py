@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reef.documents import _search
-from reef.documents._filter import parse_filter
-from reef.documents._search import search
-from tests.document_rows import DocumentRows, schema_of
+from reef.documents.filter._filter import parse_filter
+from reef.documents.query import _search
+from reef.documents.query._search import search
+from tests.support.document_rows import DocumentRows, schema_of
 
 SCHEMA = schema_of(price="int64", v="vector[3]", name="string")
 IDS = [f"{i:02d}" for i in range(40)]

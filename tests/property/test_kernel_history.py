@@ -21,8 +21,8 @@ from reef.errors import RetentionError, SnapshotExpiredError
 from reef.kv import KeyValue
 from reef.kv._views import KeyValueSnapshot, KeyValueView
 from reef.types import LSN_MAX
-from tests.collecting import NAMESPACE, World
-from tests.compactor import Compactor, Run, fold_log
+from tests.support.collecting import NAMESPACE, World
+from tests.support.compactor import Compactor, Run, fold_log
 
 KEYS = 100_000
 VERSIONS = 20

@@ -36,7 +36,7 @@ from reef.format._manifest_model import (
 )
 from reef.format._rows import with_field_id
 from reef.types import LSN_MAX, SLOT_MAX, U32_MAX, pack_lsn
-from tests.samples import sample_dedup, sample_manifest
+from tests.support.samples import sample_dedup, sample_manifest
 
 DAMAGED = (IncompleteError, CorruptError, FormatVersionError)
 MANIFEST = encode_manifest(sample_manifest())

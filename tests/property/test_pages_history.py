@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from reef.database import Database
-from reef.engine import verify
+from reef.doctor import verify
 from reef.errors import RetentionError
 from reef.gc import CollectionReport, collect
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
-from reef.pipeline import CompactionOptions, InProcess
-from reef.pipeline._compact import compact
 from reef.store import MemoryStore
 from reef.testing import ManualClock
-from tests.page_history import SIZE, History
+from tests.support.page_history import SIZE, History
 
 NAME = "main.db"
 PAGES = 20_000

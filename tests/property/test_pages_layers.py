@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reef.engine._layers import look
 from reef.engine._view import ReadState
 from reef.segment import Found, SegmentReader, lookup
-from tests.segments import Bench, Row, value_of, write
+from tests.support.segments import Bench, Row, value_of, write
 
 KEYS = [b"k%02d" % i for i in range(30)]
 STEP = 10

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reef.database import Database
-from reef.engine import verify
+from reef.doctor import verify
 from reef.gc import collect
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.pages import Pages, WalRecord
-from reef.pipeline import CompactionOptions, InProcess
-from reef.pipeline._compact import compact
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 

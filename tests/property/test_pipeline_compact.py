@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reef.database import Database
-from reef.engine import Context, verify
-from reef.engine._verify_segments import overlaps
+from reef.doctor import verify
+from reef.doctor._verify_segments import overlaps
+from reef.engine import Context
 from reef.errors import RetentionError
 from reef.format import (
     Manifest,
@@ -29,17 +30,17 @@ from reef.format import (
     SegmentRef,
     segment_schema,
 )
+from reef.jobs import InProcess
+from reef.jobs._compaction._compact import compact
+from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs._compaction._plan import plan_compaction
+from reef.jobs._compaction._result import CompactionResult
 from reef.kv._views import KeyValueSnapshot
 from reef.manifest import add_snapshot, set_retention
-from reef.pipeline import InProcess
-from reef.pipeline._compact import compact
-from reef.pipeline._compact_options import CompactionOptions
-from reef.pipeline._compact_plan import plan_compaction
-from reef.pipeline._compact_result import CompactionResult
 from reef.segment import lookup_many, merge, write_segment
 from reef.store import MemoryStore
 from reef.types import new_ulid
-from tests.collecting import NAMESPACE, World
+from tests.support.collecting import NAMESPACE, World
 
 LSNS = 12
 keys = st.sampled_from([b"", b"\0", b"a", b"a\0", b"aa", b"b", b"c", b"d", b"x" * 30, b"\xff"])

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from reef.engine import Context
 from reef.engine._open import load_dedup
 from reef.format import DedupWindow, Manifest
-from reef.pipeline._index import index
-from reef.pipeline._index_plan import IndexOptions
-from reef.pipeline._tasks import InProcess
+from reef.jobs._fold._index import index
+from reef.jobs._fold._plan import IndexOptions
+from reef.jobs._tasks import InProcess
 from reef.store import open_store
 from reef.types import LSN_MAX
-from tests.kernel import database
-from tests.log_script import (
+from tests.support.kernel import database
+from tests.support.log_script import (
     NS,
     LogScript,
     copied,

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from reef import pipeline
+from reef import jobs
 from reef.errors import (
     FencedError,
     ReefError,
     UnavailableError,
 )
-from reef.pipeline import (
+from reef.jobs import (
     CollectOptions,
     CompactionOptions,
     IndexOptions,
 )
-from tests.pipeline_story import Drive, Story
-from tests.unruly import Interrupted, Killed
+from tests.support.pipeline_story import Drive, Story
+from tests.support.unruly import Interrupted, Killed
 
 SEEDS = int(os.environ.get("STORIES", "5"))
 FIRST = int(os.environ.get("STORIES_FIRST", "0"))
@@ -57,21 +57,21 @@ def test_every_read_of_every_retained_version_is_as_it_was(seed: int) -> None:
 
 PASSES: dict[str, Callable[[Story], Drive]] = {
     "index": lambda story: (
-        lambda db, runner: pipeline.index(
+        lambda db, runner: jobs.index(
             db, ["pairs"], runner=runner, options=IndexOptions(task_slots=2)
         )
     ),
     "compact": lambda story: (
-        lambda db, runner: pipeline.compact(
+        lambda db, runner: jobs.compact(
             db,
             ["pairs"],
             runner=runner,
             options=CompactionOptions(target_file_size_bytes=1500, min_input_files=2, full=True),
         )
     ),
-    "rebuild": lambda story: lambda db, runner: pipeline.rebuild(db, ["pairs"], runner=runner),
+    "rebuild": lambda story: lambda db, runner: jobs.rebuild(db, ["pairs"], runner=runner),
     "gc": lambda story: (
-        lambda db, runner: pipeline.collect(
+        lambda db, runner: jobs.collect(
             db, ["pairs"], runner=runner, apply=True, options=CollectOptions(small_objects=0)
         )
     ),

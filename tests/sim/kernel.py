@@ -33,8 +33,8 @@ from reef.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from reef.testing import Simulation
 from reef.types import LSN_MAX
+from tests.support.simulation import Simulation
 
 MARKERS = b"~"
 """What markers begin with, and no other key."""

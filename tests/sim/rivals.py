@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from reef.database import Database
 from reef.errors import ClosedError, FencedError, OutcomeUnknownError, UnavailableError
-from reef.testing import Network, Process, Simulation
+from tests.support.simulation import Network, Process, Simulation
 
 TRIES = 4
 

@@ -28,9 +28,9 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import create
-from reef.testing import Network, Process, Simulation
 from reef.types import new_nonce
 from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+from tests.support.simulation import Network, Process, Simulation
 
 SEEDS = range(int(os.environ.get("SIM_SEEDS", "150")))
 KEYS = [b"%d" % i for i in range(5)]

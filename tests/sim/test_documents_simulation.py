@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from reef.database import Database
+from reef.doctor import verify
 from reef.documents import DocumentReceipt, Documents
-from reef.engine import verify
 from reef.errors import (
     ClosedError,
     ConditionFailedError,
@@ -27,10 +27,10 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.format import KEY, LSN
-from reef.testing import Process, Simulation
 from tests.sim import rivals
 from tests.sim.kernel import Violation, check_replay
 from tests.sim.rivals import TRIES, Handles
+from tests.support.simulation import Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "200")) // 8)

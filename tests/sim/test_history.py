@@ -15,8 +15,8 @@ from reef.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from reef.testing import Simulation
 from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+from tests.support.simulation import Simulation
 
 FENCED = FencedError("another writer")
 LOST = OutcomeUnknownError("wal/1", "no reply")

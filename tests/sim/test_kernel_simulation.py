@@ -19,11 +19,10 @@ from typing import Any
 
 import pytest
 
-from reef.engine import verify
+from reef.doctor import verify
 from reef.errors import NotFoundError, RetentionError
 from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
 from reef.kv import KeyValue
-from reef.testing import Network, Process, Simulation
 from tests.sim.kernel import History, Version, Violation, check_replay
 from tests.sim.kernel_lives import (
     NAMESPACE,
@@ -36,6 +35,7 @@ from tests.sim.kernel_lives import (
     live_as_reader,
     live_as_writer,
 )
+from tests.support.simulation import Network, Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "200")))

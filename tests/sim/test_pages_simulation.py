@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reef.database import Database
-from reef.engine import verify
+from reef.doctor import verify
 from reef.errors import (
     ClosedError,
     FencedError,
@@ -27,10 +27,10 @@ from reef.errors import (
 from reef.format import KEY, LSN
 from reef.pages import Pages
 from reef.pages._rows import key_of
-from reef.testing import Process, Simulation
 from tests.sim import rivals
 from tests.sim.kernel import Violation, check_replay
 from tests.sim.rivals import TRIES, Handles, tolerated
+from tests.support.simulation import Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "200")) // 10)

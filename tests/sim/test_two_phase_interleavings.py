@@ -28,9 +28,9 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import ObjectMeta, create
-from reef.store._records import Record
-from reef.store._two_phase import TEMPORARY_PREFIX, TwoPhaseStore
-from tests.two_phase import EVER, RecordsContract
+from reef.store.two_phase._records import Record
+from reef.store.two_phase._store import TEMPORARY_PREFIX, TwoPhaseStore
+from tests.support.two_phase import EVER, RecordsContract
 
 KEY = "wal/1"
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import reef
-from reef.pipeline import Bucket
-from reef.pipeline._archive import use_archive
-from reef.pipeline._session import start_session
+from reef.jobs import Bucket
+from reef.spark._archive import use_archive
+from reef.spark._session import start_session
 
 
 @pytest.fixture(scope="session")

@@ -22,14 +22,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import reef
-from reef import pipeline
+from reef import jobs
 from reef.errors import CorruptError
-from reef.pipeline import CompactionOptions, IndexOptions, VerifyOptions
-from reef.spark import session
+from reef.jobs import CompactionOptions, IndexOptions, VerifyOptions
+from reef.spark import session, spark_runner
 from tests.spark import tasks
 from tests.spark.gates import Act, Gate, Gatekeeper, gated_frame
 from tests.spark.tasks import Ask, Told
-from tests.waiting import until
+from tests.support.waiting import until
 
 NAME = "life"
 COPY = "copy"
@@ -44,7 +44,7 @@ class Life:
         self._url = url
         self._folder = folder
         self._db = reef.connect(url, gc_grace=0, row_block_bytes=4096)
-        self.runner = Gatekeeper(pipeline.spark_runner(self._db.context(), spark), folder)
+        self.runner = Gatekeeper(spark_runner(self._db.context(), spark), folder)
         self.rows: Rows = {}
         self.told: dict[str, Any] = {"seconds": {}}
 
@@ -121,7 +121,7 @@ class Life:
     def index(self, act: Act | None = None, attached: int = 0) -> None:
         """Fold one log object in each task; so many segments of a bulk load are among them."""
         with self._step("index", act):
-            done = pipeline.index(
+            done = jobs.index(
                 self._db, NAME, runner=self.runner, options=IndexOptions(task_slots=1)
             )
         assert not done.failed, done.failed
@@ -135,7 +135,7 @@ class Life:
             full=True, target_file_size_bytes=16 << 10, memory_bytes=1 << 30
         )
         with self._step("compact", act):
-            done = pipeline.compact(self._db, NAME, runner=self.runner, options=options)
+            done = jobs.compact(self._db, NAME, runner=self.runner, options=options)
         assert not done.failed, done.failed
         self._check_gate(act)
         assert done.totals["groups"] >= 1, done.totals
@@ -143,14 +143,14 @@ class Life:
     def rebuild(self) -> None:
         """Make everything anew from the bucket."""
         with self._step("rebuild"):
-            done = pipeline.rebuild(self._db, NAME, runner=self.runner)
+            done = jobs.rebuild(self._db, NAME, runner=self.runner)
         assert not done.failed, done.failed
 
     def collect(self) -> None:
         """Delete what nothing needs; no segment that nobody names is left."""
 
         def is_done() -> bool:
-            done = pipeline.collect(self._db, NAME, apply=True, runner=self.runner)
+            done = jobs.collect(self._db, NAME, apply=True, runner=self.runner)
             assert not done.failed, done.failed
             return not self.orphans()
 
@@ -184,7 +184,7 @@ class Life:
     def verify(self) -> None:
         """Check every byte."""
         with self._step("verify"):
-            done = pipeline.verify(
+            done = jobs.verify(
                 self._db,
                 NAME,
                 runner=self.runner,

@@ -23,12 +23,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reef.engine import Context
-from reef.pipeline import Outcome, Progress, Runner
+from reef.jobs import Outcome, Progress, Runner
 from reef.store import Store
 from reef.testing import WrapperStore
 from reef.testing._wrapper import Operation
 from tests.spark.tasks import executor_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 Act = Literal["die", "lag", "lead"]
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import msgspec
 
 from reef.engine import Context
 from reef.errors import ConflictError, CorruptError, NotFoundError
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class Ask(msgspec.Struct, frozen=True):

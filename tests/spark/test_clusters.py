@@ -23,10 +23,10 @@ from urllib.parse import urlencode
 import pyspark
 import pytest
 
-from reef.pipeline._archive import use_archive
-from tests.process import LOOPBACK, Server
-from tests.servers import REGION, SeaweedFS
-from tests.waiting import DEADLINE_SECONDS, until
+from reef.spark._archive import use_archive
+from tests.support.process import LOOPBACK, Server
+from tests.support.servers import REGION, SeaweedFS
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 HERE = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 import reef
 from reef.errors import CorruptError, InvalidInputError, UnavailableError
-from reef.pipeline import Bucket
+from reef.jobs import Bucket
 from reef.spark import register
-from reef.spark._export import export
+from reef.spark.files._export import export
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -25,14 +25,14 @@ from reef.engine import FeedLog
 from reef.errors import InvalidInputError, RetentionError
 from reef.format import SegmentOrigin, segment_schema, with_field_id
 from reef.gc import collect
+from reef.jobs import Bucket
 from reef.manifest import end_intent, register_intent
-from reef.pipeline import Bucket
 from reef.segment import write_segment
-from reef.spark._feed_options import FeedOptions, is_feed
-from reef.spark._feed_plan import AttachedPart, LogPart, plan_log
-from reef.spark._feed_read import FeedReader, feed_schema
-from reef.spark._source import ReefDataSource
-from reef.spark._version import find_version
+from reef.spark.source._feed_options import FeedOptions, is_feed
+from reef.spark.source._feed_plan import AttachedPart, LogPart, plan_log
+from reef.spark.source._feed_read import FeedReader, feed_schema
+from reef.spark.source._source import ReefDataSource
+from reef.spark.source._version import find_version
 from reef.types import new_ulid
 
 FORMAT = "reef-changes"

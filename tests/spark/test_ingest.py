@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 
 import reef
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
-from reef.pipeline import Bucket
-from reef.pipeline._ingest import check_options, plan_ingest
+from reef.jobs import Bucket
 from reef.spark import register
-from reef.spark._cells import Cells, read_cells
-from reef.spark._export import export
-from reef.spark._ingest import _told_plainly, ingest
+from reef.spark.files._cells import Cells, read_cells
+from reef.spark.files._export import export
+from reef.spark.files._ingest import _told_plainly, ingest
+from reef.spark.files._input_format import check_options, plan_ingest
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,14 +23,14 @@ import reef
 from reef.cli._export import export as export_command
 from reef.cli._ingest import ingest as ingest_command
 from reef.errors import InvalidInputError, NotFoundError
-from reef.pipeline import Bucket, PassProgress
-from reef.pipeline._export import output_format
-from reef.pipeline._ingest import input_format
+from reef.jobs import Bucket, PassProgress
 from reef.spark import register
-from reef.spark._export import export
-from reef.spark._ingest import ingest
-from reef.spark._ingest_files import Files
-from reef.spark._ingest_read import read_csv
+from reef.spark.files._export import export
+from reef.spark.files._ingest import ingest
+from reef.spark.files._ingest_files import Files
+from reef.spark.files._ingest_read import read_csv
+from reef.spark.files._input_format import input_format
+from reef.spark.files._output_format import output_format
 
 Run = Callable[..., Any]
 
@@ -321,7 +321,7 @@ def test_tables_need_their_packages(
     monkeypatch: pytest.MonkeyPatch, format: str, package: str
 ) -> None:
     assert output_format(format) == format
-    monkeypatch.setattr("reef.pipeline._export.find_spec", lambda name: None)
+    monkeypatch.setattr("reef.spark.files._output_format.find_spec", lambda name: None)
     with pytest.raises(InvalidInputError, match=f"pip install '{package}"):
         output_format(format)
 
@@ -365,7 +365,7 @@ def test_tables_of_other_formats_hold_the_same_rows(
     assert not [*(tmp_path / "there").iterdir()]
     with pytest.raises(InvalidInputError, match="without %"):
         export(spark, bucket.url, "ns", str(tmp_path / "a%20b"), format=format)
-    monkeypatch.setattr("reef.spark._export.import_module", lambda name: None)
+    monkeypatch.setattr("reef.spark.files._export.import_module", lambda name: None)
     with pytest.raises(AttributeError):
         export(spark, bucket.url, "ns", str(tmp_path / "new"), format=format)
     assert not (tmp_path / "new").exists()

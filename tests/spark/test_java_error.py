@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from py4j.protocol import Py4JError
 
-from reef.pipeline._java_error import reason_of
+from reef.spark._java_error import reason_of
 
 
 def test_an_error_of_the_jvm_is_one_line() -> None:

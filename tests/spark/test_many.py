@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import reef
 from reef.database import Database
-from reef.pipeline import CompactionOptions, IndexOptions, compact, index, standing_intents
+from reef.jobs import CompactionOptions, IndexOptions, compact, index, standing_intents
 
 NAMESPACES = 2000
 Contents = dict[str, dict[bytes, bytes]]

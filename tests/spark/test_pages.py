@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 import reef
 from reef.database import Database
 from reef.format import SegmentRef
+from reef.jobs import CompactionOptions, compact, index, verify
+from reef.jobs import detach as detach_branch
 from reef.pages import Pages, PageView
-from reef.pipeline import CompactionOptions, compact, index, spark_runner, verify
-from reef.pipeline import detach as detach_branch
+from reef.spark import spark_runner
 
 SIZE = 512
 PAGES = 300

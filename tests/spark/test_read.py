@@ -17,8 +17,8 @@ import reef
 from reef.database import Database
 from reef.documents import Documents
 from reef.spark import register
-from tests.collecting import collect_garbage
-from tests.compactor import Compactor
+from tests.support.collecting import collect_garbage
+from tests.support.compactor import Compactor
 
 ROWS = 1000
 START = datetime(2024, 1, 1, tzinfo=UTC)

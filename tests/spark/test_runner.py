@@ -17,12 +17,12 @@ from reef.errors import (
     NotFoundError,
     ReefError,
 )
-from reef.pipeline import Bucket
-from reef.pipeline._spark import SparkRunner
+from reef.jobs import Bucket
+from reef.spark._runner import SparkRunner
 from reef.threads import SystemThreads
 from tests.spark import tasks
 from tests.spark.tasks import Ask, Told
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

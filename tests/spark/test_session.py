@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import reef.spark
 from reef.errors import InvalidInputError, UnavailableError
-from reef.pipeline import _archive, _session
-from reef.pipeline._session import JAVA_OPTIONS, LOCAL, LOOPBACK, _is_here, _settings
+from reef.spark import _archive, _session
+from reef.spark._session import JAVA_OPTIONS, LOCAL, LOOPBACK, _is_here, _settings
 from reef.threads import SystemThreads
 
 HERE = Path(__file__).resolve().parents[2]
@@ -193,7 +193,7 @@ def test_an_archive_that_does_not_fit_is_done_without_and_not_a_word_is_said(
     wrong = tmp_path / "wrong.jsa"
     wrong.write_bytes(b"no archive at all" * 1000)
     patch = (
-        "import pathlib, reef.pipeline._archive as a\n"
+        "import pathlib, reef.spark._archive as a\n"
         f"a.archive_path = lambda: pathlib.Path({str(wrong)!r})\n"
     )
     done = run_script({}, patch + SCRIPT)

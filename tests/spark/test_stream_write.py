@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
 import reef
-from reef.pipeline import Bucket
+from reef.jobs import Bucket
 from reef.spark import WriteResult, register, write
 
 ROOT = Path(__file__).parents[2]

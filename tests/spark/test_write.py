@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import reef
-from reef.pipeline import Bucket
+from reef.jobs import Bucket
 from reef.spark import bulk_load, register, write
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,13 +10,13 @@ import pytest
 from reef.database import Database
 from reef.documents import Documents
 from reef.store import Store, open_store
-from tests.branching import Grove
-from tests.chains import World, open_world
-from tests.commands import Run, RunJson, json_runner, runner
-from tests.damaged_buckets import Bucket, make_bucket
-from tests.kernel import database
-from tests.segments import Bench
-from tests.shop import Shop
+from tests.support.branching import Grove
+from tests.support.chains import World, open_world
+from tests.support.commands import Run, RunJson, json_runner, runner
+from tests.support.damaged_buckets import Bucket, make_bucket
+from tests.support.kernel import database
+from tests.support.segments import Bench
+from tests.support.shop import Shop
 
 
 @pytest.fixture

@@ -18,16 +18,17 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 # From the ground up. A module imports from lower layers and from its own package only.
 LAYERS = (
     ("errors", "types", "clock", "threads"),
-    ("metrics", "settings", "side_by_side"),
+    ("metrics", "settings"),
     ("store",),
     ("format",),
     ("log", "manifest", "segment"),
     ("gc",),
     ("engine",),
+    ("doctor",),
     ("documents", "pages", "kv", "tiered"),
     ("database",),
     ("sqlite",),
-    ("pipeline",),
+    ("jobs",),
     ("spark",),
     ("cli", "server"),
     ("__main__",),
@@ -39,7 +40,7 @@ TESTING_REACHES = RANK["store"]
 
 # Third-party packages that only some may import.
 RESERVED = {
-    "pyspark": {"pipeline", "spark"},
+    "pyspark": {"spark"},
     "typer": TOP,
     "click": TOP,
     "rich": TOP,
@@ -146,7 +147,7 @@ def upward_imports(module: str, source: str) -> list[str]:
 def may_import(package: str, other: str) -> bool:
     """Return whether a module of `package` may import one of another package."""
     if package == "":  # reef/__init__.py, the front door
-        return other in RANK and other not in {"pipeline", "spark", *TOP}
+        return other in RANK and other not in {"jobs", "spark", *TOP}
     if other == "":
         return package in TOP
     if other == "testing" or other not in RANK:
@@ -172,6 +173,22 @@ def relative_imports(module: str, source: str) -> list[str]:
     return [
         f"{module} imports {'.' * level}{name}" for level, name, _ in imports(source) if level > 0
     ]
+
+
+def private_imports(module: str, source: str) -> list[str]:
+    """Imports of another package's private modules or names: its `__init__` is its contract."""
+    package = package_of(module)
+    names = (f"{imported}.{name}".rstrip(".") for _, imported, name in imports(source))
+    return [
+        f"{module} imports {name}"
+        for name in names
+        if name.startswith("reef.") and package_of(name) != package and is_private(name)
+    ]
+
+
+def is_private(name: str) -> bool:
+    """Return whether a part of a dotted name below its package begins with an underscore."""
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split(".")[2:])
 
 
 def reserved_imports(module: str, source: str) -> list[str]:
@@ -243,6 +260,7 @@ RULES: tuple[Callable[[str, str], list[str]], ...] = (
     upward_imports,
     unknown_packages,
     relative_imports,
+    private_imports,
     reserved_imports,
     empty_names,
     ambient_sources,
@@ -302,7 +320,13 @@ def test_every_exception_is_still_needed() -> None:
         (relative_imports, "reef.store._file", "from ._base import Store"),
         (relative_imports, "reef.store._file", "from . import _base"),
         (relative_imports, "reef.store._file", "from ..errors import ReefError"),
+        (private_imports, "reef.store._file", "from reef.format._log import seal"),
+        (private_imports, "reef.store._file", "from reef.format import _log"),
+        (private_imports, "reef.store._file", "from reef.format import _seal"),
+        (private_imports, "reef.store._file", "import reef.format._log"),
+        (private_imports, "reef.database", "def f():\n    from reef.a.b._c import d"),
         (reserved_imports, "reef", "import pyspark"),
+        (reserved_imports, "reef.jobs._x", "def f():\n    import pyspark"),
         (reserved_imports, "reef.store._remote", "from pyspark.sql import SparkSession"),
         (reserved_imports, "reef.format._log", "def f():\n    import pyspark.sql"),
         (reserved_imports, "reef.store._check", "import typer"),
@@ -346,12 +370,15 @@ def test_a_violation_is_caught(
         (upward_imports, "reef.types", "from reef.clock import Clock"),
         (upward_imports, "reef.format._log", "from reef.types import U32_MAX"),
         (upward_imports, "reef.engine", "from reef.store import Store\nimport reef.log"),
-        (upward_imports, "reef.cli", "import reef\nfrom reef.pipeline import compact"),
+        (upward_imports, "reef.cli", "import reef\nfrom reef.jobs import compact"),
         (upward_imports, "reef.testing._faulty", "from reef.store import Store"),
         (upward_imports, "reef.gc", "from reef.manifest import ManifestChain\nimport reef.log"),
         (upward_imports, "reef.store._metered", "from reef.metrics import Metrics"),
         (upward_imports, "reef.settings", "from reef.types import SLOT_MAX"),
         (upward_imports, "reef", "from reef.engine import connect"),
+        (private_imports, "reef.store._file", "from reef.store._base import Store"),
+        (private_imports, "reef.cli", "from reef.documents.types import Schema"),
+        (private_imports, "reef.format", "from reef.format.v1._log import seal"),
         (reserved_imports, "reef.spark", "import pyspark"),
         (reserved_imports, "reef.cli._x", "import typer"),
         (ambient_sources, "reef.log", "import random\ndef f(rng: random.Random): rng.random()"),

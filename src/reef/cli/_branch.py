@@ -89,13 +89,13 @@ def detach(
     in_process: InThisProcess = False,
 ) -> None:
     """Give a branch its own copy of all that it shares, so that its parent can go its own way."""
-    from reef import pipeline
+    from reef import jobs
 
     runs = RunsOn.of(master, remote, conf, in_process)
     name = namespace_of(namespace, branch)
     with connect(url) as db:
         context = db.context()
-        generation = pipeline.detach(context, name, runs.runner(context))
+        generation = jobs.detach(context, name, runs.runner(context))
     print(f"{branch} stands alone since generation {generation}")
 
 

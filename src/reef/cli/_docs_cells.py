@@ -48,7 +48,7 @@ def cells_of_text(
 ) -> list[Any]:
     """Return the values of a column of CSV, None for empty cells; without a type, a likely one."""
     type = type or _likely_type(cells)
-    from reef.documents._text_cells import CELL_ERRORS, got, reader_of
+    from reef.documents.input import CELL_ERRORS, got, reader_of
 
     read = reader_of(type, is_declared=is_declared)
     if read is None:

@@ -162,7 +162,7 @@ class _JsonBatch(Batch):
 
 
 def _json_lines(lines: _Lines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
-    from reef.documents._json_lines import document_of
+    from reef.documents.input import document_of
 
     rows: list[dict[str, Any]] = []
     places: list[int] = []

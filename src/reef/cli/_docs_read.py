@@ -232,7 +232,7 @@ def _view(
     generation: int | None,
     after: str | None = None,
 ) -> DocumentView:
-    from reef.documents._view import after_lsn
+    from reef.documents import after_lsn
 
     if lsn is None and snapshot is None and generation is None:
         lsn = after_lsn(after, (ns.name, ns.born))

@@ -252,15 +252,14 @@ def _check_there(db: Database, namespace: str) -> None:
 
 def _check_filter(db: Database, namespace: str, where: str) -> None:
     """Raise InvalidInputError for a filter that the schema does not allow, before anybody is fenced."""
-    from reef.documents._filter import parse_filter
+    from reef.documents.filter import parse_filter
 
     with db.namespace(**named(namespace), mode="r") as ns:
         parse_filter(where, ns.view().schema)
 
 
 def _check_types(types: dict[str, str]) -> None:
-    from reef.documents._schema import Schema
-    from reef.documents._types import Type
+    from reef.documents.types import Schema, Type
 
     Schema.EMPTY.added({name: Type.parse(text) for name, text in types.items()})
 
@@ -273,8 +272,7 @@ def _check_change(
     dropped: Sequence[str],
 ) -> None:
     """Raise InvalidInputError for a change that the schema does not allow, before anybody is fenced."""
-    from reef.documents._schema import Schema
-    from reef.documents._types import Type
+    from reef.documents.types import Schema, Type
 
     types = {name: Type.parse(text) for name, text in added.items()}
     try:

@@ -39,7 +39,7 @@ def export(
 
     With --columns, that of the ids, or of the keys, comes first in any case.
     """
-    from reef.pipeline._export import output_format
+    from reef.spark.files import output_format
 
     runs = RunsOn.of(master, remote, conf)
     kind = output_format(format)  # before a session is started
@@ -58,7 +58,7 @@ def export(
             _show_plan(url, name, out, asked, as_json)
             return
         spark = runs.session()
-        from reef.spark._export import export as copy
+        from reef.spark.files import export as copy
 
         with watched("export", db.context().clock) as watch:
             result = copy(spark, url, name, out, watch=watch, **asked)
@@ -69,10 +69,7 @@ def export(
 
 
 def _show_plan(url: str, namespace: str, out: str, asked: dict[str, Any], as_json: bool) -> None:
-    from reef.pipeline import check_spark
-
-    check_spark()
-    from reef.spark._export_plan import plan_export
+    from reef.spark.files import plan_export
 
     plan = plan_export(url, namespace, out, **asked)
     if as_json:

@@ -40,7 +40,7 @@ def gc(
     Safe beside writers, readers and jobs. Runs in this process; on Spark, listing and deleting in
     parallel, if one of its options is given. Exit code 2: damage holds something back.
     """
-    from reef import pipeline
+    from reef import jobs
 
     runs = RunsOn.of(master, remote, conf)
     runs = runs if runs.names_spark else runs._replace(in_process=True)
@@ -48,7 +48,7 @@ def gc(
         names = names_of(db, namespace, every)
         runner = runs.runner(db.context())
         with watched("gc", db.context().clock) as watch:
-            result = pipeline.collect(db, names, apply=apply, runner=runner, watch=watch)
+            result = jobs.collect(db, names, apply=apply, runner=runner, watch=watch)
         found = [(one.namespace, one.outcome) for one in result.namespaces]
         where = db.store.url
     if namespace is not None and isinstance(alone := found[0][1], ReefError):

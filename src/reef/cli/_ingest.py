@@ -15,8 +15,8 @@ from reef.cli._pass import Conf, DryRun, Master, Memory, Remote, RunsOn, size_of
 from reef.types import split_namespace
 
 if TYPE_CHECKING:
-    from reef.pipeline._ingest import IngestPlan
     from reef.spark import WriteResult
+    from reef.spark.files import IngestPlan
 
 _METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
 
@@ -71,7 +71,7 @@ def ingest(
 
     Whoever writes the namespace meanwhile has to open it again afterwards.
     """
-    from reef.pipeline._ingest import check_options, input_format, plan_ingest
+    from reef.spark.files import check_options, input_format, plan_ingest
 
     runs = RunsOn.of(master, remote, conf)
     declared = pairs_of("--schema", schema)
@@ -95,7 +95,7 @@ def ingest(
             _show_plan(plan_ingest(db.context(), namespace, files, **asked), as_json)
             return
         spark = runs.session()
-        from reef.spark._ingest import ingest as load
+        from reef.spark.files import ingest as load
 
         with watched("ingest", db.context().clock) as watch:
             result = load(
@@ -155,7 +155,7 @@ def _show_plan(plan: IngestPlan, as_json: bool) -> None:
 def _check(url: str, namespace: str, options: Mapping[str, object]) -> None:
     """Raise InvalidInputError for what can be told from the options alone, without Spark."""
     try:
-        from reef.spark._write_options import WriteOptions
+        from reef.spark import WriteOptions
     except ModuleNotFoundError:
         return  # which the session will tell
     texts = {name: str(value) for name, value in options.items() if value is not None}

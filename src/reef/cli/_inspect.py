@@ -68,7 +68,7 @@ def inspect(
 def _look(
     context: Context, namespace: str, what: str | None, which: Sequence[str], limit: int, deep: bool
 ) -> dict[str, Any]:
-    from reef.engine import (
+    from reef.doctor import (
         inspect_block,
         inspect_log,
         inspect_manifest,

@@ -41,7 +41,7 @@ def list_passes(
     """List the newest passes, with what they read and wrote."""
     import msgspec
 
-    from reef.pipeline import passes
+    from reef.jobs import passes
 
     with connect(url) as db:
         check_there(db.store.url)
@@ -78,7 +78,7 @@ def show(
     """Show one pass: its options, its totals, and each namespace."""
     import msgspec
 
-    from reef.pipeline import find_pass
+    from reef.jobs import find_pass
 
     with connect(url) as db:
         check_there(db.store.url)
@@ -122,7 +122,7 @@ def standing(
 
     While one stands, garbage collection spares its objects. `reef jobs end` ends them.
     """
-    from reef.pipeline import standing_intents
+    from reef.jobs import standing_intents
 
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
@@ -216,7 +216,7 @@ _Ended: TypeAlias = tuple[list[dict[str, Any]], dict[str, str]]
 
 def _end_named(db: Database, namespace: str, jobs: list[str]) -> _Ended:
     """End each; what is wrong with one of several does not keep the others from it."""
-    from reef.pipeline import end_job
+    from reef.jobs import end_job
 
     ended: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
@@ -232,7 +232,7 @@ def _end_named(db: Database, namespace: str, jobs: list[str]) -> _Ended:
 
 
 def _end_old(db: Database, namespace: str | None, every: bool, seconds: float) -> _Ended:
-    from reef.pipeline import end_old_jobs
+    from reef.jobs import end_old_jobs
 
     ended: list[dict[str, Any]] = []
     failed: dict[str, str] = {}

@@ -18,7 +18,7 @@ from reef.settings import BYTES_MAX, parse_bytes
 if TYPE_CHECKING:
     from reef.clock import Clock
     from reef.engine import Context
-    from reef.pipeline import Outcome, PassProgress, PassResult, Runner
+    from reef.jobs import Outcome, PassProgress, PassResult, Runner
 
 _LINE_SECONDS = 10.0
 
@@ -87,7 +87,7 @@ class RunsOn(NamedTuple):
 
         Raises UnavailableError, InvalidInputError.
         """
-        from reef.pipeline import InProcess, spark_runner
+        from reef.jobs import InProcess
 
         if self.in_process:
             return InProcess(context)
@@ -96,15 +96,14 @@ class RunsOn(NamedTuple):
             spark = self.session()
             if begun is not None:
                 begun()
+            from reef.spark import spark_runner
+
             return spark_runner(context, spark)
 
         return _Later(make)
 
     def session(self) -> Any:
         """Return the Spark session. Raises UnavailableError, InvalidInputError."""
-        from reef.pipeline import check_spark
-
-        check_spark()
         from reef.spark import session
 
         logging.getLogger().addFilter(_is_not_py4j)

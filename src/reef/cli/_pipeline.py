@@ -30,7 +30,7 @@ from reef.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from reef.database import Database
-    from reef.pipeline import (
+    from reef.jobs import (
         Backlog,
         CompactionOptions,
         CompactionPlan,
@@ -65,10 +65,10 @@ def index(
 
     Safe beside writers and readers. Exit code 2: it could not be done in some namespace.
     """
-    from reef import pipeline
+    from reef import jobs
 
     runs = RunsOn.of(master, remote, conf, in_process)
-    options = pipeline.IndexOptions(
+    options = jobs.IndexOptions(
         task_bytes=size_of("--task-bytes", task_bytes),
         memory_bytes=size_of("--memory", memory),
         min_slots=min_slots,
@@ -77,12 +77,12 @@ def index(
     with connect(url) as db:
         names = names_of(db, namespace, every)
         if dry_run:
-            found = pipeline.preview_index(db, names, options=options)
+            found = jobs.preview_index(db, names, options=options)
             _show_backlogs(found, options, as_json)
             return
         runner = runs.runner(db.context())
         with watched("index", db.context().clock) as watch:
-            result = pipeline.index(db, names, runner=runner, options=options, watch=watch)
+            result = jobs.index(db, names, runner=runner, options=options, watch=watch)
         tell(result, as_json, db.store.url)
 
 
@@ -147,10 +147,10 @@ def compact(
     Safe beside writers and readers; a second compaction of a namespace ends the first one. Exit code
     2: it could not be done in some namespace.
     """
-    from reef import pipeline
+    from reef import jobs
 
     runs = RunsOn.of(master, remote, conf, in_process)
-    options = pipeline.CompactionOptions(
+    options = jobs.CompactionOptions(
         target_file_size_bytes=target_of(target_size),
         min_input_files=min_input_files,
         max_concurrent_file_group_rewrites=concurrency,
@@ -172,7 +172,7 @@ def compact(
         names = names_of(db, namespace, every)
         if dry_run:
             if kept is None:
-                found = pipeline.preview_compaction(db, names, options=options)
+                found = jobs.preview_compaction(db, names, options=options)
             else:
                 found = [_looked_up(db, kept)]
             _show_plans(found, as_json, save_plan)
@@ -189,11 +189,11 @@ def _compact(
     as_json: bool,
 ) -> None:
     """Compact by options, or by a plan that was kept."""
-    from reef import pipeline
+    from reef import jobs
 
     runner = runs.runner(db.context())
     with watched("compact", db.context().clock) as watch:
-        result = pipeline.compact(db, names, runner=runner, options=options, plan=plan, watch=watch)
+        result = jobs.compact(db, names, runner=runner, options=options, plan=plan, watch=watch)
     if plan is not None:
         _tell_stale(result)
     tell(result, as_json, db.store.url)
@@ -222,11 +222,11 @@ def rebuild(
     of what stays, and publishes one manifest. Exit code 2: it could not be equal, and nothing was
     changed.
     """
-    from reef import pipeline
+    from reef import jobs
 
     runs = RunsOn.of(master, remote, conf, in_process)
-    options = pipeline.RebuildOptions(
-        fold=pipeline.IndexOptions(
+    options = jobs.RebuildOptions(
+        fold=jobs.IndexOptions(
             task_bytes=size_of("--task-bytes", task_bytes),
             memory_bytes=size_of("--memory", memory),
         )
@@ -234,11 +234,11 @@ def rebuild(
     with connect(url) as db:
         names = names_of(db, namespace, every)
         if dry_run:
-            _show_rebuilds(pipeline.preview_rebuild(db, names, options=options), as_json)
+            _show_rebuilds(jobs.preview_rebuild(db, names, options=options), as_json)
             return
         runner = runs.runner(db.context())
         with watched("rebuild", db.context().clock) as watch:
-            result = pipeline.rebuild(db, names, runner=runner, options=options, watch=watch)
+            result = jobs.rebuild(db, names, runner=runner, options=options, watch=watch)
         tell(result, as_json, db.store.url)
         if not as_json:
             for one in result.namespaces:
@@ -320,9 +320,8 @@ def _show_plans(
 
 def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
     """Return a plan that was kept, and say if it is stale."""
+    from reef.jobs import NamespaceResult, check_plan
     from reef.manifest import StalePlanError
-    from reef.pipeline import NamespaceResult
-    from reef.pipeline._compact import check_plan
 
     head = db.context().chain(plan.namespace).load()
     if head is None or head.manifest.state != "live":
@@ -404,7 +403,7 @@ def _show_failed(failed: dict[str, str], *, is_told: bool = False) -> None:
 def _read_plan(path: Path, namespace: str | None) -> CompactionPlan:
     import msgspec
 
-    from reef.pipeline import CompactionPlan
+    from reef.jobs import CompactionPlan
 
     try:
         plan = msgspec.json.decode(path.read_bytes(), type=CompactionPlan)

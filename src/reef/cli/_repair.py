@@ -12,7 +12,7 @@ from reef.cli._output import print_json, print_table, progress_bars, told_by_the
 from reef.cli._verify import finding_json, findings_table
 
 if TYPE_CHECKING:
-    from reef.engine import RepairReport
+    from reef.doctor import RepairReport
 
 
 def repair(
@@ -33,7 +33,7 @@ def repair(
     writer is fenced, if what is mended concerns it. Exit code 0: nothing is wrong, any more; 2:
     something is.
     """
-    from reef.engine import repair as repair_namespace
+    from reef.doctor import repair as repair_namespace
 
     with connect(url) as db, told_by_the_command(), progress_bars() as bars:
         report = repair_namespace(

@@ -20,7 +20,7 @@ from reef.cli._streams import failure_of
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
-    from reef.sqlite._copy import Copied
+    from reef.sqlite import Copied
 
 app = typer.Typer(
     name="sqlite",
@@ -90,8 +90,7 @@ def import_(
 ) -> None:
     """Copy a database file into the bucket, under a name that is free; SQLite checks it first."""
     _check_apsw()
-    from reef.sqlite._copy import import_file
-    from reef.sqlite._location import parse_location
+    from reef.sqlite import import_file, parse_location
 
     location = parse_location(url)
     with connect(location.bucket) as db, progress_bars() as bars:
@@ -115,8 +114,7 @@ def export(
 ) -> None:
     """Write a version of a database to a file, and have SQLite check it."""
     _check_apsw()
-    from reef.sqlite._copy import export_file, version_at
-    from reef.sqlite._location import parse_location
+    from reef.sqlite import export_file, parse_location, version_at
 
     location = parse_location(url).with_version(branch, lsn)
     with (
@@ -141,7 +139,7 @@ def branch_(
 ) -> None:
     """Make a branch, at once and whatever the size; `reef branch` lists, drops and detaches them."""
     from reef.engine import create_branch
-    from reef.sqlite._location import parse_location
+    from reef.sqlite import parse_location
     from reef.types import namespace_of
 
     location = parse_location(url).with_version(source, lsn)
@@ -166,8 +164,7 @@ def log(
 ) -> None:
     """List commits: their LSN, when, and how many pages. As far back as the log is kept."""
     _check_apsw()
-    from reef.sqlite._copy import history
-    from reef.sqlite._location import parse_location
+    from reef.sqlite import history, parse_location
 
     location = parse_location(url).with_version(branch, None)
     with (
@@ -199,8 +196,7 @@ def restore_(
     A writer that runs elsewhere is fenced. To look first, read it with --lsn, or make a branch.
     """
     _check_apsw()
-    from reef.sqlite._copy import restore, version_at
-    from reef.sqlite._location import parse_location
+    from reef.sqlite import parse_location, restore, version_at
 
     location = parse_location(url).with_version(branch, None)
     with connect(location.bucket) as db:

@@ -27,7 +27,7 @@ def stats(
 
     Exit code 2: the newest manifest of one cannot be read.
     """
-    from reef.engine import storage_stats
+    from reef.doctor import storage_stats
 
     found: list[dict[str, Any]] = []
     with connect(url) as db:

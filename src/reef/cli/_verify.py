@@ -24,7 +24,7 @@ from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
     from reef.database import Database
-    from reef.engine import Finding, VerifyReport
+    from reef.doctor import Finding, VerifyReport
 
 
 def verify(
@@ -64,7 +64,7 @@ def verify(
 def _at_a_glance(
     db: Database, namespace: str | None, every: bool, runs: RunsOn
 ) -> list[VerifyReport]:
-    from reef.engine import verify as verify_namespace
+    from reef.doctor import verify as verify_namespace
 
     if runs.names_spark:
         raise InvalidInputError(
@@ -82,7 +82,7 @@ def _at_a_glance(
 
 
 def _in_depth(db: Database, namespace: str | None, every: bool, runs: RunsOn) -> list[VerifyReport]:
-    from reef import pipeline
+    from reef import jobs
     from reef.engine import newest_manifest
 
     names = names_of(db, namespace, every)
@@ -90,7 +90,7 @@ def _in_depth(db: Database, namespace: str | None, every: bool, runs: RunsOn) ->
         newest_manifest(db.context(), namespace)  # it must be there
     runner = runs.runner(db.context())
     with watched("verify", db.context().clock) as watch:
-        found = pipeline.verify(db, names, runner=runner, watch=watch).namespaces
+        found = jobs.verify(db, names, runner=runner, watch=watch).namespaces
     return [
         _unreadable(one.namespace, True, report) if isinstance(report, ReefError) else report
         for one in found
@@ -99,7 +99,7 @@ def _in_depth(db: Database, namespace: str | None, every: bool, runs: RunsOn) ->
 
 
 def _unreadable(namespace: str, deep: bool, error: ReefError) -> VerifyReport:
-    from reef.engine import Finding, VerifyReport
+    from reef.doctor import Finding, VerifyReport
 
     found = Finding("unreadable", f"namespaces/{namespace}/", str(error))
     return VerifyReport(namespace, deep, None, {}, (found,), (), ())

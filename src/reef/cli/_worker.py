@@ -27,7 +27,7 @@ from reef.errors import ReefError
 from reef.settings import load_settings, parse_seconds
 
 if TYPE_CHECKING:
-    from reef.pipeline import PassResult
+    from reef.jobs import PassResult
     from reef.threads import Threads
 
 
@@ -65,15 +65,13 @@ def worker(
     With --json, a line for each pass that did something. With --once, exit code 2: it could not be
     done in some namespace.
     """
-    from reef import pipeline
+    from reef import jobs
 
     cadence_s = load_settings().compaction_cadence[1]
-    options = pipeline.WorkerOptions(
+    options = jobs.WorkerOptions(
         interval=cadence_s if interval is None else parse_seconds("--interval", interval, 0.1),
-        index=pipeline.IndexOptions(
-            min_slots=min_slots, min_bytes=size_of("--min-bytes", min_bytes)
-        ),
-        compact=pipeline.CompactionOptions(
+        index=jobs.IndexOptions(min_slots=min_slots, min_bytes=size_of("--min-bytes", min_bytes)),
+        compact=jobs.CompactionOptions(
             min_input_files=min_input_files,
             target_file_size_bytes=target_of(target_size),
         ),
@@ -90,7 +88,7 @@ def worker(
             failed.append(isinstance(result, ReefError) or bool(result.failed))
             (_as_line if as_json else _as_text)(result)
 
-        pipeline.work(
+        jobs.work(
             db,
             namespaces or None,
             runner=runner,

@@ -6,10 +6,18 @@ DocumentReceipt        what a commit tells
 Incoming               in a condition: the value of the document that comes in
 """
 
-from reef.documents._documents import Documents
-from reef.documents._filter import Incoming
+from reef.documents._documents import FACE, Documents
 from reef.documents._request import DocumentReceipt
 from reef.documents._snapshot import DocumentSnapshot
-from reef.documents._view import DocumentView
+from reef.documents._view import DocumentView, after_lsn
+from reef.documents.filter import Incoming
 
-__all__ = ["DocumentReceipt", "DocumentSnapshot", "DocumentView", "Documents", "Incoming"]
+__all__ = [
+    "FACE",
+    "DocumentReceipt",
+    "DocumentSnapshot",
+    "DocumentView",
+    "Documents",
+    "Incoming",
+    "after_lsn",
+]

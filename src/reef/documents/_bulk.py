@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from reef.documents._change import Change, columns_of
-from reef.documents._filter import Filter
-from reef.documents._matching import found_by
+from reef.documents.filter import Filter
+from reef.documents.query import found_by
 from reef.engine import DELETED, WRITTEN, ReadState, Resolved
 from reef.errors import InvalidInputError
 from reef.format import log_schema

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.documents._filter import Filter
-from reef.documents._given import Given, told_of_all
-from reef.documents._schema import Schema
-from reef.documents._selection import wide_of
+from reef.documents.filter import Filter
+from reef.documents.input import Given, told_of_all
+from reef.documents.query import wide_of
+from reef.documents.types import Schema
 from reef.engine import (
     DIFFERS,
     EXISTS,

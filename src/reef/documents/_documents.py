@@ -11,17 +11,15 @@ import pyarrow as pa
 from reef.documents._bulk import Bulk, delete_matching, patch_matching
 from reef.documents._change import Change, change_of
 from reef.documents._feed import shown_changes, stored_columns
-from reef.documents._filter import Filter, Where, parse_filter
-from reef.documents._given import Asked
-from reef.documents._input import ID, Duplicates
-from reef.documents._order import OrderBy
 from reef.documents._request import Condition, DocumentReceipt, condition_of
-from reef.documents._schema import Schema
-from reef.documents._selection import Selection
 from reef.documents._snapshot import DocumentSnapshot
-from reef.documents._types import Type
 from reef.documents._view import DocumentView, after_lsn
+from reef.documents.filter import Filter, Where, parse_filter
+from reef.documents.input import ID, Asked, Duplicates
+from reef.documents.query import OrderBy, Selection
+from reef.documents.types import Schema, Type
 from reef.engine import (
+    ATTACH_DIGEST,
     DEFAULT_TTL,
     Context,
     Face,
@@ -33,7 +31,6 @@ from reef.engine import (
     check_stream,
     open_for_reading,
 )
-from reef.engine._attach import ATTACH_DIGEST
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import SegmentRef, log_schema
 from reef.manifest import StalePlanError

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from reef.documents._selection import Selection
+from reef.documents.query import Selection
 from reef.engine import BEFORE, COMMITTED_AT, EXISTED, OP, operations
 from reef.format import KEY, LSN, TOMBSTONE
 

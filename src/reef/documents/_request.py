@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from reef.documents._change import DocumentCondition
-from reef.documents._filter import Where, parse_filter
-from reef.documents._given import told_of_all
-from reef.documents._schema import Schema
+from reef.documents.filter import Where, parse_filter
+from reef.documents.input import told_of_all
+from reef.documents.types import Schema
 from reef.engine import (
     DELETED,
     OUTCOMES,

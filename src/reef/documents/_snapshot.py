@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reef.documents._schema import Schema
 from reef.documents._view import DocumentView
+from reef.documents.types import Schema
 from reef.engine import Held, SnapshotView
 
 

@@ -7,16 +7,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from reef.documents._aggregate import Aggregates, Aggregation
-from reef.documents._filter import Filter, Where, parse_filter
-from reef.documents._frames import frame_of_pandas, frame_of_polars
-from reef.documents._order import Order, OrderBy
-from reef.documents._output import documents_of
-from reef.documents._page import after_lsn, read_page
-from reef.documents._query import Query, run_query, run_search
-from reef.documents._schema import Attribute, Schema
-from reef.documents._selection import Selection
-from reef.documents._stored_rows import StoredRows
+from reef.documents.filter import Filter, Where, parse_filter
+from reef.documents.query import (
+    Aggregates,
+    Aggregation,
+    Order,
+    OrderBy,
+    Query,
+    Selection,
+    StoredRows,
+    after_lsn,
+    frame_of_pandas,
+    frame_of_polars,
+    read_page,
+    run_query,
+    run_search,
+)
+from reef.documents.types import Attribute, Schema, documents_of
 from reef.engine import View
 from reef.errors import InvalidInputError
 from reef.segment import Found, align
@@ -169,7 +176,7 @@ class DocumentView:
 
     def sql(self, text: str, parameters: Sequence[Any] | None = None) -> pa.Table:
         """Return what a SELECT over the table `docs` gives. Raises InvalidInputError."""
-        from reef.documents._sql import run_sql  # it reads through this class
+        from reef.documents.query import run_sql
 
         return run_sql(self, text, parameters)
 

@@ -9,13 +9,12 @@ list_namespaces, are_live             which namespaces there are
 View, SnapshotView                    reads at one version
 Feed, FeedLog                         what was committed, operation by operation
 candidates, matching, Cover           rows found source by source, without a merge
-verify, repair                        what is damaged, and mending it
-inspect_*, storage_stats              single objects and figures, for people
 """
 
+from reef.engine._attach import ATTACH_DIGEST
 from reef.engine._branch import Branch, create_branch
 from reef.engine._branch_drop import drop_namespace, refuse_branches
-from reef.engine._branch_list import list_branches
+from reef.engine._branch_list import list_branches, lost_pins
 from reef.engine._candidates import are_newest, candidates, matching
 from reef.engine._conditions import (
     Condition,
@@ -24,37 +23,37 @@ from reef.engine._conditions import (
     MustExist,
     Resolved,
     encode_condition,
+    plain_codes,
     refuse,
     resolve,
 )
 from reef.engine._context import Context
 from reef.engine._cover import Cover
+from reef.engine._dedup import Dedup
 from reef.engine._feed import COMMITTED_AT, OP, Feed, operations
 from reef.engine._feed_before import BEFORE, EXISTED
-from reef.engine._feed_log import FeedLog
+from reef.engine._feed_log import FeedLog, Link
 from reef.engine._feed_place import Position
-from reef.engine._findings import Finding
+from reef.engine._flush import write_window
+from reef.engine._fold_rows import FoldRows
 from reef.engine._group import WriteRequest
-from reef.engine._inspect import (
-    inspect_block,
-    inspect_log,
-    inspect_manifest,
-    inspect_namespace,
-    inspect_segment,
-)
 from reef.engine._latest import Latest
+from reef.engine._layers import look
 from reef.engine._listing import are_live, list_namespaces
+from reef.engine._memtable import Memtable
 from reef.engine._namespace import (
     DEFAULT_TTL,
     Held,
     Namespace,
     check_idempotency_key,
+    check_number,
     check_stream,
 )
 from reef.engine._open import (
     FACE,
     Face,
     face_of,
+    load_dedup,
     newest_manifest,
     open_for_reading,
     open_for_writing,
@@ -68,17 +67,16 @@ from reef.engine._receipt import (
     OUTCOMES,
     WRITTEN,
     Receipt,
+    unpack_codes,
 )
-from reef.engine._repair import RepairReport, repair
-from reef.engine._repair_plan import RepairStep
-from reef.engine._snapshots import SnapshotView
+from reef.engine._snapshots import SnapshotView, take_snapshot
 from reef.engine._stats import namespace_stats
-from reef.engine._storage_stats import storage_stats
-from reef.engine._verify import VerifyReport, verify
+from reef.engine._tail import Tail
 from reef.engine._view import ReadState, View
 from reef.engine._writer import Writer
 
 __all__ = [
+    "ATTACH_DIGEST",
     "BEFORE",
     "COMMITTED_AT",
     "DEFAULT_TTL",
@@ -96,24 +94,25 @@ __all__ = [
     "Context",
     "Cover",
     "CreateOnly",
+    "Dedup",
     "Equals",
     "Face",
     "Feed",
     "FeedLog",
-    "Finding",
+    "FoldRows",
     "Held",
     "Latest",
+    "Link",
+    "Memtable",
     "MustExist",
     "Namespace",
     "Position",
     "ReadState",
     "Reader",
     "Receipt",
-    "RepairReport",
-    "RepairStep",
     "Resolved",
     "SnapshotView",
-    "VerifyReport",
+    "Tail",
     "View",
     "WriteRequest",
     "Writer",
@@ -121,28 +120,28 @@ __all__ = [
     "are_newest",
     "candidates",
     "check_idempotency_key",
+    "check_number",
     "check_stream",
     "create_branch",
     "drop_namespace",
     "encode_condition",
     "face_of",
-    "inspect_block",
-    "inspect_log",
-    "inspect_manifest",
-    "inspect_namespace",
-    "inspect_segment",
     "list_branches",
     "list_namespaces",
+    "load_dedup",
+    "look",
+    "lost_pins",
     "matching",
     "namespace_stats",
     "newest_manifest",
     "open_for_reading",
     "open_for_writing",
     "operations",
+    "plain_codes",
     "refuse",
     "refuse_branches",
-    "repair",
     "resolve",
-    "storage_stats",
-    "verify",
+    "take_snapshot",
+    "unpack_codes",
+    "write_window",
 ]

@@ -34,8 +34,8 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.format import Manifest, SegmentRef, log_schema, segment_key
-from reef.gc._names import epoch_of, owner_of
-from reef.side_by_side import for_each
+from reef.gc import epoch_of, owner_of
+from reef.threads import for_each
 
 NO_ROWS = pa.RecordBatch.from_pylist([], schema=log_schema([]))
 ATTACH_DIGEST = b"reef: an attach."

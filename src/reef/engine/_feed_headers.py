@@ -16,7 +16,7 @@ from typing import NamedTuple
 from reef.engine._context import Context
 from reef.errors import DamagedError, NotFoundError
 from reef.format import LogKind, Prev, log_key
-from reef.side_by_side import for_each
+from reef.threads import for_each
 
 # Magic and version, kind, zeros, bytes of the object, slot, first and last LSN, epoch, writer id,
 # nonce, created at, operations, prev slot and checksum, zeros: see docs/formats.

@@ -22,7 +22,7 @@ from reef.engine._feed_headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeade
 from reef.engine._feed_place import Entrances, Places, Position
 from reef.errors import CorruptError, RetentionError
 from reef.format import LogKind, Manifest, Prev, log_key
-from reef.gc._slots import FENCE_BYTES
+from reef.gc import FENCE_BYTES
 from reef.log import ChainPoint, Damaged, LogEntry, LogFold, LogReader
 from reef.manifest import ManifestChain, no_namespace
 from reef.types import LSN_MAX, unpack_lsn

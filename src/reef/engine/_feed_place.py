@@ -17,8 +17,7 @@ from reef.engine._feed_headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeade
 from reef.errors import DamagedError, NotFoundError, RetentionError, UnreadableError
 from reef.format import LogKind, LogObject, Manifest, decode_log, log_checksum, log_key
 from reef.log import ChainPoint, LogFold
-from reef.manifest import ManifestChain
-from reef.manifest._read import ManifestReader
+from reef.manifest import ManifestChain, ManifestReader
 from reef.types import unpack_lsn
 
 _POSITIONS_KEPT = 64

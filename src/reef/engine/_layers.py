@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from reef.segment import Found, RowSource, SegmentSource
-from reef.segment._model import Prune
+from reef.segment import Found, Prune, RowSource, SegmentSource
 
 
 class Run:

@@ -35,7 +35,7 @@ import pyarrow as pa
 from reef.engine._memtable_rows import Chunk, Rows
 from reef.engine._memtable_runs import Runs
 from reef.errors import InvariantError
-from reef.segment._model import Found, Prune
+from reef.segment import Found, Prune
 from reef.types import KEY_BYTES_MAX, LSN_MAX
 
 # Rows are gathered from all chunks for each piece: few pieces are less work.

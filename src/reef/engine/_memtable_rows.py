@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.format import LSN, segment_schema
-from reef.segment._columns import align, union
+from reef.segment import align, union
 
 Numbers = npt.NDArray[np.int64]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.engine._memtable_rows import Numbers, Rows
-from reef.segment._columns import changes
+from reef.segment import changes
 
 # A run is merged with the one before unless that is so many times as long.
 _RATIO = 4

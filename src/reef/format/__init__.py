@@ -9,7 +9,7 @@ Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the
 else. Encoders raise InvariantError before a wrong byte could be written.
 """
 
-from reef.format._block_index import Place, Places
+from reef.format._block_index import BOUND_BYTES_MAX, Place, Places, bounds_of, ordered_columns
 from reef.format._bloom import Bloom, hash_key, hash_keys
 from reef.format._dedup import (
     DedupEntry,
@@ -52,6 +52,7 @@ from reef.format._manifest_model import (
 from reef.format._rows import (
     KEY,
     LSN,
+    SEGMENT_COLUMNS,
     TOMBSTONE,
     decode_schema,
     field_id,
@@ -64,11 +65,13 @@ from reef.format._segment_model import (
     SegmentOptions,
     SegmentOrigin,
     segment_key,
+    split_schema,
     vector_columns,
 )
 from reef.format._segment_reader import (
     SegmentTail,
     check_preamble,
+    decode_block,
     decode_segment,
     decode_tail,
     tail_length,
@@ -76,9 +79,11 @@ from reef.format._segment_reader import (
 from reef.format._segment_writer import SegmentWriter
 
 __all__ = [
+    "BOUND_BYTES_MAX",
     "KEY",
     "LSN",
     "PARALLEL_WRITES_MAX",
+    "SEGMENT_COLUMNS",
     "TOMBSTONE",
     "Bloom",
     "Boundary",
@@ -110,8 +115,10 @@ __all__ = [
     "SkippedSlot",
     "Snapshot",
     "WalAnchor",
+    "bounds_of",
     "check_preamble",
     "damaged_checksum",
+    "decode_block",
     "decode_dedup",
     "decode_log",
     "decode_manifest",
@@ -131,11 +138,13 @@ __all__ = [
     "log_schema",
     "manifest_checksum",
     "manifest_key",
+    "ordered_columns",
     "parse_manifest_key",
     "schema_fingerprint",
     "seal_log",
     "segment_key",
     "segment_schema",
+    "split_schema",
     "tail_length",
     "vector_columns",
     "with_field_id",

@@ -8,6 +8,7 @@ Pins, PinFate      which branches need what is kept for them
 """
 
 from reef.gc._collect import collect
+from reef.gc._judge import DAY_US
 from reef.gc._model import (
     CollectionPlan,
     CollectionReport,
@@ -18,10 +19,14 @@ from reef.gc._model import (
     Retained,
     Tally,
 )
+from reef.gc._names import epoch_of, folder, owner_of, parse_slot
 from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._plan import plan_collection
+from reef.gc._slots import FENCE_BYTES, read_kind
 
 __all__ = [
+    "DAY_US",
+    "FENCE_BYTES",
     "CollectionPlan",
     "CollectionReport",
     "Doomed",
@@ -34,5 +39,10 @@ __all__ = [
     "Retained",
     "Tally",
     "collect",
+    "epoch_of",
+    "folder",
+    "owner_of",
+    "parse_slot",
     "plan_collection",
+    "read_kind",
 ]

@@ -40,9 +40,8 @@ from reef.gc._plan import Planner
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
 from reef.metrics import Metrics
 from reef.settings import Settings
-from reef.side_by_side import for_each
 from reef.store import Store
-from reef.threads import SystemThreads, Threads
+from reef.threads import SystemThreads, Threads, for_each
 
 Delete: TypeAlias = Callable[[Iterator[Doomed], int, Callable[[Doomed], None]], None]
 """Deletes objects of one kind, so many, and tells of each that is gone. Raises UnavailableError."""

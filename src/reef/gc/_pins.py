@@ -27,9 +27,8 @@ import msgspec
 from reef.errors import NotFoundError, NotWrittenError, UnreadableError
 from reef.format import Manifest, Pin
 from reef.manifest import Generation, Head, ManifestChain, abort
-from reef.side_by_side import for_each
 from reef.store import Store
-from reef.threads import Threads
+from reef.threads import Threads, for_each
 
 
 class PinReason(StrEnum):

@@ -33,9 +33,8 @@ from reef.manifest import (
     release_pins,
 )
 from reef.settings import Settings
-from reef.side_by_side import for_each
 from reef.store import Store
-from reef.threads import SystemThreads, Threads
+from reef.threads import SystemThreads, Threads, for_each
 
 # One run publishes this many generations at most. As many that have become superfluous are not
 # worth another run, or collecting would never come to rest.

@@ -39,7 +39,8 @@ from reef.manifest._changes import (
     register_intent,
     replace_segments,
 )
-from reef.manifest._read import Generation, Head, no_namespace
+from reef.manifest._overlap import keys_seen, lsn_max_seen
+from reef.manifest._read import Generation, Head, ManifestReader, no_namespace
 from reef.manifest._retention import (
     add_snapshot,
     advance_boundary,
@@ -59,6 +60,7 @@ __all__ = [
     "Generation",
     "Head",
     "ManifestChain",
+    "ManifestReader",
     "StalePlanError",
     "abort",
     "add_pin",
@@ -76,7 +78,9 @@ __all__ = [
     "go_on",
     "has_branches",
     "is_retained",
+    "keys_seen",
     "live_inputs",
+    "lsn_max_seen",
     "no_namespace",
     "open_compactor",
     "open_writer",

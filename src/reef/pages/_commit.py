@@ -23,9 +23,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine import Context, ReadState, Resolved, View, Writer, WriteRequest
-from reef.engine._conditions import plain_codes
-from reef.engine._namespace import check_number
+from reef.engine import (
+    Context,
+    ReadState,
+    Resolved,
+    View,
+    Writer,
+    WriteRequest,
+    check_number,
+    plain_codes,
+)
 from reef.errors import InvalidInputError, NotWrittenError, UnavailableError
 from reef.format import KEY, SegmentOptions, SegmentOrigin, SegmentRef, segment_schema
 from reef.pages._rows import (

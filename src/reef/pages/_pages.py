@@ -11,8 +11,8 @@ from reef.engine import (
     Context,
     Namespace,
     check_idempotency_key,
+    look,
 )
-from reef.engine._layers import look
 from reef.errors import InvalidInputError
 from reef.format import LsnPolicy, Manifest
 from reef.pages._ahead import Ahead

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from reef.errors import DamagedError
-from reef.store import Store
-from reef.store._ranges import merge_ranges
+from reef.store import Store, merge_ranges
 
 
 class Extent(NamedTuple):

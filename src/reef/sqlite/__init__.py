@@ -12,7 +12,21 @@ if TYPE_CHECKING:
     from reef.sqlite._connect import Connection, connect
     from reef.sqlite._vfs_apsw import register
 
-__all__ = ["Connection", "connect", "register"]
+from reef.sqlite._copy import Copied, export_file, history, import_file, restore, version_at
+from reef.sqlite._location import parse_location
+
+__all__ = [
+    "Connection",
+    "Copied",
+    "connect",
+    "export_file",
+    "history",
+    "import_file",
+    "parse_location",
+    "register",
+    "restore",
+    "version_at",
+]
 
 
 def __getattr__(name: str) -> Any:

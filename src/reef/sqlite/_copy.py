@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from reef.engine import COMMITTED_AT
 from reef.errors import AlreadyExistsError, CorruptError, InvalidInputError, NotFoundError
 from reef.format import KEY, LSN
-from reef.pages._rows import EXTENT_KEY
+from reef.pages import EXTENT_KEY
 from reef.sqlite._shared import said_size
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from reef.errors import InvalidInputError
 from reef.settings import parse_choice, parse_int
-from reef.store._url import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
+from reef.store import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
 from reef.types import LSN_MAX, check_namespace
 
 VFS = "reef"

@@ -22,9 +22,14 @@ from reef.store._open import open_store
 from reef.store._remote import RemoteStore
 
 if TYPE_CHECKING:
-    from reef.store._two_phase import TwoPhaseStore
+    from reef.store.two_phase._store import TwoPhaseStore
+
+from reef.store._ranges import merge_ranges
+from reef.store._url import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
 
 __all__ = [
+    "OPTIONS",
+    "SCHEMES",
     "Check",
     "FileStore",
     "MemoryStore",
@@ -33,17 +38,21 @@ __all__ = [
     "RemoteStore",
     "Store",
     "StoreCheck",
+    "StoreURL",
     "TwoPhaseStore",
     "backoff",
     "create",
+    "merge_ranges",
     "open_store",
+    "parse_url",
+    "without_secrets",
 ]
 
 
 def __getattr__(name: str) -> object:
     """Import two-phase CAS, and SQLAlchemy with it, for those who use it."""
     if name == "TwoPhaseStore":
-        from reef.store._two_phase import TwoPhaseStore
+        from reef.store.two_phase._store import TwoPhaseStore
 
         return TwoPhaseStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

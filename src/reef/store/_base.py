@@ -1,6 +1,6 @@
 """The object store as Reef sees it: seven requests, and uploads in parts.
 
-Invariants every store keeps, proved by the contract suite (`tests/contract.py`):
+Invariants every store keeps, proved by the contract suite (`reef/testing/contract.py`):
 
 - `put_if_absent` is one atomic step. Among racing creators exactly one succeeds, and what it wrote
   is whole. There is no default: a store that cannot do it must not pretend.

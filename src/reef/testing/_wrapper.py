@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 from reef.store import ObjectMeta, Store
 
 if TYPE_CHECKING:
-    from reef.store._two_phase import PlainStore
+    from reef.store.two_phase import PlainStore
 
 Operation = Literal[
     "put_if_absent",

@@ -1,0 +1,406 @@
+"""Looking at single objects: what they say, as plain values, and where they are damaged.
+
+Everything comes as dicts that JSON can hold: bytes are base64, checksums numbers, times microseconds
+since 1970. What people have put into a log record comes as `readable` has it. `damage` is None, or
+what is wrong and where; what can be read all the same is told beside it. Nothing is written, and
+there is no falling back to another object.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from reef.doctor._grammar import log_parts, manifest_parts, segment_parts
+from reef.doctor._quarantine import Quarantine, size_of
+from reef.doctor._verify_log import list_slots
+from reef.doctor._verify_segments import check_segment
+from reef.engine import OUTCOMES, Context, unpack_codes
+from reef.errors import InvalidInputError, NotFoundError, UnreadableError
+from reef.format import (
+    Manifest,
+    SegmentRef,
+    SegmentTail,
+    decode_log,
+    decode_manifest,
+    decode_schema,
+    decode_tail,
+    field_id,
+    log_checksum,
+    log_key,
+    manifest_checksum,
+    manifest_key,
+    parse_manifest_key,
+    segment_key,
+    tail_length,
+)
+from reef.manifest import is_retained, no_namespace
+from reef.store import ObjectMeta, Store
+from reef.types import check_namespace
+
+_END_BYTES = 1 << 20
+_TRAILER_BYTES = 40
+
+
+def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
+    """Return what there is under a namespace: generations, slots, segments, windows, quarantine.
+
+    Raises NotFoundError, UnavailableError.
+    """
+    store = context.store
+    prefix = f"namespaces/{check_namespace(namespace)}/"
+    manifests = list(store.list(f"{prefix}manifest/"))
+    if not manifests and not any(store.list(prefix)):
+        raise no_namespace(store.url, namespace)
+    head = _head(context, manifests)
+    live = {} if head is None else {s.id: s for s in head.segments if not s.namespace}
+    pending = set() if head is None else {waiting.key for waiting in head.gc.pending}
+    return {
+        "namespace": namespace,
+        "head": None if head is None else head.generation,
+        "generations": [
+            {
+                "generation": named.generation,
+                "size": meta.size,
+                "published_at_us": meta.last_modified_us,
+                "retained": head is not None and is_retained(head, named.generation),
+            }
+            for meta in manifests
+            if (named := parse_manifest_key(meta.key)) is not None
+        ],
+        "log": [
+            {"slot": slot, "size": size, "folded": head is not None and slot < head.wal_floor}
+            for slot, size in list_slots(store, namespace).items()
+        ],
+        "segments": [
+            _listed_segment(meta, live, pending) for meta in store.list(f"{prefix}segments/")
+        ],
+        "dedup": [
+            {
+                "id": _id(meta),
+                "size": meta.size,
+                "live": head is not None and head.dedup is not None and head.dedup.id == _id(meta),
+            }
+            for meta in store.list(f"{prefix}dedup/")
+        ],
+        "quarantine": [
+            {"key": key, "size": size} for key, size in Quarantine(store, namespace).sizes.items()
+        ],
+    }
+
+
+def inspect_manifest(
+    context: Context, namespace: str, generation: int | None = None
+) -> dict[str, Any]:
+    """Return one generation, by default the newest that is there. Raises NotFoundError."""
+    store = context.store
+    if generation is None:
+        listed = store.list(f"namespaces/{check_namespace(namespace)}/manifest/")
+        named = [n.generation for meta in listed if (n := parse_manifest_key(meta.key)) is not None]
+        if not named:
+            raise no_namespace(store.url, namespace)
+        generation = named[-1]
+    key = manifest_key(namespace, generation)
+    data = store.get(key)
+    about = {"key": key, "generation": generation, "size": len(data)}
+    try:
+        manifest = decode_manifest(data, key=key)
+    except UnreadableError as error:
+        return {**about, "damage": _damage(error), **manifest_parts(data)}
+    members = plain(manifest)
+    members["schema"] = _schema(manifest.schema)
+    checksum = manifest_checksum(data, key=key)
+    return {**about, "damage": None, "checksum": checksum, "members": members}
+
+
+def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) -> dict[str, Any]:
+    """Return one log object, with the first `rows` rows of each record. Raises NotFoundError."""
+    key = log_key(namespace, slot)
+    data = context.store.get(key)
+    about = {"key": key, "slot": slot, "size": len(data)}
+    try:
+        log = decode_log(data, key=key, slot=slot)
+    except UnreadableError as error:
+        parts = log_parts(data)
+        for record in parts["records"]:
+            record.update(_rows(record.pop("batch", None), rows))
+            record["envelope"] = _envelope(record.get("envelope"), rows)
+        return {**about, "damage": _damage(error), **parts}
+    return {
+        **about,
+        "damage": None,
+        "checksum": log_checksum(data, key=key),
+        "kind": log.kind.name.lower(),
+        "epoch": log.epoch,
+        "writer_id": log.writer_id.hex(),
+        "nonce": log.nonce.hex(),
+        "created_at_us": log.created_at_us,
+        "prev": {"slot": log.prev.slot, "checksum": log.prev.checksum},
+        "lsn_first": log.lsn_first,
+        "lsn_last": log.lsn_last,
+        "operations": log.operations,
+        "records": [
+            {
+                "lsn": record.lsn,
+                "idempotency_key": readable(record.idempotency_key),
+                "digest": None if record.digest is None else record.digest.hex(),
+                "condition": _condition(record.condition),
+                **_outcomes(record.outcomes, rows),
+                "source": record.source,
+                "sequence": record.sequence,
+                "skipped": plain(record.skipped),
+                "segments": plain(record.segments),
+                "schema": None if record.schema is None else _fields(record.schema),
+                **_rows(record.batch, rows),
+            }
+            for record in log.records
+        ],
+    }
+
+
+def inspect_segment(
+    context: Context, namespace: str, id: str, *, deep: bool = False
+) -> dict[str, Any]:
+    """Return what a segment says of itself and of its blocks; `deep` reads every block too.
+
+    Raises NotFoundError.
+    """
+    store = context.store
+    key = segment_key(namespace, id)
+    size = store.head(key).size
+    ref = _ref(context, namespace, id)
+    about = {"key": key, "id": id, "size": size, "named": ref is not None}
+    try:
+        tail = _tail(store, key, size, ref)
+    except UnreadableError as error:
+        return {**about, "damage": _damage(error), "parts": _parts(store, key, size)}
+    damaged: tuple[int, ...] = ()
+    damage = None
+    if deep:
+        facts = check_segment(store, namespace, _as_ref(tail, ref), size_of(store, key), deep=True)
+        damaged, damage = facts.bad_rows, [_damage(error) for error in facts.errors]
+    footer = plain(tail.footer)
+    footer["schema"] = _fields(tail.schema)
+    return {
+        **about,
+        "damage": damage[0] if damage else None,
+        "damages": damage or [],
+        "checksum": tail.checksum,
+        "footer": footer,
+        "bloom_bytes": len(tail.bloom.data),
+        "blocks": [
+            {"block": number, **plain(row), "damaged": number in damaged if deep else None}
+            for number, row in enumerate(_index(tail.row_index))
+        ],
+        "columns": {
+            name: [{"block": n, **place._asdict()} for n, place in enumerate(places)]
+            for name, places in tail.column_places.items()
+        },
+    }
+
+
+def inspect_block(
+    context: Context, namespace: str, id: str, number: int, *, rows: int = 10
+) -> dict[str, Any]:
+    """Return one row block of a segment, with its first `rows` rows. Raises NotFoundError.
+
+    Raises DamagedError if the tail, which tells where blocks are, cannot be read.
+    """
+    store = context.store
+    key = segment_key(namespace, id)
+    tail = _tail(store, key, store.head(key).size, _ref(context, namespace, id))
+    if not 0 <= number < len(tail.row_places):
+        raise InvalidInputError.of(
+            "block", number, f"a number from 0 to {len(tail.row_places) - 1}"
+        )
+    place = tail.row_places[number]
+    index = plain(_index(tail.row_index)[number])
+    about = {"key": key, "id": id, "block": number, **index}
+    try:
+        batch = tail.decode_rows(number, store.get_range(key, place.offset, place.length))
+    except UnreadableError as error:
+        return {**about, "damage": _damage(error), "count": place.rows, "rows": []}
+    return {**about, "damage": None, **_rows(batch, rows)}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: structs are objects, bytes are base64."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
+def readable(value: Any) -> Any:
+    """Return a value as people read it: bytes that can be shown are text, others {"base64": ...}."""
+    if isinstance(value, Mapping):
+        return {str(readable(key)): readable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(one) for one in value]
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return plain(value)
+    try:
+        text = bytes(value).decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return text if text.isprintable() else {"base64": plain(value)}
+
+
+def _envelope(envelope: Any, rows: int) -> Any:
+    """Return the envelope of a damaged object's record, which may be anything."""
+    if not isinstance(envelope, Mapping):
+        return plain(envelope)
+    found = plain(envelope)
+    if "idempotency_key" in envelope:
+        found["idempotency_key"] = readable(envelope["idempotency_key"])
+    if isinstance(digest := envelope.get("digest"), bytes):
+        found["digest"] = digest.hex()
+    if "condition" in envelope:
+        found["condition"] = _condition(envelope["condition"])
+    if "outcomes" in envelope:
+        found.update(_outcomes(envelope["outcomes"], rows))
+    return found
+
+
+def _condition(record: Any) -> Any:
+    """Return a condition as it was asked for; one that says something else as it is."""
+    if not isinstance(record, bytes):
+        return plain(record)
+    try:
+        return readable(msgspec.msgpack.decode(record))
+    except msgspec.MsgspecError:
+        return readable(record)
+
+
+def _outcomes(packed: Any, most: int) -> dict[str, Any]:
+    """Return what became of the first `most` rows of a request, and of how many in all."""
+    if not isinstance(packed, bytes):
+        return {"outcomes": plain(packed), "outcome_counts": None}
+    try:
+        codes = unpack_codes(packed)
+    except ValueError:
+        return {"outcomes": readable(packed), "outcome_counts": None}
+    counts = {_outcome(code): count for code, count in sorted(Counter(codes).items())}
+    return {"outcomes": [_outcome(code) for code in codes[:most]], "outcome_counts": counts}
+
+
+def _outcome(code: int) -> str:
+    return OUTCOMES[code] if code < len(OUTCOMES) else f"code {code}"
+
+
+def _head(context: Context, listed: list[ObjectMeta]) -> Manifest | None:
+    """Return the newest manifest that can be read, looking no further than needed."""
+    for meta in reversed(listed):
+        named = parse_manifest_key(meta.key)
+        if named is None:
+            continue
+        try:
+            return decode_manifest(context.store.get(meta.key), key=meta.key)
+        except (UnreadableError, NotFoundError):
+            continue
+    return None
+
+
+def _listed_segment(
+    meta: ObjectMeta, live: Mapping[str, SegmentRef], pending: set[str]
+) -> dict[str, Any]:
+    id = _id(meta)
+    ref = live.get(id)
+    state = "live" if ref else "pending" if meta.key in pending else "unreferenced"
+    about: dict[str, Any] = {"id": id, "size": meta.size, "state": state}
+    for name in ("level", "rows", "tombstones", "lsn_min", "lsn_max", "key_min", "key_max"):
+        about[name] = None if ref is None else plain(getattr(ref, name))
+    return about
+
+
+def _id(meta: ObjectMeta) -> str:
+    return meta.key.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+
+
+def _ref(context: Context, namespace: str, id: str) -> SegmentRef | None:
+    """Return what the newest generation that can be read says of a segment."""
+    listed = list(context.store.list(f"namespaces/{namespace}/manifest/"))
+    head = _head(context, listed)
+    return (
+        next((s for s in head.segments if s.id == id and not s.namespace), None) if head else None
+    )
+
+
+def _tail(store: Store, key: str, size: int, ref: SegmentRef | None) -> SegmentTail:
+    end = min(size, _TRAILER_BYTES)
+    last = store.get_range(key, size - end, end) if end else b""
+    length = tail_length(last, key=key, size=size)
+    return decode_tail(store.get_range(key, size - length, length), key=key, size=size, ref=ref)
+
+
+def _as_ref(tail: SegmentTail, ref: SegmentRef | None) -> SegmentRef:
+    """Return a reference to check a segment by: the manifest's, or one by its own word."""
+    if ref is not None:
+        return ref
+    footer = tail.footer
+    names = ("id", "level", "rows", "tombstones", "key_min", "key_max", "lsn_min", "lsn_max")
+    return SegmentRef(
+        **{name: getattr(footer, name) for name in names},
+        size=tail.size,
+        footer_length=_tail_bytes(tail),
+        checksum=tail.checksum,
+    )
+
+
+def _tail_bytes(tail: SegmentTail) -> int:
+    """Return how long a tail is: from the filter, its first section, to the end."""
+    first = next(s for s in tail.footer.sections if s.name == "bloom")
+    return tail.size - first.offset
+
+
+def _parts(store: Store, key: str, size: int) -> list[dict[str, Any]]:
+    length = min(size, _END_BYTES)
+    start = store.get_range(key, 0, min(size, 16)) if size else b""
+    end = store.get_range(key, size - length, length) if length else b""
+    return segment_parts(start, end, size)
+
+
+def _index(index: pa.RecordBatch) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = index.to_pylist()
+    return found
+
+
+def _rows(batch: pa.RecordBatch | None, most: int) -> dict[str, Any]:
+    if batch is None:
+        return {"count": 0, "rows": []}
+    return {"count": batch.num_rows, "rows": plain(batch.slice(0, most).to_pylist())}
+
+
+def _damage(error: UnreadableError) -> dict[str, Any]:
+    return {
+        "what": error.what,
+        "offset": error.offset,
+        "expected": error.expected,
+        "got": error.got,
+    }
+
+
+def _schema(data: bytes) -> list[dict[str, Any]]:
+    return _fields(decode_schema(pa.py_buffer(data), "", 0)) if data else []
+
+
+def _fields(schema: pa.Schema) -> list[dict[str, Any]]:
+    return [
+        {"name": f.name, "type": str(f.type), "nullable": f.nullable, "id": field_id(f)}
+        for f in schema
+    ]

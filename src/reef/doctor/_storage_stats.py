@@ -1,0 +1,96 @@
+"""Figures of what a namespace takes in its bucket, from LISTs and the manifest alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reef.doctor._verify_log import list_slots
+from reef.engine import Context
+from reef.errors import DamagedError, FormatVersionError, NotFoundError
+from reef.format import Manifest, decode_manifest, parse_manifest_key
+from reef.manifest import no_namespace
+from reef.types import check_namespace
+
+FOLDERS = ("manifest", "wal", "segments", "dedup", "quarantine")
+
+
+def storage_stats(context: Context, namespace: str) -> dict[str, Any]:
+    """Return what there is of a namespace, and what its newest readable manifest says.
+
+    Raises NotFoundError if there is nothing, FormatVersionError, UnavailableError.
+    """
+    store = context.store
+    prefix = f"namespaces/{check_namespace(namespace)}/"
+    objects = {folder: {"objects": 0, "bytes": 0} for folder in FOLDERS}
+    manifests: list[tuple[int, str]] = []
+    for folder, counts in objects.items():
+        for meta in store.list(f"{prefix}{folder}/"):
+            counts["objects"] += 1
+            counts["bytes"] += meta.size
+            if (named := parse_manifest_key(meta.key)) is not None:
+                manifests.append((named.generation, meta.key))
+    if not manifests:
+        raise no_namespace(store.url, namespace)
+    manifest, damaged = _newest(context, manifests)
+    about: dict[str, Any] = {"namespace": namespace, "objects": objects, "damaged": damaged}
+    return about | (_figures(context, manifest) if manifest is not None else {})
+
+
+def _newest(
+    context: Context, manifests: list[tuple[int, str]]
+) -> tuple[Manifest | None, list[int]]:
+    """Return the newest manifest that can be read, and the generations above it that cannot."""
+    damaged: list[int] = []
+    for number, key in reversed(manifests):
+        try:
+            return decode_manifest(context.store.get(key), key=key), damaged
+        except FormatVersionError:
+            raise
+        except (DamagedError, NotFoundError):
+            damaged.insert(0, number)
+    return None, damaged
+
+
+def _figures(context: Context, m: Manifest) -> dict[str, Any]:
+    levels: dict[int, dict[str, int]] = {}
+    # Of a segment there may be several references, each to some of its keys: it is one object.
+    segments = {(ref.namespace, ref.id): ref for ref in m.segments}.values()
+    for ref in segments:
+        level = levels.setdefault(ref.level, dict.fromkeys(("segments", "rows", "bytes"), 0))
+        level["segments"] += 1
+        level["rows"] += ref.rows
+        level["bytes"] += ref.size
+    slots = list_slots(context.store, m.namespace)
+    unfolded = [size for slot, size in slots.items() if slot >= m.wal_floor]
+    return {
+        "generation": m.generation,
+        "state": m.state,
+        "lsn_policy": m.lsn_policy,
+        "writer_epoch": m.writer_epoch,
+        "compactor_epoch": m.compactor_epoch,
+        "max_parallel_writes": m.max_parallel_writes,
+        "writer": None
+        if m.lease is None
+        else {
+            "holder": m.lease.holder,
+            "host": m.lease.host,
+            "opened_at_us": m.lease.opened_at_us,
+        },
+        "wal_floor": m.wal_floor,
+        "last_applied_lsn": m.last_applied_lsn,
+        "unfolded_log": {"slots": len(unfolded), "bytes": sum(unfolded)},
+        "levels": {str(number): levels[number] for number in sorted(levels)},
+        "rows": sum(ref.rows for ref in segments),
+        "tombstones": sum(ref.tombstones for ref in segments),
+        "snapshots": len(m.snapshots),
+        "pins": len(m.pins),
+        "intents": len(m.intents),
+        "retention_floor_lsn": m.retention.floor_lsn,
+        "pitr_window_ms": m.retention.pitr_window_ms,
+        "gc": {
+            "pending": len(m.gc.pending),
+            "boundary_slot": m.gc.boundary.slot,
+            "boundary_generation": m.gc.boundary.generation,
+            "grace_ms": m.gc.grace_ms,
+        },
+    }

@@ -1,0 +1,217 @@
+"""Reading log objects to check them: every byte is looked at, and what the chain needs is kept.
+
+The objects of a healthy log name each the one before. Such a row of them is all valid or all void,
+by whether its first one is: the others can name nothing else. So a *run* of any length is told in the
+bytes of one, and a log of millions of objects is judged from a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from reef.doctor._findings import AT_ONCE_BYTES
+from reef.doctor._verify_faults import Fault
+from reef.errors import DamagedError, FormatVersionError, NotFoundError
+from reef.format import (
+    LogKind,
+    LogObject,
+    LogRecord,
+    LsnPolicy,
+    Prev,
+    SegmentRef,
+    SkippedSlot,
+    log_key,
+)
+from reef.log import Damaged, LogReader
+from reef.store import Store
+
+_AT_ONCE_OBJECTS = 64
+
+
+class LogPart(msgspec.Struct, frozen=True):
+    """Some log objects of a namespace to read, all of which were listed."""
+
+    namespace: str
+    lsn_policy: LsnPolicy
+    spans: tuple[tuple[int, int], ...]
+    """First and last slots, in order."""
+    stops: tuple[int, ...]
+    """A run ends before each of these slots: what is said of the chain there is to be compared."""
+    objects: int
+    nbytes: int
+    object_bytes_max: int
+
+
+class LogRun(msgspec.Struct, frozen=True, array_like=True):
+    """Objects of slots without a gap, each naming the one before; a fence is alone."""
+
+    slot_first: int
+    slot_last: int
+    kind: LogKind
+    epoch: int
+    prev: Prev
+    """What the first one names."""
+    checksum_first: int
+    checksum_last: int
+    lsn_first: int
+    lsn_last: int
+    skipped: tuple[SkippedSlot, ...] = ()
+    attached: tuple[SegmentRef, ...] = ()
+
+    @property
+    def first(self) -> LogObject:
+        """The first object, as far as the chain is concerned."""
+        return LogObject(
+            kind=self.kind,
+            slot=self.slot_first,
+            epoch=self.epoch,
+            writer_id=b"",
+            nonce=b"",
+            created_at_us=0,
+            prev=self.prev,
+            records=(LogRecord(lsn=self.lsn_first, skipped=self.skipped),),
+        )
+
+
+class BadSlot(msgspec.Struct, frozen=True, array_like=True):
+    """A log object that was read twice and cannot be read, or is of another format version."""
+
+    slot: int
+    checksum: int
+    fault: Fault
+
+    def damaged(self) -> Damaged | None:
+        """Return the damage; None: it is of another version."""
+        error = self.fault.error()
+        return Damaged(self.slot, self.checksum, error) if isinstance(error, DamagedError) else None
+
+
+class ReadPart(msgspec.Struct, frozen=True):
+    """What the objects of a part are."""
+
+    runs: tuple[LogRun, ...]
+    bad: tuple[BadSlot, ...]
+    objects: int
+    """How many were asked for; some may have been collected since they were listed."""
+
+
+def cut_log(
+    namespace: str,
+    lsn_policy: LsnPolicy,
+    sizes: Mapping[int, int],
+    stops: Sequence[int],
+    *,
+    part_bytes: int,
+    part_objects: int,
+) -> Iterator[LogPart]:
+    """Cut the log objects of `sizes` (by slot, in order) into parts of about so much."""
+
+    def part(slots: Sequence[int]) -> LogPart:
+        spans: list[tuple[int, int]] = []
+        for slot in slots:
+            if spans and spans[-1][1] == slot - 1:
+                spans[-1] = spans[-1][0], slot
+            else:
+                spans.append((slot, slot))
+        of_part = [sizes[slot] for slot in slots]
+        inside = tuple(stop for stop in stops if slots[0] < stop <= slots[-1])
+        return LogPart(
+            namespace, lsn_policy, tuple(spans), inside, len(slots), sum(of_part), max(of_part)
+        )
+
+    some: list[int] = []
+    held = 0
+    for slot, size in sizes.items():
+        if some and (held + size > part_bytes or len(some) >= part_objects):
+            yield part(some)
+            some, held = [], 0
+        some.append(slot)
+        held += size
+    if some:
+        yield part(some)
+
+
+def read_log_part(store: Store, part: LogPart) -> ReadPart:
+    """Read and check every object of a part. Raises UnavailableError."""
+    reading = _Reading(store, part)
+    slots = [slot for first, last in part.spans for slot in range(first, last + 1)]
+    count = max(1, min(_AT_ONCE_OBJECTS, AT_ONCE_BYTES // max(1, part.object_bytes_max)))
+    if store.concurrency == 1:
+        count = 1  # they come one after the other all the same, and would only take up memory
+    for at in range(0, len(slots), count):
+        reading.read(slots[at : at + count])
+    return ReadPart(tuple(reading.runs), tuple(reading.bad), part.objects)
+
+
+class _Reading:
+    """Reads the objects of a part in order, and puts those together that make a run."""
+
+    def __init__(self, store: Store, part: LogPart) -> None:
+        self._store = store
+        self._namespace = part.namespace
+        self._reader = LogReader(store, part.namespace, part.lsn_policy)
+        self._stops = frozenset(part.stops)
+        self.runs: list[LogRun] = []
+        self.bad: list[BadSlot] = []
+
+    def read(self, slots: Sequence[int]) -> None:
+        """Fetch some at once. Returning lets go of them, so that the next take their place."""
+        keys = [log_key(self._namespace, slot) for slot in slots]
+        for slot, data in zip(slots, self._store.get_many(keys), strict=True):
+            if data is not None:  # else it was collected since
+                self._take(slot, data)
+
+    def _take(self, slot: int, data: bytes) -> None:
+        try:
+            found = self._reader.decode(slot, data)
+        except FormatVersionError as error:
+            self.bad.append(BadSlot(slot, 0, Fault.of(error)))
+            return
+        except NotFoundError:
+            return  # collected since
+        runs = self.runs
+        if isinstance(found, Damaged):
+            self.bad.append(BadSlot(slot, found.checksum, Fault.of(found.error)))
+        elif runs and slot not in self._stops and _goes_on(runs[-1], found[0]):
+            runs[-1] = msgspec.structs.replace(
+                runs[-1],
+                slot_last=slot,
+                checksum_last=found[1],
+                lsn_last=found[0].lsn_last,
+                attached=(*runs[-1].attached, *_attached(found[0])),
+            )
+        else:
+            runs.append(_run(*found))
+
+
+def _goes_on(run: LogRun, log: LogObject) -> bool:
+    return (
+        log.prev == Prev(run.slot_last, run.checksum_last)
+        and log.slot == run.slot_last + 1
+        and log.epoch == run.epoch
+        and LogKind.FENCE not in (log.kind, run.kind)
+    )
+
+
+def _run(log: LogObject, checksum: int, _size: int) -> LogRun:
+    return LogRun(
+        log.slot,
+        log.slot,
+        log.kind,
+        log.epoch,
+        log.prev,
+        checksum,
+        checksum,
+        log.lsn_first,
+        log.lsn_last,
+        log.records[0].skipped,
+        _attached(log),
+    )
+
+
+def _attached(log: LogObject) -> tuple[SegmentRef, ...]:
+    if log.kind is not LogKind.ATTACH:
+        return ()
+    return tuple(ref for record in log.records for ref in record.segments)

@@ -1,0 +1,262 @@
+"""Filters: which documents a read, a condition or a bulk change is about.
+
+    ("price", "Lt", 10)    ("And", [f, g])    ("Or", [f, g])    ("Not", f)    ("tags", "IsNull")
+
+and the same as SQL text: `price < 10 and tags contains 'x'`. "id" is an attribute like any other,
+of type string. A filter is checked against the schema when it is made, in full: asking it later
+cannot fail on account of what it says.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import msgspec
+import pyarrow as pa
+
+from reef.documents.filter._mask import Batches
+from reef.documents.filter._nodes import (
+    ID,
+    And,
+    Compare,
+    CompareIncoming,
+    Contains,
+    In,
+    Incoming,
+    IsNull,
+    Match,
+    Node,
+    Not,
+    Or,
+    Order,
+    joined,
+    leaves,
+    negated,
+)
+from reef.documents.filter._parse_sql import parse_sql
+from reef.documents.filter._pattern import problem_of
+from reef.documents.filter._prune import Answers, Blocks, KeyRange, key_range
+from reef.documents.filter._show import encoded, shown
+from reef.documents.filter._values import mismatch, stored_bound, stored_value, stored_values
+from reef.documents.types import Attribute, Schema
+from reef.errors import InvalidInputError
+
+__all__ = ["Filter", "Incoming", "Where", "parse_filter"]
+
+Where: TypeAlias = str | Sequence[Any]
+
+NESTING_MAX = 64
+CONDITIONS_MAX = 65_536
+PARTS_MAX = 1024  # they become one pattern, compiled for each batch
+
+_ORDERS: Final = ("Eq", "Lt", "Lte", "Gt", "Gte")
+_NEGATIVE: Final = {
+    "NotEq": "Eq",
+    "NotIn": "In",
+    "NotContains": "Contains",
+    "NotGlob": "Glob",
+}
+_OPERATORS: Final = (
+    *_ORDERS,
+    *_NEGATIVE,
+    *("In", "Contains", "ContainsAny", "Glob", "IGlob", "Regex", "IsNull"),
+)
+_SUITS: Final[dict[str, tuple[str, ...]]] = {
+    "string": _OPERATORS,
+    "bool": ("Eq", "NotEq", "In", "NotIn", "IsNull"),
+    "list": ("Contains", "NotContains", "ContainsAny", "IsNull"),
+    **dict.fromkeys(("vector", "sparse", "json"), ("IsNull",)),
+}
+_SUITS_REST: Final = (*_ORDERS, "NotEq", "In", "NotIn", "IsNull")
+_SHAPES: Final = (
+    '("attribute", "Operator", value), ("attribute", "IsNull"), ("And", [filters]), '
+    '("Or", [filters]) or ("Not", filter)'
+)
+
+
+class Filter:
+    """A checked filter; two are equal if they ask the same of the same attributes."""
+
+    def __init__(self, root: Node) -> None:
+        self._root = root
+        conditions = list(leaves(root))
+        self.names: frozenset[str] = frozenset(leaf.attribute.name for leaf in conditions)
+        """The attributes of stored documents that it asks about."""
+        attributes = (leaf.attribute for leaf in conditions)
+        self.columns: tuple[str, ...] = tuple(
+            dict.fromkeys(attribute.column for attribute in attributes if attribute.id != ID.id)
+        )
+        """The columns that hold them, without the key."""
+        self.needs_incoming: bool = any(isinstance(leaf, CompareIncoming) for leaf in conditions)
+
+    def mask(
+        self, batch: pa.RecordBatch, incoming: pa.RecordBatch | None = None
+    ) -> pa.BooleanArray:
+        """Return which rows match, without nulls; columns that `batch` lacks are null in all rows.
+
+        Raises InvalidInputError if the filter compares with incoming documents and none are given.
+        """
+        if self.needs_incoming and incoming is None:
+            raise InvalidInputError(
+                f"{self!r} compares with incoming documents: only the condition of a write can"
+            )
+        found = Batches(batch, incoming).evaluated(self._root)
+        return found.fill_null(False) if found.null_count else found
+
+    def matches(self, batch: pa.RecordBatch, incoming: pa.RecordBatch | None = None) -> Answers:
+        """Return what `mask` does, for NumPy."""
+        plain = Batches(batch, None).compared_plainly(self._root)
+        if plain is not None:
+            return plain
+        found: Answers = self.mask(batch, incoming).to_numpy(zero_copy_only=False)
+        return found
+
+    def may_match(self, stats: pa.RecordBatch, absent: frozenset[str] = frozenset()) -> Answers:
+        """Return for each block whether a row of it may match, by its row of a segment's row index.
+
+        `absent` are the columns that the segment has not: they are null in all rows. Other columns
+        without bounds in `stats` may hold anything.
+        """
+        return Blocks(stats, absent).may(self._root)
+
+    def key_range(self) -> KeyRange:
+        """Return the first key that may match, and one that all that may match are below, or None."""
+        return key_range(self._root)
+
+    def encode(self) -> bytes:
+        """Return what tells this filter from others, by columns, which a rename does not change."""
+        return msgspec.msgpack.encode([1, encoded(self._root)])
+
+    @cached_property
+    def where(self) -> tuple[Any, ...]:
+        """The filter as tuples, from which `parse_filter` makes an equal one."""
+        return shown(self._root)
+
+    def __eq__(self, other: object) -> bool:
+        return self._root == other._root if isinstance(other, Filter) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._root)
+
+    def __repr__(self) -> str:
+        return f"Filter({_REPR.repr(self.where)})"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxtuple, _REPR.maxlist, _REPR.maxstring = 12, 12, 12, 80
+
+
+def parse_filter(where: Where, schema: Schema) -> Filter:
+    """Return the filter that tuples or SQL text say.
+
+    Raises InvalidInputError, which names the attribute, what was expected and what was given, or
+    the position in the text.
+    """
+    return Filter(_Parser(schema).node(parse_sql(where) if isinstance(where, str) else where, 1))
+
+
+class _Parser:
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._conditions = 0
+
+    def node(self, where: object, depth: int) -> Node:
+        if depth > NESTING_MAX:
+            raise InvalidInputError(
+                f"the filter is nested more than {NESTING_MAX} deep: flatten it"
+            )
+        match where:
+            case ("And" | "Or" as word, [*parts]):
+                nodes = [self.node(part, depth + 1) for part in parts]
+                return joined(And if word == "And" else Or, nodes)
+            case ("Not", [*_] as part):
+                return negated(self.node(part, depth + 1))
+            case (str(name), str(operator), *rest) if len(rest) <= 1:
+                return self._condition(name, operator, rest)
+        raise InvalidInputError.of("filter", _Shortened(where), f"it is one of {_SHAPES}")
+
+    def _condition(self, name: str, operator: str, rest: list[object]) -> Node:
+        self._conditions += 1
+        if self._conditions > CONDITIONS_MAX:
+            raise InvalidInputError(
+                f"the filter has more than {CONDITIONS_MAX} conditions: use In for lists of values"
+            )
+        attribute = self._attribute(name)
+        if operator not in _OPERATORS:
+            raise InvalidInputError.of("operator", operator, f"one of {', '.join(_OPERATORS)}")
+        if len(rest) != (operator != "IsNull"):
+            expected = "no value" if operator == "IsNull" else "a value"
+            raise mismatch(attribute, operator, expected, rest[0] if rest else None)
+        suits = _SUITS.get(attribute.type.kind, _SUITS_REST)
+        if operator in ("Eq", "NotEq") and rest[0] is None:
+            return IsNull(attribute) if operator == "Eq" else Not(IsNull(attribute))
+        if operator not in suits:
+            raise InvalidInputError(
+                f"the filter on attribute {name!r} of type {attribute.type} is not valid: "
+                f"expected one of {', '.join(suits)}, got {operator}"
+            )
+        if operator == "IsNull":
+            return IsNull(attribute)
+        if operator in _NEGATIVE:
+            return Not(self._positive(attribute, _NEGATIVE[operator], rest[0]))
+        return self._positive(attribute, operator, rest[0])
+
+    def _attribute(self, name: str) -> Attribute:
+        return ID if name == "id" else self._schema.attribute(name)
+
+    def _positive(self, attribute: Attribute, operator: str, value: object) -> Node:
+        type = attribute.type.item or attribute.type
+        if operator in _ORDERS:
+            order = cast(Order, operator)
+            if isinstance(value, Incoming):
+                return self._incoming(attribute, order, value)
+            return Compare(order, attribute, stored_bound(attribute, order, value))
+        match operator:
+            case "In":
+                values = stored_values(attribute, operator, value, type)
+                return (
+                    Compare("Eq", attribute, *values) if len(values) == 1 else In(attribute, values)
+                )
+            case "Contains":
+                return Contains(attribute, (stored_value(attribute, operator, value, type),))
+            case "ContainsAny":
+                values = stored_values(attribute, operator, value, type)
+                if attribute.type.kind == "string":
+                    if len(values) > PARTS_MAX:
+                        raise mismatch(
+                            attribute,
+                            operator,
+                            f"at most {PARTS_MAX} parts of a string",
+                            len(values),
+                        )
+                    _check_patterns(attribute, operator, *map(str, values))
+                return Contains(attribute, values)
+        pattern = str(stored_value(attribute, operator, value, type))
+        _check_patterns(attribute, operator, pattern)
+        return Match(cast(Literal["Glob", "IGlob", "Regex"], operator), attribute, pattern)
+
+    def _incoming(self, attribute: Attribute, order: Order, value: Incoming) -> Node:
+        other = self._attribute(value.name)
+        if other.type != attribute.type:
+            expected = f"an incoming value of type {attribute.type}"
+            raise mismatch(attribute, order, expected, f"{other.name}: {other.type}")
+        return CompareIncoming(order, attribute, other)
+
+
+def _check_patterns(attribute: Attribute, operator: str, *patterns: str) -> None:
+    problem = problem_of(operator, *patterns)
+    if problem:
+        raise mismatch(attribute, operator, f"a valid pattern ({problem})", ", ".join(patterns))
+
+
+class _Shortened:
+    """Any value, with a repr that fits a message."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return _REPR.repr(self._value)

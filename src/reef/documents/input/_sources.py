@@ -1,0 +1,208 @@
+"""The forms that input may have → named columns of one length: lists of Python values, or Arrow arrays.
+
+pandas and Polars are recognised without being imported: whoever passes one has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from reef.documents.types import ATTRIBUTES_MAX, CONVERSION_ERRORS, Type, marked_type
+from reef.errors import InvalidInputError
+
+Column: TypeAlias = "list[Any] | pa.Array"
+
+_FORMS = (
+    "a list of dicts, a dict of lists or arrays, a pyarrow Table, RecordBatch or RecordBatchReader, "
+    "or a DataFrame of pandas or Polars"
+)
+_COLUMN_FORMS = "a list, a NumPy array of one or two dimensions, an Arrow array or a series"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Columns of `count` values each, and the dicts they come from if their keys differ."""
+
+    columns: dict[str, Column]
+    count: int
+    uneven: Sequence[Mapping[str, Any]] = ()
+    marked: Mapping[str, Type] = field(default_factory=dict)
+    """The types that a table from another read says its columns have, if they have values."""
+
+    def present(self, names: Iterable[str]) -> dict[str, pa.Array] | None:
+        """Return, for each of `names` that some row does not have, which rows do; None if all do."""
+        masks = {name: [name in row for row in self.uneven] for name in names if self.uneven}
+        return {name: pa.array(m) for name, m in masks.items() if not all(m)} or None
+
+
+def columns_of(data: Any) -> Source:
+    """Return `data`, in whatever form, as columns. Raises InvalidInputError."""
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, (list, tuple)):
+        return _of_rows(data)
+    if isinstance(data, Mapping):
+        return _of_columns(data)
+    if isinstance(data, pa.RecordBatchReader):
+        return _of_table(data.read_all())
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        return _of_table(data)
+    if _is_of("pandas", "DataFrame", data):
+        return _of_pandas(data)
+    if _is_of("polars", "DataFrame", data) and any(map(_is_object, data.dtypes)):
+        return Source({name: _column(name, data[name]) for name in data.columns}, len(data))
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        try:
+            return _of_table(pa.table(data))
+        except CONVERSION_ERRORS as error:
+            raise InvalidInputError.of(
+                "data", type(data), f"it must be {_FORMS} ({error})"
+            ) from error
+    raise InvalidInputError.of("data", type(data), f"it must be {_FORMS}")
+
+
+def _is_of(module: str, name: str, value: object) -> bool:
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(value, getattr(loaded, name, ()))
+
+
+def _is_object(dtype: object) -> bool:
+    """Say whether Polars holds Python objects, of which Arrow would get the addresses."""
+    return bool(dtype == sys.modules["polars"].Object)
+
+
+def _of_rows(rows: Sequence[Any]) -> Source:
+    if not all(issubclass(type, Mapping) for type in set(map(type, rows))):
+        i = next(i for i, row in enumerate(rows) if not isinstance(row, Mapping))
+        raise InvalidInputError.of(f"row {i}", type(rows[i]), f"a dict; data must be {_FORMS}")
+    shapes = dict.fromkeys(map(tuple, rows))
+    if len(shapes) == 1:
+        (names,) = shapes
+        return Source({name: list(map(itemgetter(name), rows)) for name in names}, len(rows))
+    names = tuple(dict.fromkeys(name for shape in shapes for name in shape))
+    is_uneven = len(set(map(frozenset, shapes))) > 1
+    if is_uneven and len(names) > ATTRIBUTES_MAX + 1:  # each would take a place in every row
+        raise InvalidInputError.of("attributes", len(names), f"at most {ATTRIBUTES_MAX}, and an id")
+    columns: dict[str, Column] = {name: [row.get(name) for row in rows] for name in names}
+    return Source(columns, len(rows), rows if is_uneven else ())
+
+
+def _of_columns(data: Mapping[Any, Any]) -> Source:
+    columns = {name: _column(name, values) for name, values in data.items()}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidInputError.of(
+            "columns",
+            lengths,
+            "all columns have the same length (one document: [{...}], in a list)",
+        )
+    return Source(columns, next(iter(lengths.values()), 0))
+
+
+def _of_table(table: pa.Table | pa.RecordBatch) -> Source:
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InvalidInputError.of("columns", twice, "every column has a name of its own")
+    columns = zip(names, table.columns, strict=True)
+    return Source(
+        {name: _whole(name, column) for name, column in columns},
+        table.num_rows,
+        marked=_marked(table),
+    )
+
+
+def _marked(table: pa.Table | pa.RecordBatch) -> dict[str, Type]:
+    types = {field.name: marked_type(field) for field in table.schema if field.metadata}
+    return {
+        name: type
+        for name, type in types.items()
+        if type is not None and table.column(name).null_count < table.num_rows
+    }
+
+
+def _of_pandas(frame: Any) -> Source:
+    if frame.index.name == "id" and "id" not in frame.columns:
+        frame = frame.reset_index()
+    if not frame.columns.is_unique:
+        raise InvalidInputError.of(
+            "columns", list(frame.columns), "every column has a name of its own"
+        )
+    return Source({name: _column(name, frame[name]) for name in frame.columns}, len(frame))
+
+
+def _column(name: str, values: Any) -> Column:
+    if isinstance(values, list):
+        return values
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return _whole(name, values)
+    try:
+        if isinstance(values, np.ndarray):
+            return _of_numpy(name, values)
+        if _is_of("pandas", "Series", values):
+            return _of_series(name, values)
+        if _is_of("polars", "Series", values) and _is_object(values.dtype):
+            return list(values.to_list())
+        if hasattr(values, "__arrow_c_stream__"):
+            return _whole(name, pa.chunked_array(values))
+        if hasattr(values, "__arrow_c_array__"):
+            return _whole(name, pa.array(values))
+    except CONVERSION_ERRORS as error:
+        raise InvalidInputError.of(
+            f"column {name!r}", type(values), f"Arrow has no type for it ({error})"
+        ) from error
+    if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview)):
+        return list(values)
+    raise InvalidInputError.of(
+        f"column {name!r}", type(values), f"{_COLUMN_FORMS} (one document: [{{...}}], in a list)"
+    )
+
+
+def _of_numpy(name: str, values: np.ndarray) -> Column:
+    if values.dtype.kind == "O":
+        return values.tolist() if values.ndim else [values.item()]
+    if values.ndim not in (1, 2):
+        raise InvalidInputError.of(
+            f"column {name!r}", f"array of {values.ndim} dimensions", _COLUMN_FORMS
+        )
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if values.ndim == 1:
+        return pa.array(native)
+    items = pa.array(native.reshape(-1))
+    if not values.shape[1]:
+        return [[] for _ in range(len(values))]
+    return pa.FixedSizeListArray.from_arrays(items, values.shape[1])
+
+
+def _of_series(name: str, series: Any) -> Column:
+    if series.dtype == object:
+        return [
+            None if is_na is True else value
+            for value, is_na in zip(series.tolist(), series.isna().tolist(), strict=True)
+        ]
+    return _whole(name, pa.array(series, from_pandas=True))
+
+
+def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return `column` in one piece, every offset and text of it checked."""
+    try:
+        if isinstance(column, pa.ChunkedArray):
+            column = column.unify_dictionaries() if column.num_chunks > 1 else column
+            column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            raise InvalidInputError.of(
+                f"column {name!r}",
+                f"{column.nbytes} bytes",
+                "too large: write it in smaller batches",
+            )
+        column.validate(full=True)
+    except CONVERSION_ERRORS as error:
+        raise InvalidInputError.of(f"column {name!r}", str(column.type), f"{error}") from error
+    return column

@@ -1,0 +1,42 @@
+"""The documents that a filter lets through, found source by source."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from reef.documents.filter import Filter
+from reef.engine import ReadState, matching
+from reef.segment import Prune
+
+
+def found_by(
+    filter: Filter, state: ReadState, lsn: int, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the documents visible at `lsn` that match, in no order.
+
+    They have `columns` (None: all), as far as their source has them, beside those of the filter.
+    """
+    start, end = filter.key_range()
+    asked = None if columns is None else [*dict.fromkeys((*filter.columns, *columns))]
+    return matching(
+        state,
+        lsn,
+        filter.matches,
+        start=start,
+        end=end,
+        columns=asked,
+        prune=prune_by(filter),
+    )
+
+
+def prune_by(filter: Filter) -> Prune:
+    """Return what tells which blocks of a segment can hold a match."""
+
+    def prune(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
+        return filter.may_match(index, frozenset(filter.columns) - frozenset(names))
+
+    return prune

@@ -1,0 +1,146 @@
+"""Queries: the rows that match, in an order, up to a limit, from the end of a page on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from reef.documents.filter import Filter
+from reef.documents.query._order import FirstRows, Order
+from reef.documents.query._page import AFTER, page_end
+from reef.documents.query._search import search
+from reef.documents.query._selection import Selection
+from reef.documents.query._stored_rows import MATCHES_MAX, StoredRows
+from reef.documents.query._wide import rows_by_key, with_wide
+from reef.documents.types import Attribute, Schema
+from reef.engine import View
+from reef.segment import align
+
+DISTANCE = "_distance"
+_MATCHES_MIN = 1024
+_LIMIT_MAX = 1 << 62  # rows that nobody has; Arrow counts in 64 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """What is asked for, checked."""
+
+    filter: Filter | None
+    order: Order
+    limit: int | None
+    selection: Selection
+    position: list[Any] | None
+    """Where the page before ended."""
+
+
+def run_query(view: View, schema: Schema, query: Query) -> pa.Table:
+    """Return the rows that `query` asks for; if there are more, with the token of the next page."""
+    # One more tells whether there is one.
+    asked = None if query.limit is None else min(query.limit, _LIMIT_MAX) + 1
+    rows = StoredRows(view, schema, query.filter)
+    if not query.order.terms:
+        found = _by_id(rows, query, asked)
+    elif asked is None:
+        found = _sorted(rows, query)
+    else:
+        found = _best(view, rows, query, asked)
+    metadata = None
+    if query.limit is not None:
+        found, last = _cut(found, query.limit)
+        if last is not None:
+            position = query.order.position(last, last.num_rows - 1)
+            metadata = {AFTER: page_end(view, query.order, query.filter, position).token()}
+    shown = [query.selection.shown(some) for some in found]
+    schema_shown = query.selection.arrow
+    return pa.Table.from_batches(shown, schema=schema_shown).replace_schema_metadata(metadata)
+
+
+def run_search(
+    view: View,
+    schema: Schema,
+    selection: Selection,
+    *,
+    vector: object,
+    column: Attribute,
+    metric: str,
+    filter: Filter | None,
+    limit: int,
+) -> pa.Table:
+    """Return the rows nearest to `vector`, nearest first, with their distances."""
+    keys, distances = search(
+        view, schema, vector=vector, column=column, metric=metric, filter=filter, limit=limit
+    )
+    layout = StoredRows(view, schema, None).layout(selection.columns)
+    shown = selection.shown(rows_by_key(view, keys, layout, selection.wide))
+    table = pa.Table.from_batches([shown])
+    return table.append_column(DISTANCE, pa.array(distances, pa.float32()))
+
+
+def _by_id(rows: StoredRows, query: Query, asked: int | None) -> list[pa.RecordBatch]:
+    """Return the first rows by id."""
+    start, end = b"", None
+    reverse = query.order.is_id_descending
+    if query.position is not None:
+        last = query.position[-1]
+        start, end = (b"", last) if reverse else (last + b"\0", None)
+    # The better a filter matches, the sooner a scan from the start has enough.
+    most = MATCHES_MAX if asked is None else max(_MATCHES_MIN, 2 * asked)
+    found: list[pa.RecordBatch] = []
+    left = asked
+    for some in rows.batches(
+        query.selection.columns, start=start, end=end, reverse=reverse, matches_max=most
+    ):
+        found.append(some if left is None else some.slice(0, left))
+        if left is not None:
+            left -= found[-1].num_rows
+            if not left:
+                break
+    return found
+
+
+def _behind(rows: StoredRows, query: Query, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that come after the page before, with exactly `columns`."""
+    layout = rows.layout(columns)
+    for some in rows.batches(columns):
+        some = align(some, layout)
+        if query.position is not None:
+            some = some.filter(query.order.behind(some, query.position))
+        if some.num_rows:
+            yield some
+
+
+def _sorted(rows: StoredRows, query: Query) -> list[pa.RecordBatch]:
+    """Return all rows, sorted."""
+    columns = tuple(dict.fromkeys((*query.selection.columns, *query.order.columns)))
+    table = pa.Table.from_batches(_behind(rows, query, columns), schema=rows.layout(columns))
+    batches: list[pa.RecordBatch] = table.take(query.order.sorted(table)).to_batches()
+    return batches
+
+
+def _best(view: View, rows: StoredRows, query: Query, asked: int) -> list[pa.RecordBatch]:
+    """Return the first rows in order; wide columns are read for those alone."""
+    wide = query.selection.wide
+    narrow = [name for name in query.selection.columns if name not in wide]
+    columns = tuple(dict.fromkeys((*narrow, *query.order.columns)))
+    best = FirstRows(query.order, asked)
+    for some in _behind(rows, query, columns):
+        best.add(some)
+    found = best.rows()
+    if found is None:
+        return []
+    return [with_wide(view, found, list(rows.layout(wide))[2:])] if wide else [found]
+
+
+def _cut(
+    found: list[pa.RecordBatch], limit: int
+) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
+    """Return the first `limit` rows, and the last batch of them if there are more."""
+    counts = np.cumsum([some.num_rows for some in found])
+    if not found or counts[-1] <= limit:
+        return found, None
+    last = found[-1].slice(0, found[-1].num_rows - 1)
+    return ([*found[:-1], last], last) if last.num_rows else (found[:-1], found[-2])

@@ -1,0 +1,222 @@
+"""Exact search: the documents whose vectors are nearest to one that is given.
+
+Nothing is merged. Each source is asked by itself for the vectors it has, and the nearest rows of
+all are kept, some more than are asked for: among them may be old versions of documents, which is
+found out at the end, for those that count only. If too many were old, the search starts over and
+keeps more. Memory holds a piece of a source and the rows that are kept, without their vectors.
+
+If a filter leaves a handful of documents, their vectors are read one by one instead of all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from reef.documents.filter import Filter
+from reef.documents.query._distance import Distance, Floats, matrix_of
+from reef.documents.query._matching import prune_by
+from reef.documents.query._nearest import NearestRows, by_distance
+from reef.documents.types import Attribute, Schema
+from reef.engine import ReadState, View, are_newest, candidates, matching
+from reef.errors import InvalidInputError
+from reef.format import KEY, LSN
+from reef.segment import RowSource
+
+__all__ = ["search"]
+
+# A block of vectors holds some hundreds or thousands: of a few rows, each lies in another one.
+_FEW_ROWS = 64
+_GROWTH = 8
+# How many rows more than asked for are kept: where none should be old, and where some may be.
+_SPARE_ROWS = 16
+_OLD_ROWS = 256
+_OLD_SHARE = 4
+
+Nearest = tuple[pa.BinaryArray, Floats]
+
+
+def search(
+    view: View,
+    schema: Schema,
+    *,
+    vector: object,
+    column: Attribute,
+    metric: str,
+    filter: Filter | None,
+    limit: int,
+) -> Nearest:
+    """Return the ids of the `limit` nearest documents that match, by distance and then id.
+
+    Documents without a vector in `column` are not found. Raises InvalidInputError for a vector of
+    another dimension, or with numbers that are not finite.
+    """
+    if column.type.kind != "vector":
+        known = ", ".join(a.name for a in schema.attributes if a.type.kind == "vector")
+        raise InvalidInputError.of(
+            "vector_column", column.name, f"one of type vector: {known or 'there is none'}"
+        )
+    if type(limit) is not int or limit < 0:
+        raise InvalidInputError.of("limit", limit, "a whole number, at least 0")
+    distance = Distance(metric, vector, column)
+    if not limit:
+        return pa.array([], pa.binary()), np.empty(0, np.float32)
+    return view.read(lambda state: _Search(state, view.lsn, distance, column, filter).run(limit))
+
+
+class _Search:
+    """A search in one state of a namespace."""
+
+    def __init__(
+        self,
+        state: ReadState,
+        lsn: int,
+        distance: Distance,
+        column: Attribute,
+        filter: Filter | None,
+    ) -> None:
+        self._state = state
+        self._lsn = lsn
+        self._distance = distance
+        self._column = column.column
+        self._filter = filter
+        self._start, self._end = (b"", None) if filter is None else filter.key_range()
+        if not state.is_warm:
+            state.warm(self._start, self._end)
+
+    def run(self, limit: int) -> Nearest:
+        if self._end is not None and self._start >= self._end:
+            return pa.array([], pa.binary()), np.empty(0, np.float32)
+        few = self._few()
+        if few is not None:
+            return self._nearest_of(few, limit)
+        alone = self._alone()
+        is_simple = len(alone) == len(self._state.sources)
+        most = limit + _SPARE_ROWS if is_simple else max(_OLD_SHARE * limit, limit + _OLD_ROWS)
+        while True:
+            best = self._scanned(NearestRows(most), alone)
+            keys, distances = self._visible(best, limit)
+            if len(keys) == limit or not best.is_cut:
+                return keys, distances
+            most *= _GROWTH
+
+    # A few documents: their ids first, then their vectors.
+
+    def _few(self) -> list[bytes] | None:
+        """Return the keys of all documents that match, or None if they are many, or all."""
+        if self._filter is None or self._column in self._filter.columns:
+            return None
+        found: list[bytes] = []
+        for rows in matching(
+            self._state,
+            self._lsn,
+            self._match,
+            start=self._start,
+            end=self._end,
+            columns=self._filter.columns,
+            prune=prune_by(self._filter),
+        ):
+            if len(found) + rows.num_rows > _FEW_ROWS:
+                return None
+            found += rows.column(0).to_pylist()
+        return found
+
+    def _nearest_of(self, keys: list[bytes], limit: int) -> Nearest:
+        found = self._state.get_many(keys, self._lsn)
+        with_one: list[bytes] = []
+        vectors: list[pa.Array] = []
+        for key, one in zip(keys, found, strict=True):  # a few
+            if one is not None and one.batch.schema.get_field_index(self._column) >= 0:
+                value = one.batch.column(self._column).slice(one.row, 1)
+                if not value.null_count:
+                    with_one.append(key)
+                    vectors.append(value)
+        if not vectors:
+            return pa.array([], pa.binary()), np.empty(0, np.float32)
+        distances = self._distance.of(matrix_of(pa.concat_arrays(vectors)))
+        ids = pa.array(with_one, pa.binary())
+        order = by_distance(ids, distances)[:limit]
+        return ids.take(pa.array(order)), distances[order]
+
+    # Many: all vectors.
+
+    def _alone(self) -> set[RowSource]:
+        """Return the sources of which no row can be hidden by another source's."""
+        sources = self._state.sources
+        return {
+            source
+            for source in sources
+            if not any(
+                other is not source
+                and other.lsn_max > source.lsn_min
+                and other.key_min <= source.key_max
+                and other.key_max >= source.key_min
+                for other in sources
+            )
+        }
+
+    def _scanned(self, best: NearestRows, alone: set[RowSource]) -> NearestRows:
+        filtered = () if self._filter is None else self._filter.columns
+        columns = [*dict.fromkeys([self._column, *filtered])]
+        for source, rows in candidates(
+            self._state,
+            self._lsn,
+            start=self._start,
+            end=self._end,
+            columns=columns,
+            prune=None if self._filter is None else prune_by(self._filter),
+        ):
+            if rows.schema.get_field_index(self._column) < 0:
+                continue
+            vectors = rows.column(self._column)
+            matrix = matrix_of(vectors)
+            wanted = self._wanted(rows, vectors)
+            if wanted is not None:
+                if not len(wanted):
+                    continue
+                matrix = matrix[wanted]
+            distances = self._distance.of(matrix)
+            near = np.flatnonzero(distances <= best.bound)
+            if not len(near):
+                continue
+            distances = distances[near]
+            near = near if wanted is None else wanted[near]
+            # Of the first row's key there may be a newer version right before it.
+            is_sure = near > 0 if source in alone else np.zeros(len(near), np.bool_)
+            lsns = rows.column(1).to_numpy()[near]
+            best.add(rows.column(0).take(pa.array(near)), lsns, distances, is_sure)
+        return best
+
+    def _wanted(self, rows: pa.RecordBatch, vectors: pa.Array) -> npt.NDArray[np.int64] | None:
+        """Return which rows have a vector and match; None: all."""
+        if self._filter is None and not vectors.null_count:
+            return None
+        wanted = np.ones(rows.num_rows, np.bool_) if self._filter is None else self._match(rows)
+        if vectors.null_count:
+            wanted = wanted & vectors.is_valid().to_numpy(zero_copy_only=False)
+        return None if wanted.all() else np.flatnonzero(wanted)
+
+    def _visible(self, best: NearestRows, limit: int) -> Nearest:
+        """Return the nearest of the rows that nothing newer hides."""
+        keys, lsns, distances, is_sure = best.sorted()
+        kept: list[npt.NDArray[np.int64]] = []
+        missing, at_once = limit, max(limit, _SPARE_ROWS)
+        for first in range(0, len(keys), at_once):
+            some = np.arange(first, min(len(keys), first + at_once))
+            is_seen = is_sure[some]
+            unsure = some[~is_seen]
+            if len(unsure):
+                columns = [keys.take(pa.array(unsure)), pa.array(lsns[unsure])]
+                rows = pa.RecordBatch.from_arrays(columns, names=[KEY, LSN])
+                is_seen[~is_seen] = are_newest(self._state, self._lsn, rows)
+            kept.append(some[is_seen][:missing])
+            missing -= len(kept[-1])
+            if not missing:
+                break
+        seen = np.concatenate(kept) if kept else np.empty(0, np.int64)
+        return keys.take(pa.array(seen)), distances[seen]
+
+    def _match(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        assert self._filter is not None
+        return self._filter.matches(rows)

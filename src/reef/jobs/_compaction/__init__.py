@@ -1,0 +1,1 @@
+"""Compaction: runs merged into fewer, key range by key range."""

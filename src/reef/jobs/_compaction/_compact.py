@@ -1,0 +1,304 @@
+"""Compaction: a plan's groups become segments, each group published by one manifest.
+
+A group is all of some segments, or what they have between two keys: then what is left of them stays
+named, and a long compaction is many publishes.
+
+Steps, and what a crash leaves behind each:
+
+1. The intent and the next compactor epoch, in one generation.   An intent.
+2. The retention floor, as far as its window lets it.            The same; reads below are refused.
+3. Tasks write segments.                                         Orphans, spared by the intent.
+4. Each group: its outputs instead of what they were made from.  That group is done.
+5. With the last of them, the intent ends.                       Nothing.
+
+A group is published only onto a head that shows all of its inputs in its keys, and retains no point that
+its tasks did not know; else it is planned anew. Another compactor that has begun meanwhile fences this
+one: what it has published stays, and nothing more can be.
+
+    plan = plan_compaction(context, "ns")                      to look at, to keep
+    result = compact(context, "ns", runner)                    plan and apply, anew where overtaken
+
+Or step by step, for many namespaces in one run of tasks:
+
+    compaction = begin_compaction(context, plan)
+    outcomes = runner.run(merge_range, compaction.tasks(group), MergedRange, name="compact")
+    compaction.finish_group(group, outcomes)                   is_last=True ends the intent
+    compaction.end()                                           ends it, if it stands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from reef.engine import Context
+from reef.errors import FencedError, InvariantError, OutcomeUnknownError, ReefError
+from reef.format import Manifest, SegmentRef
+from reef.jobs._compaction._floor import reachable_floor
+from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs._compaction._plan import CompactionPlan, Group, plan_compaction
+from reef.jobs._compaction._ranges import Seen, inside_each
+from reef.jobs._compaction._result import CompactionResult, GroupResult, group_result
+from reef.jobs._compaction._task import MergedRange, MergeTask, merge_range
+from reef.jobs._job import Job
+from reef.jobs._tasks import Outcome, Progress, Runner
+from reef.manifest import (
+    StalePlanError,
+    check_intent,
+    end_intent,
+    live_inputs,
+    replace_segments,
+    retained_points,
+    set_retention,
+)
+
+__all__ = ["Compaction", "CompactionResult", "GroupResult", "begin_compaction", "compact"]
+
+PLANS_MAX = 4
+"""How often a pass is planned, where others overtake it."""
+PASSES_MAX = 16
+"""How many passes a full compaction takes at most."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A plan that is being applied: its job, and the retained points that its tasks go by."""
+
+    plan: CompactionPlan
+    job: Job
+    floor_lsn: int
+    points: tuple[int, ...]
+    now_us: int
+    """By the store's clock, when it began: snapshots that had expired by then are not retained."""
+
+    def tasks(self, group: Group) -> list[MergeTask]:
+        """Return the tasks of a group: one for each range, which names what has keys in it."""
+        keys = [(some.start, some.end) for some in group.ranges]
+        inside = inside_each([Seen(ref) for ref in group.inputs], keys)
+        count = len(group.ranges)
+        return [
+            MergeTask(
+                namespace=self.plan.namespace,
+                job=self.job.id,
+                group=group.number,
+                part=(part, count),
+                inputs=tuple(one.ref for one in few),
+                replaced=tuple(dict.fromkeys(one.ref.id for one in few)),
+                start=some.start,
+                end=some.end,
+                floor_lsn=self.floor_lsn,
+                points=self.points,
+                is_bottom=some.is_bottom,
+                codec=self.plan.options.bottom_codec if some.is_bottom else "lz4",
+                level=group.level,
+                bytes_in=some.bytes_in,
+            )
+            for part, (some, few) in enumerate(zip(group.ranges, inside, strict=True), 1)
+        ]
+
+    def finish_group(
+        self, group: Group, outcomes: Sequence[Outcome[MergedRange]], *, is_last: bool = False
+    ) -> GroupResult:
+        """Publish what the tasks of a group have made, unless one failed or it was overtaken.
+
+        With `is_last` the intent ends in the same generation. Raises FencedError if another
+        compactor has begun, OutcomeUnknownError, UnavailableError.
+        """
+        error = next((one.error for one in outcomes if one.error is not None), None)
+        if error is not None:
+            return group_result(group, outcomes, "failed", f"{type(error).__name__}: {error}")
+        made = [outcome.returned() for outcome in outcomes]
+        outputs = _outputs(group, made)
+        try:
+            head = self.job.publish(lambda m: self._replaced(m, group, outputs, is_last))
+        except StalePlanError as stale:
+            return group_result(group, outcomes, "stale", str(stale))
+        return group_result(group, outcomes, "published", "", outputs, head)
+
+    def end(self) -> None:
+        """End the intent, if it stands. Raises OutcomeUnknownError, UnavailableError."""
+        self.job.end()
+
+    def _replaced(
+        self, m: Manifest, group: Group, outputs: Sequence[SegmentRef], is_last: bool
+    ) -> Manifest:
+        _check_standing(m, self.job)
+        if group.inputs:
+            m = replace_segments(
+                m,
+                compactor_epoch=self.job.compactor_epoch,
+                intent=self.job.id,
+                inputs=group.inputs,
+                outputs=outputs,
+                known_points=self.points,
+                now_us=self.now_us,
+                within=group.keys,
+            )
+        if group.moves:
+            m = _moved(m, group.moves, group.level)
+        return end_intent(m, self.job.id) if is_last else m
+
+
+def begin_compaction(context: Context, plan: CompactionPlan) -> Compaction:
+    """Announce a compaction, fence those before it, and record the floor that it goes by.
+
+    Raises NotFoundError if the namespace is gone, FencedError, OutcomeUnknownError, UnavailableError.
+    """
+    job = Job.begin(context, plan.namespace, "compact", compactor=True)
+    try:
+        if plan.options.raise_floor:
+            floor = reachable_floor(context, job.head.manifest, job.now_us)
+            if floor > job.head.manifest.retention.floor_lsn:
+                job.publish(lambda m: _with_floor(m, floor, job))
+    except OutcomeUnknownError:
+        raise
+    except ReefError:
+        _end_quietly(job)
+        raise
+    m, now_us = job.head.manifest, job.now_us
+    return Compaction(plan, job, m.retention.floor_lsn, tuple(retained_points(m, now_us)), now_us)
+
+
+def compact(
+    context: Context,
+    namespace: str,
+    runner: Runner,
+    *,
+    options: CompactionOptions | None = None,
+    plan: CompactionPlan | None = None,
+    progress: Progress | None = None,
+) -> CompactionResult:
+    """Compact a namespace, by `plan` if one is given; plan anew what is overtaken.
+
+    A group whose tasks fail is not published and stands in the result with its error; the others
+    are. Raises NotFoundError if there is no such namespace, FencedError if another compactor has
+    begun meanwhile (what was published by then stays), OutcomeUnknownError, UnavailableError.
+    """
+    options = plan.options if plan is not None else options or CompactionOptions()
+    done: list[CompactionResult] = []
+    plans = passes = 0
+    while plans < PLANS_MAX and passes < PASSES_MAX:
+        plan = plan or plan_compaction(context, namespace, options)
+        if plan is None or not plan.groups:
+            skipped = () if plan is None else plan.skipped
+            done.append(CompactionResult(namespace, (), None, (), skipped))
+            break
+        done.append(_apply(context, plan, runner, progress))
+        states = {group.state for group in done[-1].groups}
+        if "stale" in states:
+            plans += 1
+        elif plan.is_partial and "failed" not in states:
+            passes += 1
+        else:
+            break
+        plan = None
+    return CompactionResult(
+        namespace,
+        tuple(job for one in done for job in one.jobs),
+        next((one.floor_lsn for one in reversed(done) if one.floor_lsn is not None), None),
+        tuple(group for one in done for group in one.groups),
+        done[-1].skipped,
+    )
+
+
+def _apply(
+    context: Context, plan: CompactionPlan, runner: Runner, progress: Progress | None
+) -> CompactionResult:
+    """Carry out a plan once, some groups at a time."""
+    compaction = begin_compaction(context, plan)
+    at_once = plan.options.max_concurrent_file_group_rewrites
+    results: list[GroupResult] = []
+    try:
+        for first in range(0, len(plan.groups), at_once):
+            some = plan.groups[first : first + at_once]
+            tasks = [compaction.tasks(group) for group in some]
+            outcomes = iter(_run(runner, plan, [one for few in tasks for one in few], progress))
+            for group, few in zip(some, tasks, strict=True):
+                made = [next(outcomes) for _ in few]
+                is_last = group is plan.groups[-1]
+                results.append(compaction.finish_group(group, made, is_last=is_last))
+        if results[-1].state != "published":
+            compaction.end()
+    except OutcomeUnknownError:
+        raise  # it may have been published: nothing is done until that is known
+    except ReefError:
+        _end_quietly(compaction.job)
+        raise
+    return CompactionResult(
+        plan.namespace, (compaction.job.id,), compaction.floor_lsn, tuple(results), plan.skipped
+    )
+
+
+def _run(
+    runner: Runner, plan: CompactionPlan, tasks: list[MergeTask], progress: Progress | None
+) -> list[Outcome[MergedRange]]:
+    if not tasks:
+        return []
+    return runner.run(
+        merge_range,
+        tasks,
+        MergedRange,
+        name=f"compact {plan.namespace}",
+        weights=[task.bytes_in for task in tasks],
+        progress=progress,
+    )
+
+
+def _outputs(group: Group, made: Sequence[MergedRange]) -> list[SegmentRef]:
+    """Return the segments of a group, of which all parts are there."""
+    parts = [(group.number, (n, len(group.ranges))) for n in range(1, len(group.ranges) + 1)]
+    if [(one.group, one.part) for one in made] != parts:
+        raise InvariantError(f"group {group.number} of a compaction got the results of another")
+    outputs = [one.segment for one in made if one.segment is not None]
+    if len(outputs) not in (0, len(made)):
+        raise InvariantError(
+            f"{len(outputs)} of {len(made)} parts of group {group.number} have rows: their footers "
+            "would name parts that there are not; nothing was written"
+        )
+    return outputs
+
+
+def _check_standing(m: Manifest, job: Job) -> None:
+    """Raise FencedError unless the job may publish: for groups that replace nothing, too."""
+    if m.compactor_epoch != job.compactor_epoch:
+        raise FencedError(
+            f"namespace {m.namespace!r} has a compactor of epoch {m.compactor_epoch}, after this "
+            f"one's {job.compactor_epoch}: it was begun while this one was at work; what this one "
+            "has published stays, the rest is the other's"
+        )
+    check_intent(m, job.id)
+
+
+def _with_floor(m: Manifest, floor_lsn: int, job: Job) -> Manifest:
+    _check_standing(m, job)
+    return set_retention(m, floor_lsn=floor_lsn)
+
+
+def check_plan(m: Manifest, plan: CompactionPlan) -> None:
+    """Raise StalePlanError if something that a plan would replace or move is not live any more."""
+    for group in plan.groups:
+        if group.inputs:
+            live_inputs(m, group.inputs, group.keys)
+        _moved(m, group.moves, group.level)
+
+
+def _moved(m: Manifest, refs: Sequence[SegmentRef], level: int) -> Manifest:
+    """Return `m` with segments on another level; what they hold is the same."""
+    moving = set(refs)
+    gone = moving.difference(m.segments)
+    if gone:
+        raise StalePlanError(
+            f"segment {min(ref.id for ref in gone)} of {m.namespace!r}, which was to be moved, is "
+            f"not live in generation {m.generation}; nothing was written: plan it anew"
+        )
+    segments = (msgspec.structs.replace(s, level=level) if s in moving else s for s in m.segments)
+    return msgspec.structs.replace(m, segments=tuple(segments))
+
+
+def _end_quietly(job: Job) -> None:
+    """End an intent on the way out; where that fails it stands, and costs space only."""
+    with suppress(ReefError):
+        job.end()

@@ -1,0 +1,379 @@
+"""What a compaction would do: chosen from the manifest alone, and a plain value that can be kept.
+
+*Tiers* are live segments whose LSNs overlap, newest first: LSNs of different tiers never do. A tier is
+one sorted run, or several where a part of the keys was compacted, or segments were attached, among
+others. A *window* is some tiers in a row, so whatever is merged in it is LSN-adjacent. Within a window,
+segments whose keys overlap, directly or through others, form a *component*: components know nothing
+of each other. What is rewritten is one component, or small ones side by side. Its keys are cut into
+*ranges* of about the target size; each range is one task and becomes one segment.
+
+Ranges side by side form a *group*, up to a size: it is published by one manifest, which names its
+outputs instead of what its inputs have between its first key and its last. So the groups of a large
+component are done one after the other, in any order, and what is published stays whatever becomes of
+the others: what is left of an input is a reference clipped to other keys. In the next plan the outputs
+and what is left are one tier, in which what is left is a component by itself: it goes on from there.
+
+What is chosen, unless everything is (`full`): from the newest tier on, tiers as long as the next is not
+much larger than those before it together, so that a row is rewritten only as often as its namespace
+grows by half; of them the components that are `min_input_files` runs deep, those that an earlier
+compaction has left in part, and stretches of as many files that are too small. A component that is one
+file of a good size is left where it is; if it is fresh, its level is raised: it is moved, not rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from reef.engine import Context, face_of
+from reef.format import Manifest, SegmentRef
+from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs._compaction._ranges import (
+    Covered,
+    KeyRange,
+    Seen,
+    bounds,
+    components,
+    cut_ranges,
+    depth,
+    inside_each,
+    seen_in,
+    total,
+    within,
+)
+from reef.manifest import no_namespace
+
+__all__ = [
+    "CompactionOptions",
+    "CompactionPlan",
+    "Group",
+    "KeyRange",
+    "plan_compaction",
+    "plan_on",
+    "tiers_of",
+]
+
+LEVEL_MAX = 255
+GOOD_SIZE = 0.75
+"""Of the target size: a file as large as that is not worth rewriting for its size."""
+
+SIZE_RATIO = 1.5
+"""How much larger than those before it together the next tier of a window may be."""
+
+_Segments: TypeAlias = Sequence[Seen]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Segments that are replaced together: all of them, or what they have in the ranges."""
+
+    number: int
+    inputs: tuple[SegmentRef, ...]
+    ranges: tuple[KeyRange, ...]
+    """Side by side, in order of keys."""
+    moves: tuple[SegmentRef, ...]
+    """Segments that go to `level` as they are."""
+    level: int
+    bytes_in: int
+    reason: str
+
+    @property
+    def keys(self) -> tuple[bytes, bytes]:
+        """The first key that is merged, and where they end (exclusive)."""
+        return self.ranges[0].start, self.ranges[-1].end
+
+
+class CompactionPlan(msgspec.Struct, frozen=True):
+    """What one pass over a namespace would rewrite. Can be kept as JSON and applied later."""
+
+    namespace: str
+    generation: int
+    """It was planned on; what has changed since is noticed when it is applied."""
+    options: CompactionOptions
+    groups: tuple[Group, ...]
+    skipped: tuple[str, ...] = ()
+    """What would have been rewritten too, and why it is not."""
+    is_partial: bool = False
+    """Whether a full compaction takes another pass: there are more runs than a task may merge."""
+
+    @property
+    def bytes_in(self) -> int:
+        """About so many bytes are read."""
+        return sum(group.bytes_in for group in self.groups)
+
+
+def plan_compaction(
+    context: Context, namespace: str, options: CompactionOptions | None = None
+) -> CompactionPlan | None:
+    """Return what a pass would do, or None if everything is fine as it is. Writes nothing.
+
+    Reads the head of the manifests, and tails of segments that are cut, or are to be. Raises
+    NotFoundError if there is no such namespace, UnavailableError, DamagedError.
+    """
+    head = context.chain(namespace).load()
+    if head is None or head.manifest.state != "live":
+        raise no_namespace(context.store.url, namespace)
+    return plan_on(context, head.manifest, options or CompactionOptions())
+
+
+def plan_on(
+    context: Context, manifest: Manifest, options: CompactionOptions
+) -> CompactionPlan | None:
+    """Return what a pass would do as of one manifest, or None."""
+    options = options.settled(face_of(manifest).name, context.settings)
+    tiers = tiers_of(manifest, seen_in(context, manifest))
+    windows = _all_windows(tiers, options) if options.full else _windows(tiers, options)
+    plan = _Planned(context, manifest.namespace, options)
+    for first, end in windows:
+        plan.add(tiers[first:end], Covered([one for tier in tiers[end:] for one in tier]))
+    if not plan.groups and not plan.skipped:
+        return None
+    return CompactionPlan(
+        manifest.namespace,
+        manifest.generation,
+        options,
+        tuple(plan.groups),
+        tuple(plan.skipped),
+        is_partial=options.full and len(windows) > 1 and options.max_bytes is None,
+    )
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Segments that are worth rewriting, from one key up to another."""
+
+    segments: _Segments
+    low: bytes
+    high: bytes
+    reason: str
+
+
+class _Planned:
+    """The groups so far, and what may still be read."""
+
+    def __init__(self, context: Context, namespace: str, options: CompactionOptions) -> None:
+        self._context = context
+        self._namespace = namespace
+        self._options = options
+        self._room = options.max_bytes
+        self._is_short = False
+        self.groups: list[Group] = []
+        self.skipped: list[str] = []
+
+    def add(self, window: Sequence[_Segments], older: Covered) -> None:
+        """Take what is worth rewriting of some tiers, as far as there is room."""
+        level = _level(window)
+        first = len(self.groups)
+        moves: list[Seen] = []
+        for chosen in _in_turn(_chosen(window, self._options, moves), self._options):
+            ranges = self._fitting(chosen, older)
+            keys = [(some[0].start, some[-1].end) for some in ranges]
+            for some, inside in zip(ranges, inside_each(chosen.segments, keys), strict=True):
+                refs = tuple(one.ref for one in inside)
+                size = sum(one.bytes_in for one in some)
+                number = len(self.groups)
+                self.groups.append(Group(number, refs, some, (), level, size, chosen.reason))
+        moved = tuple(one.ref for one in moves)
+        if moved and len(self.groups) > first:
+            self.groups[first] = msgspec.structs.replace(self.groups[first], moves=moved)
+        elif moved:
+            reason = "no other has any of their keys"
+            self.groups.append(Group(first, (), (), moved, level, 0, reason))
+
+    def _fitting(self, chosen: _Chosen, older: Covered) -> list[tuple[KeyRange, ...]]:
+        """Return the ranges of what is chosen that there is room for, those of a group together."""
+        if self._is_short and total(chosen.segments) > (self._room or 0):
+            self._skip(chosen, total(chosen.segments), chosen.low)
+            return []
+        ranges = cut_ranges(
+            self._context,
+            self._namespace,
+            chosen.segments,
+            chosen.low,
+            chosen.high,
+            older,
+            self._options,
+        )
+        groups: list[tuple[KeyRange, ...]] = []
+        held: list[KeyRange] = []
+        size = 0
+        for at, one in enumerate(ranges):
+            if self._room is not None and one.bytes_in > self._room:
+                self._is_short = True
+                self._skip(chosen, sum(some.bytes_in for some in ranges[at:]), one.start)
+                break
+            if held and size + one.bytes_in > self._options.max_file_group_size_bytes:
+                groups.append(tuple(held))
+                held, size = [], 0
+            held.append(one)
+            size += one.bytes_in
+            if self._room is not None:
+                self._room -= one.bytes_in
+        return [*groups, tuple(held)] if held else groups
+
+    def _skip(self, chosen: _Chosen, size: int, start: bytes) -> None:
+        where = "" if start == chosen.low else f", from key {start!r} on"
+        self.skipped.append(
+            f"{len(within(chosen.segments, start, chosen.high))} segments of {size} bytes{where}: "
+            f"more than is left of max_bytes, {self._options.max_bytes}"
+        )
+
+
+def tiers_of(manifest: Manifest, seen: _Segments | None = None) -> list[list[Seen]]:
+    """Return the live segments as they are seen, newest first, those together whose LSNs overlap."""
+    tiers: list[list[Seen]] = []
+    oldest = 0
+    if seen is None:
+        seen = [Seen(ref) for ref in manifest.segments]
+    for one in sorted(seen, key=lambda one: one.lsn_max, reverse=True):
+        if tiers and one.lsn_max >= oldest:
+            tiers[-1].append(one)
+            oldest = min(oldest, one.lsn_min)
+        else:
+            tiers.append([one])
+            oldest = one.lsn_min
+    return tiers
+
+
+def _windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
+    """Return from which tier up to which the windows go."""
+    sizes = [total(tier) for tier in tiers]
+    windows: list[tuple[int, int]] = []
+    first = 0
+    while first < len(tiers):
+        end, size = first + 1, sizes[first]
+        inside = list(tiers[first])
+        while (
+            end < len(tiers)
+            and sizes[end] <= size * SIZE_RATIO
+            and _fits(inside, tiers[end], options)
+        ):
+            size += sizes[end]
+            inside += tiers[end]
+            end += 1
+        if len(inside) >= options.inputs_min or any(one.is_cut for one in inside):
+            windows.append((first, end))
+            first = end
+        else:
+            first += 1
+    return windows
+
+
+def _all_windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
+    """Return windows that cover all tiers: one, unless that is more than a task may merge."""
+    windows: list[tuple[int, int]] = []
+    first = 0
+    while first < len(tiers):
+        end = first + 1
+        inside = list(tiers[first])
+        while end < len(tiers) and _fits(inside, tiers[end], options):
+            inside += tiers[end]
+            end += 1
+        windows.append((first, end))
+        first = end
+    return windows
+
+
+def _fits(inside: _Segments, more: _Segments, options: CompactionOptions) -> bool:
+    """Return whether a task may merge all of them."""
+    together = [*inside, *more]
+    return len(together) <= options.runs_max or depth(together) <= options.runs_max
+
+
+def _chosen(
+    window: Sequence[_Segments], options: CompactionOptions, moves: list[Seen]
+) -> Iterator[_Chosen]:
+    """Yield what is worth rewriting of some tiers; note what is to be moved."""
+    for segments, low, high in _stretches(window, options, moves):
+        inside = within(segments, low, high)
+        reason = _reason(inside, low, high, options)
+        if reason:
+            yield _Chosen(inside, low, high, reason)
+
+
+def _in_turn(chosen: Iterator[_Chosen], options: CompactionOptions) -> list[_Chosen]:
+    """Return what is rewritten in order: where not all can be, what no pass has come to is first."""
+    listed = list(chosen)
+    if options.full and options.max_bytes is not None:
+        listed.sort(key=lambda one: (depth(one.segments) < 2, min(_levels(one.segments)) > 0))
+    return listed
+
+
+def _stretches(
+    window: Sequence[_Segments], options: CompactionOptions, moves: list[Seen]
+) -> Iterator[tuple[list[Seen], bytes, bytes]]:
+    """Yield neighbouring components together, up to the target size, and their keys that are asked for.
+
+    A component that is larger than one file is cut where the keys that are asked for begin and end.
+    """
+    held: list[Seen] = []
+    for component in components([one for tier in window for one in tier]):
+        is_settled = (
+            not options.full and len(component) == 1 and not _is_small(component[0], options)
+        )
+        is_asked = _is_asked(component, options)
+        if held and (is_settled or not is_asked or not _has_room(held, component, options)):
+            # What is behind a segment that stays is not joined with what is before it.
+            yield held, *_asked(held, options)
+            held = []
+        if is_settled or not is_asked:
+            if is_settled and is_asked and component[0].ref.level == 0:
+                moves += component
+            continue
+        held += component
+        if total(held) >= options.target_bytes:
+            yield held, *_asked(held, options)
+            held = []
+    if held:
+        yield held, *_asked(held, options)
+
+
+def _has_room(held: _Segments, more: _Segments, options: CompactionOptions) -> bool:
+    """Return whether one pass may read both: else what it has written before comes first again."""
+    return options.max_bytes is None or total(held) + total(more) <= options.max_bytes
+
+
+def _reason(segments: _Segments, low: bytes, high: bytes, options: CompactionOptions) -> str:
+    """Return why segments are worth rewriting, "" if they are not."""
+    if options.full:
+        return "everything is rewritten"
+    runs = depth(segments, low, high)
+    if runs >= min(options.inputs_min, options.runs_max):
+        return f"{runs} runs have keys in common"
+    if runs > 1 and any(one.is_cut for one in segments):
+        return f"what is left of {runs} runs, of which a part was compacted"
+    small = sum(_is_small(one, options) for one in segments)
+    if small >= options.inputs_min:
+        return f"{small} files are smaller than they should be"
+    return ""
+
+
+def _level(window: Sequence[_Segments]) -> int:
+    """Return the level of what a window becomes: one up, where runs of one level are merged."""
+    levels = _levels([one for tier in window for one in tier])
+    is_up = len(window) > 1 and len(levels) == 1
+    return min(LEVEL_MAX, max(1, max(levels) + is_up))
+
+
+def _levels(segments: _Segments) -> set[int]:
+    return {one.ref.level for one in segments}
+
+
+def _is_small(one: Seen, options: CompactionOptions) -> bool:
+    return one.size < options.target_bytes * GOOD_SIZE
+
+
+def _is_asked(component: _Segments, options: CompactionOptions) -> bool:
+    """Return whether a component has keys in the range that is to be compacted."""
+    low, high = bounds(component)
+    return high > options.start and (options.end is None or low < options.end)
+
+
+def _asked(segments: _Segments, options: CompactionOptions) -> tuple[bytes, bytes]:
+    """Return from which key up to which segments are rewritten: all, if they become one file."""
+    low, high = bounds(segments)
+    if total(segments) <= options.target_bytes:
+        return low, high
+    return max(low, options.start), high if options.end is None else min(high, options.end)

@@ -1,0 +1,192 @@
+"""The task of a compaction: one key range of some segments becomes one segment.
+
+Rows stream through it: blocks of the inputs are merged, what retention does not keep is dropped, and
+the rest goes out as it comes. It uses no cache of the process but a small one of its own: what it
+reads, it reads once.
+
+A range always leaves a segment if it had any rows. The segments of a group count their parts: only all
+of them together stand for what their inputs have in the group's keys. So where a range comes out
+empty, because every key of it ends in a tombstone with nothing left to hide, one of these tombstones
+stays. It says what a reader would find anyway.
+
+Crash points: before the upload is complete there is nothing; after it an orphan under the intent of
+the job, whose name no other attempt uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from reef.engine import Context
+from reef.format import SegmentOptions, SegmentOrigin, SegmentRef, vector_columns
+from reef.jobs._job import new_segment_id
+from reef.segment import (
+    BlockCache,
+    SegmentReader,
+    SegmentSource,
+    keep_versions,
+    merge_versions,
+    versions_schema,
+    write_segment,
+)
+
+# Decoded, tails take a few times what they take in the file.
+_TAIL_GROWTH = 4
+_CACHE_BYTES_MIN = 8 << 20
+
+
+class MergeTask(msgspec.Struct, frozen=True):
+    """One key range to merge."""
+
+    namespace: str
+    job: str
+    group: int
+    part: tuple[int, int]
+    inputs: tuple[SegmentRef, ...]
+    """The segments that have keys in the range."""
+    replaced: tuple[str, ...]
+    """Their ids, each once."""
+    start: bytes
+    end: bytes
+    """Exclusive."""
+    floor_lsn: int
+    points: tuple[int, ...]
+    is_bottom: bool
+    codec: Literal["lz4", "zstd"]
+    level: int
+    bytes_in: int
+
+
+class MergedRange(msgspec.Struct, frozen=True):
+    """What a task has made."""
+
+    namespace: str
+    group: int
+    part: tuple[int, int]
+    segment: SegmentRef | None
+    """None: no row of the range can be seen through the inputs."""
+    rows_in: int
+    rows_out: int
+    bytes_in: int
+    """Of the blocks that hold the range."""
+    bytes_out: int
+
+
+def merge_range(context: Context, task: MergeTask) -> MergedRange:
+    """Write the versions of a key range that retention keeps as one segment.
+
+    Raises NotFoundError if an input is gone, UnavailableError, DamagedError.
+    """
+    sources = open_sources(context, task.namespace, task.inputs)
+    counted = _Counted(merge_versions(sources, start=task.start, end=task.end))
+    kept = keep_versions(
+        counted, floor_lsn=task.floor_lsn, points=task.points, is_bottom=task.is_bottom
+    )
+    first = next(kept, None)
+    if first is None:
+        first = counted.tombstone
+    segment = None
+    if first is not None:
+        segment = _write(context, task, sources, chain((first,), kept))
+    weights = (key_weights(source, task.start, task.end) for source in sources)
+    return MergedRange(
+        task.namespace,
+        task.group,
+        task.part,
+        segment,
+        counted.rows,
+        0 if segment is None else segment.rows,
+        sum(weight for some in weights for _, weight in some),
+        0 if segment is None else segment.size,
+    )
+
+
+def open_sources(
+    context: Context, namespace: str, refs: Sequence[SegmentRef]
+) -> list[SegmentSource]:
+    """Return segments to read once, with their tails in memory and no cache shared with others."""
+    tails = sum(ref.footer_length for ref in refs)
+    cache = BlockCache(_CACHE_BYTES_MIN + _TAIL_GROWTH * tails, metrics=context.metrics)
+    reader = SegmentReader(context.store, namespace, cache=cache, metrics=context.metrics)
+    reader.prefetch_tails(refs)
+    return [reader.open(ref) for ref in refs]
+
+
+def key_weights(
+    source: SegmentSource, start: bytes = b"", end: bytes | None = None, *, step_bytes: int = 1
+) -> list[tuple[bytes, int]]:
+    """Return keys of a segment from `start` up to `end`, and about the bytes from each to the next.
+
+    They are the first keys of row blocks, those of `step_bytes` together. Needs the tail only.
+    """
+    entry = source._loader.tail(source.object_key, source.ref)
+    low = max(start, source.key_min)
+    high = source.key_end if end is None else min(end, source.key_end)
+    blocks = entry.tail.blocks_of(low, high)
+    if low >= high or not blocks:
+        return []
+    rows = entry.tail.row_places.rows[blocks.start : blocks.stop]
+    sizes = entry.tail.row_places.length[blocks.start : blocks.stop].astype(np.float64)
+    for places in entry.tail.column_places.values():
+        sizes += rows * (places.length.sum() / entry.tail.footer.rows)
+    steps = np.cumsum(sizes) // step_bytes
+    firsts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))
+    sums = np.add.reduceat(sizes, firsts).astype(np.int64)
+    keys = (entry.key_first[blocks.start + i] for i in firsts.tolist())
+    return [(max(key, low), size) for key, size in zip(keys, sums.tolist(), strict=True)]
+
+
+def _write(
+    context: Context,
+    task: MergeTask,
+    sources: Sequence[SegmentSource],
+    rows: Iterator[pa.RecordBatch],
+) -> SegmentRef:
+    schema = versions_schema(sources)
+    origin = SegmentOrigin(
+        id=new_segment_id(context, task.job),
+        namespace=task.namespace,
+        level=task.level,
+        author=context.author,
+        created_at_us=context.clock.now_us(),
+        replaced_segments=task.replaced,
+        part=task.part,
+    )
+    options = SegmentOptions(
+        codec=task.codec,
+        wide=_wide(sources, schema),
+        row_block_bytes=context.settings.row_block_bytes,
+    )
+    return write_segment(context.store, task.namespace, schema, origin, options, rows)
+
+
+def _wide(sources: Sequence[SegmentSource], schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns that get blocks of their own: vectors, and what had them in an input."""
+    wide = set(vector_columns(schema))
+    for source in sources:
+        wide.update(source._loader.tail(source.object_key, source.ref).wide)
+    return tuple(name for name in schema.names if name in wide)
+
+
+class _Counted:
+    """Batches on their way: how many rows they have, and one tombstone of them."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+        self.tombstone: pa.RecordBatch | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            if self.tombstone is None and batch.column(2).true_count:
+                at = batch.column(2).index(True).as_py()
+                # A copy: a slice would keep all of the batch alive.
+                self.tombstone = batch.take(pa.array([at]))
+            yield batch

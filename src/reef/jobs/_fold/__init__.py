@@ -1,0 +1,1 @@
+"""The fold: log objects become level-0 segments."""

@@ -1,0 +1,138 @@
+"""What there is to fold in a namespace, from its manifest and a LIST of its log alone."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from reef.engine import Context
+from reef.errors import CorruptError, InvalidInputError
+from reef.format import Manifest, log_key
+from reef.gc import FENCE_BYTES, folder, parse_slot
+from reef.jobs._fold._chain import ChainState
+from reef.jobs._fold._fold import FoldPart
+from reef.manifest import ManifestChain, no_namespace
+
+
+class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a log is folded, and which are worth it."""
+
+    task_bytes: int = 256 << 20
+    """Of log objects for one task, about."""
+    task_slots: int = 16384
+    """At most so many of them: small ones cost a request each."""
+    memory_bytes: int = 256 << 20
+    """Of rows that a task holds; then it begins another segment."""
+    min_slots: int = 1
+    """A namespace with fewer log objects to fold is passed over; fences do not count."""
+    min_bytes: int = 0
+    """Likewise, in bytes of log objects."""
+    plans_max: int = 5
+    """How often to plan anew where somebody else folds at the same time."""
+
+    def check(self) -> None:
+        """Raise InvalidInputError for a number that makes no sense."""
+        for name in ("task_bytes", "task_slots", "memory_bytes", "plans_max"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError.of(name, getattr(self, name), "a number from 1 on")
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """The log behind a manifest's `wal_floor`, as far as it was listed without a gap."""
+
+    manifest: Manifest
+    sizes: array[int]
+    """Of the objects from `wal_floor` on."""
+
+    @classmethod
+    def find(cls, context: Context, chain: ManifestChain) -> Backlog:
+        """Return the backlog behind the newest manifest of `chain`.
+
+        Raises NotFoundError if there is no such namespace, CorruptError if log objects are gone,
+        UnavailableError.
+        """
+        head = chain.load()
+        while True:
+            if head is None or head.manifest.state != "live":
+                raise no_namespace(context.store.url, chain.namespace)
+            backlog = cls(head.manifest, _listed(context, head.manifest))
+            if not backlog.is_short:
+                return backlog
+            # Folded and collected since the head was read, perhaps: then there is another head.
+            before, head = head, chain.load()
+            if head is None or head.generation == before.generation:
+                raise gone(before.manifest, backlog.slot_last + 1)
+
+    @property
+    def slot_last(self) -> int:
+        """The last one, or the one before `wal_floor` if there are none."""
+        return self.manifest.wal_floor + len(self.sizes) - 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the log ends before what somebody has seen of it."""
+        return self.slot_last < self.manifest.wal_last_seen
+
+    def is_worth(self, options: IndexOptions) -> bool:
+        """Return whether there is as much to fold as asked for. Fences and lost objects are nothing."""
+        lost = {skip.slot - self.manifest.wal_floor for skip in self.manifest.skipped_slots}
+        sizes = [size for i, size in enumerate(self.sizes) if size != FENCE_BYTES and i not in lost]
+        return len(sizes) >= max(1, options.min_slots) and sum(sizes) >= options.min_bytes
+
+    def parts(self, job_id: str, options: IndexOptions) -> Iterator[FoldPart]:
+        """Cut it into parts of about the same size, none much larger than a task's."""
+        together = max(1, sum(self.sizes))
+        pieces = -(-together // options.task_bytes)
+        first = parts = passed = 0
+        for i, size in enumerate(self.sizes):
+            is_full = (passed + size // 2) * pieces > (parts + 1) * together
+            if i > first and (is_full or i - first >= options.task_slots):
+                yield self._part(first, i, job_id, options)
+                first = i
+                parts = max(parts + is_full, passed * pieces // together)
+            passed += size
+        yield self._part(first, len(self.sizes), job_id, options)
+
+    def _part(self, first: int, end: int, job_id: str, options: IndexOptions) -> FoldPart:
+        m, sizes = self.manifest, self.sizes[first:end]
+        return FoldPart(
+            namespace=m.namespace,
+            job_id=job_id,
+            lsn_policy=m.lsn_policy,
+            slot_first=m.wal_floor + first,
+            slot_last=m.wal_floor + end - 1,
+            log_bytes=sum(sizes),
+            object_bytes_max=max(sizes),
+            memory_bytes=options.memory_bytes,
+            skipped=tuple(skip for skip in m.skipped_slots if skip.slot >= m.wal_floor),
+            entered=None if first else ChainState.of(m),
+        )
+
+
+def gone(manifest: Manifest, slot: int) -> CorruptError:
+    """Return the error for a log object that was there and is not, though nobody has folded it."""
+    return CorruptError(
+        log_key(manifest.namespace, slot),
+        0,
+        f"a log object: generation {manifest.generation} has not folded it, and it or a later one "
+        "has been seen",
+        "nothing; run `reef repair`, which shows what is lost before it changes anything",
+    )
+
+
+def _listed(context: Context, m: Manifest) -> array[int]:
+    prefix = folder(m.namespace, "wal")
+    after = log_key(m.namespace, m.wal_floor - 1) if m.wal_floor > 1 else ""
+    sizes = array("q")
+    for meta in context.store.list(prefix, after):
+        slot = parse_slot(meta.key[len(prefix) :])
+        if slot is None:
+            continue  # nobody's business
+        if slot != m.wal_floor + len(sizes):
+            break  # what lies behind a gap was in flight
+        sizes.append(meta.size)
+    return sizes

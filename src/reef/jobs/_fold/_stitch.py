@@ -1,0 +1,143 @@
+"""Parts that were folded side by side, put together by one walk along the chain.
+
+An error of a task, and a part whose assumption the walk does not bear out, mean nothing yet: the
+part is folded again from the true state, and then its word is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from reef.engine import Context, load_dedup
+from reef.errors import InvariantError
+from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
+from reef.jobs._fold._chain import ChainState
+from reef.jobs._fold._fold import FoldedPart, FoldPart, fold_part
+from reef.jobs._fold._plan import gone
+from reef.jobs._tasks import Outcome, Runner
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a task, and whether its word counted."""
+
+    part: FoldPart
+    outcome: Outcome[FoldedPart]
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Stitched:
+    """The parts of one fold, each as the true chain has it."""
+
+    manifest: Manifest
+    parts: tuple[FoldedPart, ...]
+    state: ChainState
+    """How the log stands behind them."""
+    attempts: tuple[Attempt, ...] = field(repr=False)
+
+    @property
+    def slot_last(self) -> int:
+        """The last slot up to which the fold is final; one below the first slot if none is."""
+        return self.state.last_decided(self.parts[-1].slot_last)
+
+    @property
+    def anchor(self) -> WalAnchor:
+        """The last valid object."""
+        return WalAnchor(*self.state.point)
+
+    @property
+    def lsn(self) -> int:
+        """The newest version folded."""
+        return max(self.manifest.last_applied_lsn, *(part.lsn_last for part in self.parts))
+
+    @property
+    def schema(self) -> bytes:
+        """The last one that the log sets, b"" if none."""
+        return next((part.schema for part in reversed(self.parts) if part.schema), b"")
+
+    @property
+    def segments(self) -> tuple[SegmentRef, ...]:
+        """Those that were written, newest first."""
+        return tuple(ref for part in self.parts for ref in part.segments)[::-1]
+
+    @property
+    def attached(self) -> tuple[SegmentRef, ...]:
+        """Those that the log attaches, newest first."""
+        return tuple(ref for part in self.parts for ref in part.attached)[::-1]
+
+    def window(self, context: Context, now_us: int) -> DedupWindow | None:
+        """Return the dedup window that holds from here on; None: as before."""
+        if not any(part.window.last_lsn for part in self.parts):
+            return None
+        dedup = load_dedup(context, self.manifest)
+        for part in self.parts:
+            for record, committed_at_us in _requests(part.window):
+                dedup.add(record, committed_at_us)
+        return dedup.window(self.lsn, now_us)
+
+
+def stitch(
+    manifest: Manifest,
+    parts: Sequence[FoldPart],
+    outcomes: Sequence[Outcome[FoldedPart]],
+    runner: Runner,
+) -> Stitched:
+    """Put the parts of a plan together; those that assumed wrongly are run again.
+
+    Raises CorruptError if an object that was listed is gone, or is damaged and not given up, and
+    whatever else a task raises that entered by the true state.
+    """
+    state = ChainState.of(manifest)
+    lsn = manifest.last_applied_lsn
+    counted: list[FoldedPart] = []
+    attempts: list[Attempt] = []
+    for part, first in zip(parts, outcomes, strict=True):
+        outcome = first
+        if not _holds(first, state):
+            attempts.append(Attempt(part, first, counted=False))
+            again = msgspec.structs.replace(part, entered=state)
+            name = f"index {part.namespace} again"
+            (outcome,) = runner.run(fold_part, [again], FoldedPart, name=name)
+        attempts.append(Attempt(part, outcome, counted=True))
+        folded = outcome.returned()
+        if folded.slot_last < part.slot_last:
+            raise gone(manifest, folded.slot_last + 1)
+        if folded.lsn_last and folded.lsn_first <= lsn:
+            raise InvariantError(
+                f"version {folded.lsn_first} of namespace {part.namespace!r}, in slots "
+                f"{part.slot_first} to {part.slot_last}, after version {lsn}; nothing was published"
+            )
+        if folded.left is None:
+            raise InvariantError(f"a part of {part.namespace!r} knew its entry and not its exit")
+        state, lsn = folded.left, max(lsn, folded.lsn_last)
+        counted.append(folded)
+    return Stitched(manifest, tuple(counted), state, tuple(attempts))
+
+
+def _holds(outcome: Outcome[FoldedPart], state: ChainState) -> bool:
+    """Return whether a task has decided as it would have from the true `state`."""
+    folded = outcome.result
+    if folded is None or folded.entered is None:
+        return False
+    return folded.entered == state or state.bears_out(folded.entered)
+
+
+def _requests(window: DedupWindow) -> Iterator[tuple[LogRecord, int]]:
+    """Yield the requests of a window in order, as the records that they were, and their time."""
+    entries = {entry.lsn: entry for entry in window.entries}
+    streams = {stream.lsn: stream for stream in window.streams}
+    for lsn in sorted({*entries, *streams}):
+        entry, stream = entries.get(lsn), streams.get(lsn)
+        record = LogRecord(
+            lsn=lsn,
+            idempotency_key=None if entry is None else entry.key,
+            digest=None if entry is None else entry.digest,
+            outcomes=None if entry is None else entry.receipt,
+            source=None if stream is None else stream.source,
+            sequence=None if stream is None else stream.sequence,
+        )
+        yield record, 0 if entry is None else entry.committed_at_us

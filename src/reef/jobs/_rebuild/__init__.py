@@ -1,0 +1,1 @@
+"""Rebuild: all derived state made again from the log and the bottom runs."""

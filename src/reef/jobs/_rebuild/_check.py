@@ -1,0 +1,48 @@
+"""Segments that stay in a rebuild: every block of them is looked at, by the tasks of deep verify."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reef.doctor import SegmentFacts, SegmentLook, cut_segment, join_looks, size_of
+from reef.engine import Context
+from reef.errors import UnavailableError
+from reef.format import SegmentRef, segment_key
+from reef.jobs._stages import Stage, Steps
+from reef.jobs._verify import (
+    VerifiedTask,
+    VerifyOptions,
+    VerifyPart,
+    pack_parts,
+    verify_parts,
+)
+
+
+def checked(
+    context: Context, namespace: str, refs: Sequence[SegmentRef], options: VerifyOptions
+) -> Steps[list[SegmentFacts]]:
+    """Return what is known of each segment; one that is seen in parts is looked at once, all of it.
+
+    Raises UnavailableError if one cannot be looked at.
+    """
+    named = {segment_key(ref.namespace or namespace, ref.id): ref for ref in refs}
+    cuts = []
+    for key, ref in named.items():
+        size = size_of(context.store, key)
+        cuts.append([*cut_segment(namespace, ref, size, part_bytes=options.task_bytes)])
+    tasks = [*pack_parts([VerifyPart(segment=part) for cut in cuts for part in cut], options)]
+    if not tasks:
+        return []
+    sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
+    outcomes = yield Stage(verify_parts, tasks, VerifiedTask, sizes)
+    looks: list[SegmentLook] = []
+    for outcome in outcomes:
+        for part in outcome.returned().parts:
+            if part.segment is None:
+                raise UnavailableError(part.error)
+            looks.append(part.segment)
+    left = iter(looks)
+    return [
+        join_looks(namespace, ref, [next(left) for _ in cut])
+        for ref, cut in zip(named.values(), cuts, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Writes of DataFrames: plan, stage by tasks, commit once."""

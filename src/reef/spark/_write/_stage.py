@@ -1,0 +1,361 @@
+"""What a task of a write does with its rows, before anything of them is visible.
+
+Few rows come back to the driver as they are, in the message of the task: no object, no request. More
+are sorted in bounded memory and uploaded as segments, under the write's intent, which the first task
+that needs it registers: a small write costs none. How few is bounded by the number of the task, so
+that all messages together stay within about 250 MiB however many tasks there are.
+
+A task may run twice and die anywhere: segments have names that no other attempt uses, and count only
+when the commit names what came back. A task may come, or still go on, when the write is committed or
+given up and its intent has ended: it fails, so that the intent does not stand again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from reef.documents.types import Schema
+from reef.engine import Context
+from reef.errors import FencedError, InvalidInputError
+from reef.format import Manifest
+from reef.jobs import (
+    FACES,
+    KIND,
+    Job,
+    LoadedPart,
+    LoadPlan,
+    abandon_load,
+    current_schema,
+    is_closed,
+    schema_bytes,
+    schema_for,
+    stored_pairs,
+    stored_rows,
+    write_part,
+)
+from reef.manifest import Head, no_namespace, register_intent
+from reef.segment import SortedRuns
+from reef.spark._write._options import WriteOptions
+from reef.types import new_ulid
+
+INLINE_BYTES_MAX = 2 << 20
+INLINE_BYTES_TOTAL = 32 << 20
+_ATTEMPTS = 5
+
+ReadRows: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write of a DataFrame: what its tasks, and its commit in another process, go by."""
+
+    options: WriteOptions
+    columns: bytes
+    """Those of the DataFrame, as an Arrow IPC schema."""
+    job: str
+    """The intent that its segments carry in their names, if there come to be any."""
+    job_key: str
+    plan: LoadPlan | None = None
+    """None: a task that uploads decides the schema by what it finds."""
+    source: str | None = None
+    sequence: int | None = None
+    attempts: str = ""
+    """What the intents of all attempts at a micro-batch begin with."""
+    read: ReadRows | None = None
+    """What makes rows of what tasks get; None: they get rows."""
+
+    @staticmethod
+    def begin(
+        context: Context,
+        options: WriteOptions,
+        columns: pa.Schema,
+        *,
+        source: str | None = None,
+        sequence: int | None = None,
+        read: ReadRows | None = None,
+    ) -> Write:
+        """Return a new write, whose schema is decided. Raises InvalidInputError.
+
+        Makes the namespace if there is none.
+        """
+        id = new_ulid(context.clock, context.rng).lower()
+        packed = columns.serialize().to_pybytes()
+        if source is None or sequence is None:
+            key = options.job_key or f"spark-{id}"
+            write = Write(options, packed, f"{KIND}-{id}", key)
+        else:
+            write = Write.numbered(options, packed, source, sequence, run=id)
+        write = replace(write, read=read)
+        return replace(write, plan=planned(context, write))
+
+    @staticmethod
+    def numbered(
+        options: WriteOptions, columns: bytes, source: str, sequence: int, *, run: str
+    ) -> Write:
+        """Return one of the writes that a source numbers.
+
+        All tasks of one `run` get the same intent. What other runs have left of it ends with it.
+        """
+        key = options.job_key or f"{source}/{sequence}"
+        attempts = f"{KIND}-{_digest(key)}-"
+        return Write(
+            options,
+            columns,
+            attempts + _digest(run),
+            key,
+            source=source,
+            sequence=sequence,
+            attempts=attempts,
+        )
+
+    def open(self) -> Context:
+        """Return the bucket, opened."""
+        return self.options.place.bucket.open()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that is written."""
+        return self.options.place.namespace
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task has staged."""
+
+    task: int
+    inline: bytes | None = None
+    """The rows as they came, as an Arrow stream."""
+    part: LoadedPart | None = None
+    """The rows as they were uploaded, in the columns of `plan`."""
+    plan: LoadPlan | None = None
+    source: str | None = None
+    error: str | None = None
+    """What is wrong with a row: to try the task again would not help."""
+    rows: int = 0
+    nbytes: int = 0
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def used_columns(options: WriteOptions, columns: pa.Schema) -> list[str]:
+    """Return the columns that an operation takes. Raises InvalidInputError."""
+    names = list(columns.names)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInputError.of("columns", ", ".join(twice), "columns that are there once")
+    if options.key_column not in names:
+        advice = "give the option face=kv" if {"key", "value"} <= {*names} else "rename it"
+        raise InvalidInputError.of(
+            "columns", ", ".join(names), f"a column {options.key_column!r} among them: {advice}"
+        )
+    if options.operation == "delete":
+        return [options.key_column]
+    return ["key", "value"] if options.face == "kv" else names
+
+
+def planned(context: Context, write: Write) -> LoadPlan:
+    """Return how rows of the write are stored, by the schema that the namespace has now.
+
+    Registers nothing. Raises InvalidInputError.
+    """
+    options = write.options
+    columns = pa.ipc.read_schema(pa.py_buffer(write.columns))
+    used = pa.schema([columns.field(name) for name in used_columns(options, columns)])
+    base = wider = b""
+    arrow = _found_schema(context, write)
+    if options.face == "documents":
+        schema = Schema.from_arrow(arrow)
+        base, wider = schema_bytes(schema), schema_bytes(schema_for(schema, used, options.declared))
+    return LoadPlan(
+        namespace=write.namespace,
+        face=options.face,
+        job=write.job,
+        job_key=write.job_key,
+        base=base,
+        schema=wider,
+        target_bytes=options.target_bytes,
+        duplicates=options.duplicates,
+        codec="lz4",
+        attempts=write.attempts,
+    )
+
+
+def inline_bytes_max(options: WriteOptions, task: int) -> int:
+    """Return how many bytes of rows a task may send back to the driver."""
+    if options.method == "bulk":
+        return 0
+    return min(INLINE_BYTES_MAX, INLINE_BYTES_TOTAL // (task + 1))
+
+
+def stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
+    """Keep the rows of a task where the commit finds them, or what is wrong with them."""
+    try:
+        return _stage(write, batches, task)
+    except InvalidInputError as error:
+        return Staged(task=task, source=write.source, error=str(error))
+
+
+def _stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
+    used = used_columns(write.options, pa.ipc.read_schema(pa.py_buffer(write.columns)))
+    given = batches if write.read is None else map(write.read, batches)
+    coming = (batch.select(used) for batch in given if batch.num_rows)
+    held: list[pa.RecordBatch] = []
+    nbytes = 0
+    for batch in coming:
+        held.append(batch)
+        nbytes += batch.nbytes
+        if nbytes > inline_bytes_max(write.options, task):
+            return _upload(write, chain(held, coming), task)
+    if not held:
+        return Staged(task=task, source=write.source)
+    return Staged(
+        task=task,
+        rows=sum(batch.num_rows for batch in held),
+        nbytes=nbytes,
+        inline=_packed(held),
+        source=write.source,
+    )
+
+
+def stored(plan: LoadPlan, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    """Return rows of a DataFrame in the columns of segments. Raises InvalidInputError."""
+    if plan.face == "documents":
+        return stored_rows(plan.document_schema, batch, duplicates=plan.duplicates)
+    if "value" not in batch.schema.names:  # to be deleted: nobody looks at it
+        batch = batch.append_column("value", pa.array([b""] * batch.num_rows, pa.binary()))
+    return stored_pairs(batch)
+
+
+def inline_rows(staged: Staged) -> pa.Table:
+    """Return the rows that came back in a message."""
+    assert staged.inline is not None
+    return pa.ipc.open_stream(pa.py_buffer(staged.inline)).read_all()
+
+
+def stand(context: Context, plan: LoadPlan) -> bool:
+    """Make sure that the intent of a write stands; return whether it was this that registered it."""
+    manifests = context.chain(plan.namespace)
+    is_new = True
+
+    def registered(head: Head | None) -> Manifest | None:
+        nonlocal is_new
+        if head is None:
+            raise no_namespace(context.store.url, plan.namespace)
+        is_new = all(intent.id != plan.job for intent in head.manifest.intents)
+        if not is_new:
+            return None
+        return register_intent(
+            head.manifest,
+            id=plan.job,
+            kind=KIND,
+            author=context.author,
+            opened_at_us=context.clock.now_us(),
+        )
+
+    manifests.load()
+    manifests.publish(registered)
+    return is_new
+
+
+def _join(context: Context, plan: LoadPlan) -> None:
+    """Have the intent of a write stand. Raises FencedError if the write is over."""
+    is_over = is_closed(context, plan.namespace, plan.job)
+    # Once more afterwards: whoever closes the write later ends the intent, and who did before is seen.
+    if not is_over and stand(context, plan) and is_closed(context, plan.namespace, plan.job):
+        give_up(context, plan, may_be_committed=False)
+        is_over = True
+    if is_over:
+        raise FencedError(
+            f"write {plan.job} to namespace {plan.namespace!r} is over: it was committed or given up, "
+            "or `reef jobs end` ended it; nothing was uploaded by this task"
+        )
+
+
+def give_up(context: Context, plan: LoadPlan, *, may_be_committed: bool) -> None:
+    """End the intent of a write that failed, if it stands.
+
+    A commit of which nobody knows what became is kept from happening later: that fences whoever
+    writes. Raises UnavailableError, OutcomeUnknownError, FencedError.
+    """
+    manifests = context.chain(plan.namespace)
+    head = manifests.load()
+    if head is None or all(intent.id != plan.job for intent in head.manifest.intents):
+        return
+    if may_be_committed:
+        abandon_load(context, plan)
+    else:
+        Job(manifests, plan.job, KIND, head).end()
+
+
+def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
+    """Sort rows and write them as segments."""
+    context = write.open()
+    plan = write.plan or planned(context, write)
+    _join(context, plan)
+    counted = _Counted(plan, batches)
+    if write.options.is_sorted:
+        part = write_part(context, plan.part(), counted.rows())
+    else:
+        with tempfile.TemporaryDirectory(prefix="reef-write-") as folder:
+            runs = SortedRuns(
+                Path(folder),
+                budget_bytes=write.options.memory_bytes,
+                duplicates=plan.duplicates,
+            )
+            for batch in counted.rows():
+                runs.add(batch)
+            part = write_part(context, plan.part(), runs.merged(plan.row_schema))
+            part = msgspec.structs.replace(part, dropped=part.dropped + runs.dropped)
+    part = msgspec.structs.replace(part, dropped=part.dropped + counted.dropped)
+    return Staged(
+        task=task,
+        rows=part.rows,
+        nbytes=part.bytes,
+        part=part,
+        plan=plan,
+        source=write.source,
+    )
+
+
+class _Counted:
+    """Rows as they are stored, and how many of each batch gave way to later ones in it."""
+
+    def __init__(self, plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> None:
+        self._plan = plan
+        self._batches = batches
+        self.dropped = 0
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            rows = stored(self._plan, batch)
+            self.dropped += batch.num_rows - rows.num_rows
+            yield rows
+
+
+def _packed(batches: list[pa.RecordBatch]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as out:
+        for batch in batches:
+            out.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _found_schema(context: Context, write: Write) -> pa.Schema:
+    """Return the columns of the namespace, which is made if there is none."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return current_schema(context, write.namespace, FACES[write.options.face])
+        except FencedError:  # several tasks have made it at once
+            if attempt == _ATTEMPTS:
+                raise
+    raise AssertionError

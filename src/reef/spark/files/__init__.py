@@ -1,0 +1,56 @@
+"""Files into a namespace (`reef ingest`) and out of one (`reef export`).
+
+ingest, plan_ingest    read CSV, JSON lines, Parquet, Delta or Iceberg; IngestPlan says what would be read
+export, plan_export    write them
+input_format, output_format
+                       which format a path or an option names
+check_options          refuse options that the format does not have
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reef.spark.files._export import export
+    from reef.spark.files._export_plan import plan_export
+    from reef.spark.files._ingest import ingest
+    from reef.spark.files._input_format import (
+        IngestPlan,
+        check_options,
+        input_format,
+        plan_ingest,
+    )
+    from reef.spark.files._output_format import output_format
+
+# Loaded when they are asked for: plans and their options need no PySpark.
+_HOMES = {
+    "IngestPlan": "reef.spark.files._input_format",
+    "check_options": "reef.spark.files._input_format",
+    "export": "reef.spark.files._export",
+    "ingest": "reef.spark.files._ingest",
+    "input_format": "reef.spark.files._input_format",
+    "output_format": "reef.spark.files._output_format",
+    "plan_export": "reef.spark.files._export_plan",
+    "plan_ingest": "reef.spark.files._input_format",
+}
+
+__all__ = [
+    "IngestPlan",
+    "check_options",
+    "export",
+    "ingest",
+    "input_format",
+    "output_format",
+    "plan_export",
+    "plan_ingest",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'reef.spark.files' has no attribute {name!r}")

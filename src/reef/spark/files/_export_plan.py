@@ -1,0 +1,142 @@
+"""What an export reads: which version, which columns, in how many parts. Needs no Spark session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reef.errors import InvalidInputError
+from reef.format import SegmentRef
+from reef.spark.files._output_format import OutputFormat, output_format
+from reef.spark.source._columns import chosen, columns_of
+from reef.spark.source._options import ReadOptions
+from reef.spark.source._read import asked
+from reef.spark.source._scan_plan import Scan, plan
+from reef.spark.source._version import Version, find_version, open_version
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What would be copied."""
+
+    namespace: str
+    lsn: int
+    """The version that it is."""
+    format: OutputFormat
+    out: str
+    columns: tuple[str, ...]
+    partitions: int
+    """That Spark reads, a task each."""
+    rows: int
+    """In segments, old versions too: no more than so many, beside what the log behind them has."""
+    bytes: int
+    """Of the segments that hold them."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """One version of a namespace, and how the data source is to read it."""
+
+    version: Version
+    options: ReadOptions
+    texts: dict[str, str]
+    """The same as Spark takes them."""
+    columns: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of the segments that it is in."""
+        return sum(ref.size for ref in self.segments())
+
+    def segments(self) -> Iterable[SegmentRef]:
+        """Return those that it is in, each once: of one there may be several references."""
+        sources = open_version(self.version).segments()
+        return {source.object_key: source.ref for source in sources}.values()
+
+
+def find_export(
+    url: str,
+    namespace: str,
+    *,
+    branch: str | None = None,
+    lsn: int | None = None,
+    snapshot: str | None = None,
+    generation: int | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    is_held: bool = True,
+) -> Export:
+    """Return what is asked for; the column of ids or keys comes first, whatever the columns.
+
+    `is_held` lets a large version be held by a snapshot while it is read. Raises InvalidInputError,
+    NotFoundError, RetentionError, SnapshotExpiredError, UnavailableError.
+    """
+    said = {
+        "branch": branch,
+        "lsn": lsn,
+        "snapshot": snapshot,
+        "generation": generation,
+        "where": where,
+    }
+    texts = {name: str(value) for name, value in said.items() if value is not None}
+    texts |= {"url": url, "namespace": namespace}
+    version = find_version(ReadOptions.of(texts if is_held else {**texts, "hold": "none"}))
+    if not {"lsn", "snapshot", "generation"} & texts.keys():
+        texts["lsn"] = str(version.lsn)  # what is told is what is read
+    every = columns_of(version.face, version.columns)
+    if columns:
+        names = dict.fromkeys([every[0].name, *columns])
+        texts["columns"] = json.dumps([*names])  # whatever characters they have
+    options = ReadOptions.of(texts)
+    asked(options.where, version)
+    names_of = tuple(column.name for column in chosen(every, options.columns))
+    _check_cases(names_of)
+    return Export(version, options, texts, names_of)
+
+
+def _check_cases(names: Iterable[str]) -> None:
+    """Raise InvalidInputError for names that Spark, and most who read such files, take for one."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidInputError.of(
+                "columns",
+                f"{other}, {name}",
+                "names that differ by more than upper and lower case: choose by --columns, or "
+                "rename one",
+            )
+
+
+def plan_export(
+    url: str, namespace: str, out: str, *, format: str = "parquet", **asked_for: Any
+) -> ExportPlan:
+    """Return what `export` would copy. Writes nothing, and raises what it would, but for `out`.
+
+    What is asked for is said as `find_export` takes it.
+    """
+    kind = output_format(format)
+    found = find_export(url, namespace, is_held=False, **asked_for)
+    every = columns_of(found.version.face, found.version.columns)
+    options = found.options
+    scan = Scan(
+        found.version,
+        chosen(every, options.columns),
+        asked(options.where, found.version),
+        options.batch_bytes,
+    )
+    ranges = plan(
+        scan, partition_bytes=options.partition_bytes, min_partitions=options.min_partitions
+    )
+    return ExportPlan(
+        found.version.place.namespace,
+        found.version.lsn,
+        kind,
+        out,
+        found.columns,
+        max(1, len(ranges)),
+        sum(ref.rows for ref in found.segments()),
+        found.bytes,
+    )

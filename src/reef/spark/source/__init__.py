@@ -1,0 +1,1 @@
+"""The data source "reef": reads, the change feed, and their options."""

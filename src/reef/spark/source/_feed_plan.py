@@ -1,0 +1,250 @@
+"""A piece of the feed in parts that can be read side by side, and the rows of one part. No Spark.
+
+Parts are runs of log objects of about equal size, planned from headers. Each carries how it enters
+the chain and what it must lead to, so that a task decides what is valid as everybody does. What is
+attached is read segment by segment. A snapshot is read by key ranges.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import pyarrow as pa
+
+from reef.engine import (
+    BEFORE,
+    COMMITTED_AT,
+    EXISTED,
+    OP,
+    Face,
+    Feed,
+    FeedLog,
+    Link,
+    Position,
+    Reader,
+    open_for_reading,
+    operations,
+)
+from reef.errors import SnapshotExpiredError
+from reef.format import KEY, LSN, TOMBSTONE, LogKind, Prev, SegmentRef
+from reef.spark.source._columns import Column, shown
+from reef.spark.source._options import Place
+from reef.spark.source._scan_plan import KeyRange
+from reef.spark.source._version import Version, expired, open_version
+
+_READERS_MAX = 4
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """The operations behind `start`, up to version `upto`."""
+
+    start: Position
+    upto: int
+    leads_to: Prev | None
+
+
+@dataclass(frozen=True)
+class AttachedPart:
+    """Segments that one operation attached."""
+
+    refs: tuple[SegmentRef, ...]
+    created_at_us: int
+
+
+@dataclass(frozen=True)
+class SnapshotPart:
+    """Keys of a snapshot."""
+
+    version: Version
+    keys: KeyRange
+
+
+Part = LogPart | AttachedPart | SnapshotPart
+
+
+def plan_log(log: FeedLog, start: Position, end: Position, part_bytes: int) -> list[Part]:
+    """Return the parts between two positions, in order: the same ones whenever they are asked for.
+
+    Raises RetentionError if some of it was collected.
+    """
+    if start.lsn >= end.lsn:
+        return []
+    links = log.course(start, end.point.slot)
+    if links is None:
+        return [LogPart(start, end.lsn, end.point.prev)]
+    after = [link.before.prev for link in links[1:]] + [end.point.prev]
+    planned = _Planned(log, start, part_bytes)
+    for link, leads_to in zip(links, after, strict=True):
+        if link.header.lsn_last > start.lsn:
+            planned.add(link, leads_to)
+    return planned.done()
+
+
+class _Planned:
+    """Parts, as one object after the other is added."""
+
+    def __init__(self, log: FeedLog, start: Position, part_bytes: int) -> None:
+        self._log = log
+        self._part_bytes = part_bytes
+        self._parts: list[Part] = []
+        self._lsn = start.lsn
+        self._first: Position | None = None
+        self._leads_to: Prev | None = None
+        self._bytes = 0
+
+    def add(self, link: Link, leads_to: Prev) -> None:
+        header = link.header
+        place = Position(self._lsn, header.slot, link.before)
+        if header.kind is LogKind.ATTACH:
+            self._close()
+            self._attached(place, header.lsn_last, leads_to)
+        else:
+            if self._bytes + header.size > self._part_bytes:
+                self._close()
+            self._first = self._first or place
+            self._leads_to = leads_to
+            self._bytes += header.size
+        self._lsn = header.lsn_last
+
+    def done(self) -> list[Part]:
+        self._close()
+        return self._parts
+
+    def _close(self) -> None:
+        if self._first is not None:
+            self._parts.append(LogPart(self._first, self._lsn, self._leads_to))
+        self._first, self._bytes = None, 0
+
+    def _attached(self, place: Position, lsn: int, leads_to: Prev) -> None:
+        for entry in self._log.entries(place, lsn, leads_to=leads_to):
+            for record in entry.log.records:
+                refs = sorted(record.segments, key=lambda ref: ref.key_min)
+                for group in _groups(refs, self._part_bytes):
+                    self._parts.append(AttachedPart(group, entry.log.created_at_us))
+
+
+def _groups(refs: Sequence[SegmentRef], most_bytes: int) -> Iterator[tuple[SegmentRef, ...]]:
+    group: list[SegmentRef] = []
+    for ref in refs:
+        if group and sum(one.size for one in group) + ref.size > most_bytes:
+            yield tuple(group)
+            group = []
+        group.append(ref)
+    if group:
+        yield tuple(group)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the rows of a stream look like: settled when it starts."""
+
+    place: Place
+    face: str
+    columns: tuple[Column, ...]
+    """Those that the stream's rows have, beside the feed's own."""
+    layout: pa.Schema
+    """Exactly what Spark gets."""
+
+    @property
+    def has_before(self) -> bool:
+        return BEFORE in self.layout.names
+
+    def stored(self) -> list[pa.Field]:
+        """Return the columns to read, as they are stored."""
+        return [
+            pa.field(column.stored, pa.binary() if column.type is None else column.type.physical)
+            for column in self._needed
+            if column.stored != KEY
+        ]
+
+    @property
+    def _needed(self) -> tuple[Column, ...]:
+        return tuple({c.stored: c for c in (*self.columns, *self.before)}.values())
+
+    @property
+    def before(self) -> tuple[Column, ...]:
+        """The columns of the before image."""
+        if not self.has_before:
+            return ()
+        named = {column.name: column for column in self.columns}
+        return tuple(named[field.name] for field in self.layout.field(BEFORE).type)
+
+    def given(self, rows: pa.RecordBatch, op: pa.Array) -> pa.RecordBatch:
+        """Return rows of the feed as Spark gets them."""
+        own = {OP: op, LSN: rows.column(LSN), COMMITTED_AT: rows.column(COMMITTED_AT)}
+        if self.has_before:
+            own[BEFORE] = self._before(rows)
+        named = {column.name: column for column in self.columns}
+        plain = [name for name in self.layout.names if name not in own]
+        layout = pa.schema([self.layout.field(name) for name in plain])
+        if plain:
+            found = shown(rows, tuple(named[name] for name in plain), layout)
+            own.update(zip(plain, found.columns, strict=True))
+        arrays = [own[field.name].cast(field.type) for field in self.layout]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.layout)
+
+    def _before(self, rows: pa.RecordBatch) -> pa.Array:
+        kind = self.layout.field(BEFORE).type
+        if BEFORE not in rows.schema.names:  # of a snapshot
+            return pa.nulls(rows.num_rows, kind)
+        before = rows.column(BEFORE)
+        stored = [KEY, *(field.name for field in before.type)]
+        batch = pa.RecordBatch.from_arrays([rows.column(KEY), *before.flatten()], names=stored)
+        existed = rows.column(EXISTED).to_numpy(zero_copy_only=False)
+        layout = pa.schema([kind.field(i) for i in range(kind.num_fields)])
+        columns = shown(batch, self.before, layout).columns
+        return pa.StructArray.from_arrays(columns, fields=list(layout), mask=pa.array(~existed))
+
+
+def read_part(part: Part, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part. Raises RetentionError, SnapshotExpiredError, UnavailableError."""
+    if isinstance(part, SnapshotPart):
+        yield from _of_snapshot(part, shape)
+        return
+    context = shape.place.bucket.open()
+    at_lsn = _reader(shape).at_lsn if shape.has_before else None
+    feed = Feed(context, shape.place.namespace, at_lsn=at_lsn)
+    stored, before = shape.stored(), shape.has_before
+    if isinstance(part, LogPart):
+        rows = feed.changes(part.start, part.upto, stored, before=before, leads_to=part.leads_to)
+    else:
+        rows = feed.attached(part.refs, part.created_at_us, stored, before=before)
+    for batch in rows:
+        yield shape.given(batch, operations(batch.column(TOMBSTONE)))
+
+
+def _of_snapshot(part: SnapshotPart, shape: Shape) -> Iterator[pa.RecordBatch]:
+    names = [field.name for field in shape.stored()]
+    view = open_version(part.version).view()
+    try:
+        for rows in view.scan(
+            start=part.keys.start, end=part.keys.end, columns=names, ordered=False
+        ):
+            times = pa.nulls(rows.num_rows, pa.timestamp("us", tz="UTC"))
+            timed = rows.append_column(COMMITTED_AT, times)
+            yield shape.given(timed, pa.repeat("snapshot", rows.num_rows))
+    except SnapshotExpiredError as error:
+        raise expired(part.version, error) from error
+
+
+_readers: OrderedDict[tuple[object, ...], Reader] = OrderedDict()
+_readers_lock = Lock()
+
+
+def _reader(shape: Shape) -> Reader:
+    """Return a reader of the namespace, the same each time within one process."""
+    context = shape.place.bucket.open()
+    key = (os.getpid(), id(context), shape.place.namespace)
+    with _readers_lock:
+        if key not in _readers:
+            face = Face(shape.face, pa.schema([]))
+            _readers[key] = open_for_reading(context, shape.place.namespace, face)
+            while len(_readers) > _READERS_MAX:
+                _readers.popitem(last=False)
+        _readers.move_to_end(key)
+        return _readers[key]

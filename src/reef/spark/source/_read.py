@@ -1,0 +1,113 @@
+"""Batch reads: the reader that Spark plans with on the driver and calls in its workers.
+
+Spark pickles the reader before it asks for partitions: what `partitions` finds out must be in the
+partitions, and all the rest is settled when the reader is made, or when filters are pushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from reef.errors import InvalidInputError
+from reef.spark._freeze import freeze_imports
+from reef.spark.source._columns import Column, chosen, columns_of
+from reef.spark.source._filters import push_documents, push_keys
+from reef.spark.source._options import ReadOptions
+from reef.spark.source._scan_plan import KeyRange, Pushed, Scan, plan, read, schema_of
+from reef.spark.source._version import Version
+
+
+class Range(InputPartition):
+    """A key range to read."""
+
+    def __init__(self, keys: KeyRange) -> None:
+        self.keys = keys
+
+
+class ReefReader(DataSourceReader):
+    """Reads one version of a namespace, with the columns of a Spark schema."""
+
+    def __init__(self, options: ReadOptions, version: Version, schema: StructType) -> None:
+        every = columns_of(version.face, version.columns)
+        self._options = options
+        columns = chosen(every, tuple(schema.fieldNames()))
+        self._layout: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        _check_types(schema, columns)
+        pushed = asked(options.where, version)
+        self._scan = Scan(version, columns, pushed, options.batch_bytes)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return key ranges of about equal size; with nothing to read, one that reads nothing."""
+        freeze_imports()
+        ranges = plan(
+            self._scan,
+            partition_bytes=self._options.partition_bytes,
+            min_partitions=self._options.min_partitions,
+        )
+        return [Range(keys) for keys in ranges or [KeyRange(b"", b"")]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition."""
+        assert isinstance(partition, Range)
+        freeze_imports()
+        return read(self._scan, partition.keys, self._layout)
+
+
+class PushingReader(ReefReader):
+    """A reader that takes over filters. Spark refuses one in a session that pushes none."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep what can be asked of the rows as they are stored; return what is left to Spark."""
+        version, before = self._scan.version, self._scan.pushed
+        if version.face == "kv":
+            self._scan = replace(self._scan, pushed=push_keys(filters))
+            return filters
+        every = columns_of(version.face, version.columns)
+        pushed, left = push_documents(filters, every, schema_of(version), before)
+        self._scan = replace(self._scan, pushed=pushed)
+        return left
+
+
+def reader_of(options: ReadOptions, version: Version, schema: StructType) -> ReefReader:
+    """Return a reader, one that takes over filters if that is asked for, or safe.
+
+    In PySpark 4.3.0 it is not: a DataFrame has one plan of what to read, the last filter's. A query
+    without a filter, or the other side of a self-join, then reads too few rows, without a word. The
+    versions that keep such plans apart are those that push limits down as well. Until then the
+    option `where` filters at the source: it belongs to the DataFrame, and cannot leak.
+    """
+    pushes = hasattr(DataSourceReader, "pushLimit") if options.pushes is None else options.pushes
+    return (PushingReader if pushes else ReefReader)(options, version, schema)
+
+
+def asked(where: str | None, version: Version) -> Pushed:
+    """Return what the option `where` asks of the rows. Raises InvalidInputError."""
+    if where is None:
+        return Pushed()
+    if version.face != "documents":
+        raise InvalidInputError.of("where", where, "left out: it is for documents")
+    return Pushed.of(where, schema_of(version))
+
+
+def spark_schema(version: Version, names: tuple[str, ...] | None) -> StructType:
+    """Return the schema that Spark sees: all columns, or those called `names`."""
+    columns = chosen(columns_of(version.face, version.columns), names)
+    return from_arrow_schema(pa.schema([column.field for column in columns]))
+
+
+def _check_types(schema: StructType, columns: tuple[Column, ...]) -> None:
+    """Raise InvalidInputError if a schema names another type than a column has."""
+    for asked, column in zip(schema.fields, columns, strict=True):
+        has: StructField = from_arrow_schema(pa.schema([column.field])).fields[0]
+        if asked.dataType.simpleString() != has.dataType.simpleString():
+            raise InvalidInputError.of(
+                f"type of column {column.name!r}",
+                asked.dataType.simpleString(),
+                f"{has.dataType.simpleString()}; cast it in the query",
+            )
