@@ -10,8 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from reef.engine import Context
-from reef.jobs import Bucket, Outcome, Progress, Runner, Task
-from reef.jobs._tasks import D, R, pack, perform, unpack
+from reef.jobs import Bucket, D, Outcome, Progress, R, Runner, Task, pack, perform, unpack
 
 PROCESSES = 2
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from reef.store import Store
-from reef.testing import WrapperStore
-from reef.testing._wrapper import Operation
+from reef.testing import Operation, WrapperStore
 from tests.support.process import LOOPBACK
 from tests.support.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, SeaweedFS
 

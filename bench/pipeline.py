@@ -41,8 +41,8 @@ from bench._pipeline_runner import (
 )
 from bench._pipeline_spark import bench_loads, bench_reads
 from reef.database import Database
-from reef.jobs import Bucket, CompactionOptions, IndexOptions, Runner, compact, index
-from reef.jobs._verify import VerifyOptions, verify_deep
+from reef.jobs import Bucket, CompactionOptions, IndexOptions, Runner, VerifyOptions, compact, index
+from reef.jobs._verify import verify_deep
 from reef.spark import session
 from reef.spark._runner import SparkRunner
 

@@ -19,7 +19,7 @@ from bench._measure import Count, Ratio, Result, compare, ratio_of
 from bench._places import CACHE, Place, TimedStore, file_place, seaweedfs_place
 from reef.database import Database
 from reef.store import open_store
-from reef.testing._wrapper import Operation
+from reef.testing import Operation
 from tests.support.sqlite_mix import Mix
 
 ROWS = 50_000

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from reef.jobs._fold._index import IndexResult, index
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import IndexOptions, IndexResult, InProcess, index
 from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
 
 BATCHES = tuple(b"w%d" % n for n in range(6))

@@ -18,9 +18,9 @@ import pytest
 
 from reef.clock import SystemClock
 from reef.errors import AlreadyExistsError, UnavailableError
-from reef.store import open_store
+from reef.store import TwoPhaseStore, open_store
 from reef.store.two_phase._records import Records
-from reef.store.two_phase._store import RecoveryReport, TwoPhaseStore
+from reef.store.two_phase._store import RecoveryReport
 from tests.support.proxy import Proxy
 from tests.support.servers import REPO, SeaweedFS
 from tests.support.two_phase import EVER, Crash, Site, Steps

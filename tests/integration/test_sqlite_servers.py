@@ -15,9 +15,8 @@ import pytest
 
 import reef
 import reef.sqlite
+from reef.sqlite import export_file, import_file, parse_location, restore
 from reef.sqlite._behind import COMMITS_MAX
-from reef.sqlite._copy import export_file, import_file, restore
-from reef.sqlite._location import parse_location
 from tests.support.servers import SeaweedFS
 from tests.support.sqlite_mix import run_mix
 from tests.support.sqlite_writer import ACCOUNTS, EACH, move, prepare

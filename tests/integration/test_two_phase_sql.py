@@ -21,9 +21,8 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.settings import Settings
-from reef.store import create, open_store
+from reef.store import TwoPhaseStore, create, open_store
 from reef.store.two_phase._records import Record, Records
-from reef.store.two_phase._store import TwoPhaseStore
 from reef.testing import ManualClock
 from tests.support.databases import PASSWORD, Database, MariaDB, PostgreSQL
 from tests.support.proxy import Fault, Proxy

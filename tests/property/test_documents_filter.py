@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reef.documents.filter._filter import Incoming, parse_filter
-from reef.format._block_index import bounds_of, ordered_columns
+from reef.documents.filter import Incoming, parse_filter
+from reef.format import bounds_of, ordered_columns
 from tests.support.document_model import COMPARE
 from tests.support.document_rows import schema_of
 

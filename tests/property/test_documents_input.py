@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from reef.documents.input._input import Rows, documents_of, read_rows
-from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type, is_list
+from reef.documents.input import read_rows
+from reef.documents.input._input import Rows, documents_of
+from reef.documents.types import Schema, Type, is_list
 from reef.errors import InvalidInputError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

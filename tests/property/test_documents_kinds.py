@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reef.documents.input._values import read_values
-from reef.documents.types._refusal import Spot
+from reef.documents.input import read_values
+from reef.documents.types import Spot
 from reef.errors import InvalidInputError
 from reef.spark.files._json_kinds import Kinds
 

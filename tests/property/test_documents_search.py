@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reef.documents.filter._filter import parse_filter
+from reef.documents.filter import parse_filter
 from reef.documents.query import _search
 from reef.documents.query._search import search
 from tests.support.document_rows import DocumentRows, schema_of

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reef.documents.filter._filter import parse_filter
+from reef.documents.filter import parse_filter
 from reef.documents.query._sql_filter import pushed_filter
 from tests.support.document_rows import schema_of
 

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 from reef.errors import RetentionError, SnapshotExpiredError
-from reef.kv import KeyValue
-from reef.kv._views import KeyValueSnapshot, KeyValueView
+from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from reef.types import LSN_MAX
 from tests.support.collecting import NAMESPACE, World
 from tests.support.compactor import Compactor, Run, fold_log

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reef.errors import CorruptError, FormatVersionError, IncompleteError
-from reef.format._dedup import DedupEntry, DedupStream, DedupWindow, decode_dedup, encode_dedup
-from reef.format._manifest import check_invariants, decode_manifest, encode_manifest
-from reef.format._manifest_model import (
+from reef.format import (
     Boundary,
     Collection,
+    DedupEntry,
     DedupRef,
+    DedupStream,
+    DedupWindow,
     Intent,
     Lease,
     Manifest,
@@ -32,9 +33,14 @@ from reef.format._manifest_model import (
     SkippedSlot,
     Snapshot,
     WalAnchor,
+    decode_dedup,
+    decode_manifest,
+    encode_dedup,
+    encode_manifest,
     schema_fingerprint,
+    with_field_id,
 )
-from reef.format._rows import with_field_id
+from reef.format._manifest import check_invariants
 from reef.types import LSN_MAX, SLOT_MAX, U32_MAX, pack_lsn
 from tests.support.samples import sample_dedup, sample_manifest
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from reef.engine._memtable import Memtable
+from reef.engine import Memtable
 from reef.format import SegmentOptions, SegmentOrigin
 from reef.metrics import Metrics
 from reef.segment import (

@@ -9,8 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reef.engine._layers import look
-from reef.engine._view import ReadState
+from reef.engine import ReadState, look
 from reef.segment import Found, SegmentReader, lookup
 from tests.support.segments import Bench, Row, value_of, write
 

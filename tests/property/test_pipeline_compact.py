@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reef.database import Database
-from reef.doctor import verify
-from reef.doctor._verify_segments import overlaps
+from reef.doctor import overlaps, verify
 from reef.engine import Context
 from reef.errors import RetentionError
 from reef.format import (
@@ -30,12 +29,9 @@ from reef.format import (
     SegmentRef,
     segment_schema,
 )
-from reef.jobs import InProcess
-from reef.jobs._compaction._compact import compact
-from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs import CompactionOptions, CompactionResult, InProcess, compact
 from reef.jobs._compaction._plan import plan_compaction
-from reef.jobs._compaction._result import CompactionResult
-from reef.kv._views import KeyValueSnapshot
+from reef.kv import KeyValueSnapshot
 from reef.manifest import add_snapshot, set_retention
 from reef.segment import lookup_many, merge, write_segment
 from reef.store import MemoryStore

@@ -7,12 +7,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reef.engine import Context
-from reef.engine._open import load_dedup
+from reef.engine import Context, load_dedup
 from reef.format import DedupWindow, Manifest
-from reef.jobs._fold._index import index
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import IndexOptions, InProcess, index
 from reef.store import open_store
 from reef.types import LSN_MAX
 from tests.support.kernel import database

@@ -27,9 +27,9 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.settings import Settings
-from reef.store import ObjectMeta, create
+from reef.store import ObjectMeta, TwoPhaseStore, create
 from reef.store.two_phase._records import Record
-from reef.store.two_phase._store import TEMPORARY_PREFIX, TwoPhaseStore
+from reef.store.two_phase._store import TEMPORARY_PREFIX
 from tests.support.two_phase import EVER, RecordsContract
 
 KEY = "wal/1"

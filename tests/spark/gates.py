@@ -25,8 +25,7 @@ from pyspark.sql import DataFrame
 from reef.engine import Context
 from reef.jobs import Outcome, Progress, Runner
 from reef.store import Store
-from reef.testing import WrapperStore
-from reef.testing._wrapper import Operation
+from reef.testing import Operation, WrapperStore
 from tests.spark.tasks import executor_of
 from tests.support.waiting import until
 

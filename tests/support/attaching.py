@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from reef.engine import Context
 from reef.format import SegmentOrigin, SegmentRef, segment_schema, with_field_id
-from reef.jobs._job import Job, new_segment_id
+from reef.jobs import Job
+from reef.jobs._job import new_segment_id
 from reef.segment import write_segment
 
 _SCHEMA = segment_schema([with_field_id(pa.field("value", pa.binary()), 1)])

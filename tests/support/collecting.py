@@ -39,8 +39,8 @@ from reef.manifest import (
 from reef.segment import write_segment
 from reef.settings import Settings, load_settings
 from reef.store import MemoryStore, ObjectMeta, Store
-from reef.testing import ManualClock, WrapperStore
-from reef.testing._wrapper import Operation, T
+from reef.testing import ManualClock, Operation, WrapperStore
+from reef.testing._wrapper import T
 from reef.types import new_ulid
 
 NAMESPACE = "ns"

@@ -16,12 +16,12 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine import Context
-from reef.engine._flush import FlushPlan, plan_flush, write_window
-from reef.engine._open import _replay, load_dedup
+from reef.engine import Context, load_dedup, write_window
+from reef.engine._flush import FlushPlan, plan_flush
+from reef.engine._open import _replay
 from reef.errors import NotFoundError, ReefError
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
-from reef.jobs._job import Job
+from reef.jobs import Job
 from reef.manifest import (
     Head,
     ManifestChain,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from reef.documents.input._input import Rows, read_rows
-from reef.documents.types._schema import Schema
+from reef.documents.input import read_rows
+from reef.documents.input._input import Rows
+from reef.documents.types import Schema
 from reef.errors import InvalidInputError
 from tests.support.document_rows import schema_of
 

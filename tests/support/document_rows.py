@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from reef.database import Database
-from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents.types import Schema, Type
 from reef.engine import Face, View, Writer, WriteRequest, open_for_writing
 from reef.format import log_schema
 from tests.support.kernel import database

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reef.format import Manifest
-from reef.jobs._fold._index import IndexResult, index
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import IndexOptions, IndexResult, InProcess, index
 from reef.store import Store
 from tests.support.kernel import database
 from tests.support.log_script import NS, LogScript, copied, flush_at_once, folded_rows, versions

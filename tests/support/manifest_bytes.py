@@ -7,7 +7,7 @@ from typing import Any
 
 import google_crc32c
 
-from reef.format._manifest import encode_manifest
+from reef.format import encode_manifest
 from tests.support.samples import sample_manifest
 
 KEY = "namespaces/what-if/manifest/00000000000000000007.manifest.json"

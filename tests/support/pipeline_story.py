@@ -27,13 +27,17 @@ from reef.jobs import (
     IndexOptions,
     RebuildOptions,
     VerifyOptions,
+    abandon_load,
     bulk_load,
+    commit_load,
     end_job,
+    find_load,
     standing_intents,
+    stored_pairs,
+    stored_rows,
+    write_part,
 )
-from reef.jobs._load._load import abandon_load, begin_load, commit_load, find_load
-from reef.jobs._load._part import write_part
-from reef.jobs._load._rows import stored_pairs, stored_rows
+from reef.jobs._load._load import begin_load
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock
 from tests.support.pipeline_model import KEYS, Asked, Pairs, Papers, Rows, Subject

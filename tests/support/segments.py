@@ -27,8 +27,7 @@ from reef.segment import (
     write_segment,
 )
 from reef.store import MemoryStore, Store
-from reef.testing import CountingStore, FaultyStore
-from reef.testing._wrapper import WrapperStore
+from reef.testing import CountingStore, FaultyStore, WrapperStore
 from reef.types import LSN_MAX
 
 SCHEMA = segment_schema([pa.field("value", pa.binary()), pa.field("number", pa.int64())])

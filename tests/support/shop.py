@@ -8,13 +8,9 @@ from typing import Any
 from reef.doctor import verify
 from reef.doctor._verify_segments import read_tail
 from reef.engine import Context
-from reef.format import SegmentRef, segment_key
-from reef.format._segment_model import Footer
-from reef.jobs import InProcess
-from reef.jobs._compaction._compact import compact
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._plan import CompactionPlan, plan_compaction
-from reef.jobs._compaction._result import CompactionResult
+from reef.format import Footer, SegmentRef, segment_key
+from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult, InProcess, compact
+from reef.jobs._compaction._plan import plan_compaction
 from tests.support.collecting import NAMESPACE, World
 
 MIB = 1 << 20

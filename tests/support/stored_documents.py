@@ -12,10 +12,9 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from reef.documents._view import DocumentView
-from reef.documents.input._input import read_rows
-from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents import DocumentView
+from reef.documents.input import read_rows
+from reef.documents.types import Schema, Type
 from reef.engine import Face, WriteRequest, open_for_writing
 from reef.format import log_schema
 from reef.store import Store

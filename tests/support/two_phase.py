@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from reef.errors import UnavailableError
-from reef.store import MemoryStore
+from reef.store import MemoryStore, TwoPhaseStore
+from reef.store.two_phase import PlainStore
 from reef.store.two_phase._records import PAGE_ROWS, Record, Records
-from reef.store.two_phase._store import TEMPORARY_PREFIX, PlainStore, TwoPhaseStore
+from reef.store.two_phase._store import TEMPORARY_PREFIX
 from reef.testing import ManualClock
 from reef.types import OBJECT_KEY_BYTES_MAX
 

@@ -10,8 +10,7 @@ from typing import Any
 from reef.database import Database
 from reef.engine import Context
 from reef.errors import UnavailableError
-from reef.jobs import InProcess, Outcome, Task
-from reef.jobs._tasks import D, Progress, R, pack, perform, refuse, unpack
+from reef.jobs import D, InProcess, Outcome, Progress, R, Task, pack, perform, refuse, unpack
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 from reef.testing._wrapper import OPERATIONS, T

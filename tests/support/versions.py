@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from reef.format import log_schema, segment_schema
-from reef.segment._model import Found
+from reef.segment import Found
 
 History = dict[bytes, dict[int, bytes | None]]
 """For each key its versions: by LSN the value, or None for a tombstone."""

@@ -11,7 +11,7 @@ import pytest
 
 from reef import settings
 from reef.cli._app import app
-from reef.store._url import OPTIONS, SCHEMES
+from reef.store import OPTIONS, SCHEMES
 
 REPO = Path(__file__).resolve().parents[2]
 DOCUMENTS = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglob("*.md"))]

@@ -14,7 +14,8 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.testing._wrapper import OPERATIONS, Operation
+from reef.testing import Operation
+from reef.testing._wrapper import OPERATIONS
 
 SimulatedFault = Literal[
     "reply_lost",  # done, then UnavailableError

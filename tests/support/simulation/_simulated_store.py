@@ -19,7 +19,8 @@ from typing_extensions import Buffer
 from reef.errors import IncompleteError, UnavailableError
 from reef.store import ObjectMeta, Store
 from reef.store._base import as_view
-from reef.testing._wrapper import Operation, T, WrapperStore
+from reef.testing import Operation, WrapperStore
+from reef.testing._wrapper import T
 from tests.support.simulation._network import (
     MISREADS,
     NOT_DONE,

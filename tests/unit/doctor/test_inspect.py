@@ -19,7 +19,7 @@ from reef.doctor import (
     repair,
     storage_stats,
 )
-from reef.engine._conditions import encode_condition
+from reef.engine import encode_condition
 from reef.engine._receipt import pack_codes
 from reef.format import decode_log, encode_log
 from reef.types import pack_lsn

@@ -9,7 +9,8 @@ import pytest
 import reef
 from reef.doctor import repair, verify
 from reef.engine import Face, WriteRequest, open_for_reading, open_for_writing
-from reef.kv._rows import FACE, rows_of
+from reef.kv import FACE
+from reef.kv._rows import rows_of
 from reef.types import ORDINAL_MAX, pack_lsn
 from tests.support.damaged_buckets import NAMESPACE, Bucket, flip, make_bucket
 from tests.support.mending import expect, is_quarantined, mend, only, plan

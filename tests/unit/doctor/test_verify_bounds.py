@@ -13,9 +13,9 @@ import pytest
 
 from reef.doctor._verify_bounds import Bounds
 from reef.doctor._verify_segments import SegmentFacts, check_segment
-from reef.format import SegmentOptions, SegmentOrigin, hash_key, segment_schema
+from reef.format import SegmentOptions, SegmentOrigin, bounds_of, hash_key, segment_schema
 from reef.format import _segment_writer as segment_writer
-from reef.format._block_index import bounds_of, row_index_schema
+from reef.format._block_index import row_index_schema
 from reef.segment import write_segment
 from reef.store import open_store
 

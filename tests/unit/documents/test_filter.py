@@ -24,7 +24,7 @@ from reef.documents.filter._values import VALUES_MAX
 from reef.documents.types._schema import Schema
 from reef.documents.types._types import Type
 from reef.errors import InvalidInputError
-from reef.format._block_index import bounds_of
+from reef.format import bounds_of
 from tests.support.document_rows import schema_of
 
 KINDS = {

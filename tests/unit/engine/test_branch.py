@@ -16,8 +16,8 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.pages import WalRecord
-from reef.testing import WrapperStore
-from reef.testing._wrapper import Operation, T
+from reef.testing import Operation, WrapperStore
+from reef.testing._wrapper import T
 from reef.types import namespace_of, pack_lsn, split_namespace, unpack_lsn
 from tests.support.attaching import begin_load, upload
 from tests.support.branching import NS, Grove, grown

@@ -12,7 +12,8 @@ from reef.engine import Face, FeedLog, Position, WriteRequest, open_for_writing
 from reef.engine import _feed as feed_module
 from reef.errors import CorruptError, UnavailableError
 from reef.format import LogKind, LogObject, LogRecord, Prev, encode_log, log_key
-from reef.kv._rows import FACE, one_put
+from reef.kv import FACE
+from reef.kv._rows import one_put
 from reef.log import ChainPoint
 from reef.store import MemoryStore
 from reef.testing import CountingStore

@@ -12,7 +12,7 @@ from reef.gc._slots import FoldedSlots
 from reef.gc._survey import Survey
 from reef.kv import KeyValue
 from reef.log import _fence
-from reef.manifest._chain import ManifestChain
+from reef.manifest import ManifestChain
 from reef.testing import Fault
 from tests.support.collecting import NAMESPACE
 from tests.support.compactor import fold_log

@@ -12,8 +12,7 @@ from reef.gc._collect import _Deletion
 from reef.gc._names import epoch_of, owner_of, parse_segment, parse_slot, parse_window
 from reef.manifest import add_snapshot, advance_boundary, register_intent, release_snapshot
 from reef.store import MemoryStore
-from reef.testing import CountingStore, Fault, FaultKind, FaultyStore
-from reef.testing._wrapper import Operation
+from reef.testing import CountingStore, Fault, FaultKind, FaultyStore, Operation
 from reef.types import new_ulid
 from tests.support.collecting import (
     DAY_S,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reef.engine._view import View
+from reef.engine import View
 from reef.errors import FencedError, OutcomeUnknownError
 from reef.gc import _judge
 from reef.gc._plan import Planner
-from reef.manifest import StalePlanError, _changes, _overlap
-from reef.manifest._chain import ManifestChain
+from reef.manifest import ManifestChain, StalePlanError, _changes, _overlap
 from tests.support.collecting import DAY_S, NAMESPACE
 from tests.support.guards import Edit
 from tests.support.regressions import (

@@ -13,8 +13,7 @@ from reef.gc import CollectionReport
 from reef.jobs._gc import CollectOptions, collect_all
 from reef.jobs._tasks import InProcess
 from reef.store import MemoryStore
-from reef.testing import ManualClock
-from reef.testing._wrapper import Operation
+from reef.testing import ManualClock, Operation
 from tests.support.collecting import DAY_S, GRACE_S, NAMESPACE, World, filled, going
 from tests.support.kernel import contents
 

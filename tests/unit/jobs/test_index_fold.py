@@ -10,7 +10,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from reef.engine._open import load_dedup
+from reef.engine import load_dedup
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import decode_schema, decode_segment, segment_key
 from reef.jobs._fold._fold import FoldedPart

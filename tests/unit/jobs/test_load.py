@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from reef.database import Database
-from reef.documents.types._schema import Schema
+from reef.documents.types import Schema
 from reef.errors import (
     FencedError,
     IdempotencyError,
@@ -33,7 +33,7 @@ from reef.jobs._load._load import (
 from reef.jobs._load._part import LoadedPart, LoadPart, write_part
 from reef.jobs._load._rows import schema_for, stored_pairs, stored_rows
 from reef.manifest import StalePlanError
-from reef.segment._sorted_runs import SortedRuns, Unique
+from reef.segment import SortedRuns, Unique
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.collecting import World

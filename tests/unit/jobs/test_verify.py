@@ -10,10 +10,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from reef.doctor import VerifyReport, verify
-from reef.doctor._verify_parts import SegmentPart, check_segment_part, cut_segment, join_looks
+from reef.doctor import (
+    SegmentPart,
+    VerifyReport,
+    check_segment_part,
+    cut_segment,
+    join_looks,
+    read_log_part,
+    verify,
+)
 from reef.doctor._verify_segments import check_segment
-from reef.doctor._verify_slots import read_log_part
 from reef.engine import Context
 from reef.errors import InvalidInputError, UnavailableError
 from reef.format import (
@@ -142,7 +148,7 @@ def test_a_log_of_every_kind_is_judged_alike() -> None:
 
 
 def test_a_healthy_log_comes_back_as_a_few_runs(bucket: Bucket) -> None:
-    from reef.doctor._verify import Look
+    from reef.doctor import Look
 
     store = bucket.context().store
     look = Look(store, NAMESPACE, lambda *_: None)

@@ -25,8 +25,8 @@ from reef.manifest import open_writer
 from reef.pages import Pages, WalRecord
 from reef.pages._rows import page_rows
 from reef.store import MemoryStore
-from reef.testing import ManualClock, WrapperStore
-from reef.testing._wrapper import Operation, T
+from reef.testing import ManualClock, Operation, WrapperStore
+from reef.testing._wrapper import T
 from tests.support.kernel import interrupt_next_write
 
 SIZE = 16

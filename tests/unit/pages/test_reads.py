@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from reef.database import Database
-from reef.engine._layers import Run, layers_of, look
+from reef.engine import look
+from reef.engine._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
-from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
+from reef.jobs import CompactionOptions, InProcess, compact
 from reef.jobs._compaction._plan import plan_compaction
 from reef.pages import Pages
 from reef.pages._ahead import Ahead
 from reef.pages._rows import key_of
 from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
-from reef.testing import CountingStore, WrapperStore
-from reef.testing._wrapper import Operation, T
+from reef.testing import CountingStore, Operation, WrapperStore
+from reef.testing._wrapper import T
 
 SIZE = 512
 NAME = "main.db"

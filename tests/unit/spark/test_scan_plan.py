@@ -34,8 +34,8 @@ from reef.spark.source._options import ReadOptions
 from reef.spark.source._scan_plan import KeyRange, Pushed, Scan, _cuts, plan, read, schema_of
 from reef.spark.source._version import Version, find_version, open_version
 from reef.store import open_store
-from reef.testing import WrapperStore
-from reef.testing._wrapper import Operation, T
+from reef.testing import Operation, WrapperStore
+from reef.testing._wrapper import T
 from tests.support.compactor import Compactor
 from tests.support.stored_documents import busy_namespace, comparable
 
