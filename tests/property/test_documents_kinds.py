@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.documents.input import read_values
-from reef.documents.types import Spot
+from reef.documents.types import InputColumn
 from reef.errors import InvalidInputError
 from reef.spark.files._json_kinds import Kinds
 
@@ -47,10 +47,10 @@ def test_kinds_tell_the_type_that_a_batch_has(values: list[Any], at: int, name: 
     kinds = sent[0].merged(sent[1])
     assert kinds == Kinds.of(values)
     try:
-        read = read_values(values, None, Spot(name))
+        read = read_values(values, None, InputColumn(name))
     except InvalidInputError:
         with pytest.raises(InvalidInputError):
             # By the kinds alone, or with the type that they tell.
-            read_values(values, kinds.type(name), Spot(name))
+            read_values(values, kinds.type(name), InputColumn(name))
         return
     assert kinds.type(name) == (None if read is None else read.type)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reef.engine import ReadState, look
-from reef.segment import Found, SegmentReader, lookup
+from reef.segment import RowVersion, SegmentReader, lookup
 from tests.support.segments import Bench, Row, value_of, write
 
 KEYS = [b"k%02d" % i for i in range(30)]
@@ -76,7 +76,7 @@ class Clips:
         return found, None if self.visible[key][found] else value_of(key, found)
 
 
-def shown(found: Found | None) -> tuple[int, bytes | None] | None:
+def shown(found: RowVersion | None) -> tuple[int, bytes | None] | None:
     if found is None:
         return None
     value = None if found.tombstone else found.batch.column("value")[found.row].as_py()

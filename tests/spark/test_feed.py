@@ -29,7 +29,7 @@ from reef.jobs import Bucket
 from reef.manifest import end_intent, register_intent
 from reef.segment import write_segment
 from reef.spark.source._feed_options import FeedOptions, is_feed
-from reef.spark.source._feed_plan import AttachedPart, LogPart, plan_log
+from reef.spark.source._feed_plan import AttachedPart, FeedPart, plan_log
 from reef.spark.source._feed_read import FeedReader, feed_schema
 from reef.spark.source._source import ReefDataSource
 from reef.spark.source._version import find_version
@@ -290,7 +290,7 @@ def test_an_attach_ends_a_micro_batch_and_is_read_by_segments(db: reef.Database)
     place = stream._place(first)
     log = FeedLog(db.context(), "ns")
     parts = plan_log(log, stream._place(start), place, 1)
-    assert [type(part) for part in parts] == [LogPart, AttachedPart, AttachedPart]
+    assert [type(part) for part in parts] == [FeedPart, AttachedPart, AttachedPart]
     found = [(row[0], row[3], row[5]) for row in rows_between(stream, start, first)]
     assert found == [
         ("upsert", b"a", None),

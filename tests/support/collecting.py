@@ -26,7 +26,7 @@ from reef.format import (
     segment_schema,
     with_field_id,
 )
-from reef.gc import CollectionPlan, CollectionReport, Reason, Tally, collect, plan_collection
+from reef.gc import CollectionPlan, CollectionReport, ObjectCount, Reason, collect, plan_collection
 from reef.kv import KeyValue
 from reef.manifest import (
     Head,
@@ -234,7 +234,7 @@ def _rows(keys: list[bytes]) -> pa.Table:
     )
 
 
-def going(tallies: tuple[Tally, ...]) -> dict[str, int]:
+def going(tallies: tuple[ObjectCount, ...]) -> dict[str, int]:
     """Return how many objects of each kind go."""
     counts: dict[str, int] = {}
     for tally in tallies:

@@ -21,7 +21,7 @@ from reef.metrics import Metrics
 from reef.segment import (
     BlockCache,
     DiskCache,
-    Found,
+    RowVersion,
     SegmentReader,
     SegmentSource,
     write_segment,
@@ -145,7 +145,7 @@ class Bench:
         return value
 
 
-def shown(found: Found | None) -> tuple[int, bytes | None] | None:
+def shown(found: RowVersion | None) -> tuple[int, bytes | None] | None:
     """Return the version and the value of what was found; None as value is a tombstone."""
     if found is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from reef.format import log_schema, segment_schema
-from reef.segment import Found
+from reef.segment import RowVersion
 
 History = dict[bytes, dict[int, bytes | None]]
 """For each key its versions: by LSN the value, or None for a tombstone."""
@@ -85,7 +85,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[object, ...]]:
     ]
 
 
-def told(found: Found | None) -> tuple[int, bytes | None] | None:
+def told(found: RowVersion | None) -> tuple[int, bytes | None] | None:
     """Return what `newest` would, of what a source found."""
     if found is None:
         return None
@@ -108,15 +108,15 @@ class ArraySource:
         self.asked: list[bytes] = []
         self.batches_given = 0
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         self.asked.append(key)
         version = newest(self.history, key, lsn)
         if version is None:
             return None
         batch = segment_batch(self.history, [(key, version[0])])
-        return Found(version[0], version[1] is None, batch, 0)
+        return RowVersion(version[0], version[1] is None, batch, 0)
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[RowVersion | None]:
         return [self.get(key, lsn) for key in keys]
 
     def batches(

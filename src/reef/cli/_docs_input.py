@@ -80,14 +80,14 @@ def open_input(path: str, format: str | None, *, rows_max: int, bytes_max: int) 
             yield Input(_parquet(stream, path, rows_max, bytes_max), size)
         else:
             batches = _csv if format == "csv" else _json_lines
-            yield Input(batches(_Lines(stream, path), rows_max, bytes_max), size)
+            yield Input(batches(_InputLines(stream, path), rows_max, bytes_max), size)
 
 
 def read_ids(path: str, *, rows_max: int) -> Iterator[list[str]]:
     """Yield the ids of a file, or of stdin: one a line. Raises InvalidInputError."""
     with _opened("--file", path) as stream:
         ids: list[str] = []
-        for text in _Lines(stream, path):
+        for text in _InputLines(stream, path):
             if id := text.rstrip("\r\n"):
                 ids.append(id)
             if len(ids) == rows_max:
@@ -112,7 +112,7 @@ def _opened(option: str, path: str) -> Iterator[IO[bytes]]:
         yield stream
 
 
-class _Lines:
+class _InputLines:
     """Lines of UTF-8, counted, none of them without a bound."""
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
@@ -161,7 +161,7 @@ class _JsonBatch(Batch):
         return rows
 
 
-def _json_lines(lines: _Lines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
+def _json_lines(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
     from reef.documents.input import document_of
 
     rows: list[dict[str, Any]] = []
@@ -214,7 +214,7 @@ class _CsvBatch(Batch):
         ]
 
 
-def _csv(lines: _Lines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
+def _csv(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader(lines, strict=True)
     names = _header(reader)

@@ -34,7 +34,7 @@ Write = Callable[[object, bytes | None], "DocumentReceipt"]
 
 
 @dataclass
-class Tally:
+class LoadProgress:
     """What was committed so far."""
 
     lsn: int | None = None
@@ -94,12 +94,12 @@ def load(
     prefix: bytes | None,
     is_patch: bool,
     advance: Callable[[int, int], None],
-) -> Tally:
+) -> LoadProgress:
     """Commit batch after batch; what stops it is raised, with how much was committed before.
 
     `declared` are the attributes whose types the user gave.
     """
-    tally = Tally()
+    tally = LoadProgress()
     with told_with(tally):
         for number, batch in enumerate(batches, 1):
             with _in_terms_of(batch):
@@ -110,7 +110,7 @@ def load(
 
 
 @contextlib.contextmanager
-def told_with(tally: Tally) -> Iterator[None]:
+def told_with(tally: LoadProgress) -> Iterator[None]:
     """Let errors, and Ctrl-C, tell how much was committed before."""
     try:
         yield

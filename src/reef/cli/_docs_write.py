@@ -110,12 +110,12 @@ def patch(
         raise InvalidInputError.of(
             "FILE, --where and --set", "not so", "either FILE, or --where along with --set"
         )
-    from reef.cli._docs_load import Tally, key_of
+    from reef.cli._docs_load import LoadProgress, key_of
 
     values = json_of("--set", set)
     prefix = check_prefix(idempotency_prefix)
     check_namespace(namespace)
-    tally = Tally()
+    tally = LoadProgress()
     with connect(url) as db:
         _check_filter(db, namespace, where)
         with db.namespace(**named(namespace)) as ns:
@@ -137,13 +137,13 @@ def delete(
 ) -> None:
     """Delete documents: by id, from a list, or all that match. They need not be there."""
     from reef.cli._docs_input import read_ids
-    from reef.cli._docs_load import Tally, key_of, told_with
+    from reef.cli._docs_load import LoadProgress, key_of, told_with
 
     if sum(given is not None and given != [] for given in (ids, where, file)) != 1:
         raise InvalidInputError.of("ID, --where and --file", "none or several", "one of the three")
     prefix = check_prefix(idempotency_prefix)
     check_namespace(namespace)
-    tally = Tally()
+    tally = LoadProgress()
     listed = iter([ids or []]) if file is None else read_ids(file, rows_max=batch_size)
     first = list(itertools.islice(listed, 1))
     with connect(url) as db:
@@ -205,7 +205,7 @@ def _load(
     as_json: bool,
 ) -> None:
     from reef.cli._docs_input import open_input
-    from reef.cli._docs_load import Tally, load, load_progress, told_with
+    from reef.cli._docs_load import LoadProgress, load, load_progress, told_with
     from reef.engine import CreateOnly
 
     check_namespace(namespace)
@@ -217,10 +217,10 @@ def _load(
     with connect(url) as db:
         bytes_max = max(1, db.context().settings.log_segment_max_bytes // _INPUT_SHARE)
         with open_input(file, input_format, rows_max=batch_size, bytes_max=bytes_max) as source:
-            with told_with(Tally()):  # what is refused here must not fence anybody
+            with told_with(LoadProgress()):  # what is refused here must not fence anybody
                 first = list(itertools.islice(source.batches, 1))
             if not first:
-                Tally().print(as_json)
+                LoadProgress().print(as_json)
                 return
             if is_patch:
                 _check_there(db, namespace)

@@ -22,7 +22,7 @@ from reef.cli._pass import Conf, Master, Remote, RunsOn, watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
-    from reef.gc import CollectionReport, PinFate, Tally
+    from reef.gc import CollectionReport, ObjectCount, PinFate
 
 
 def gc(
@@ -117,5 +117,5 @@ def _pin(fate: PinFate) -> dict[str, Any]:
     }
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
+def _tally(tally: ObjectCount) -> dict[str, Any]:
     return {**tally._asdict(), "reason": str(tally.reason)}

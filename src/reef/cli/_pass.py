@@ -184,7 +184,7 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(what, clock).told
+        yield _ProgressLines(what, clock).told
         return
     with Progress(
         TextColumn("{task.description}"),
@@ -220,7 +220,7 @@ def _about(seen: PassProgress) -> str:
     return ", ".join(said)
 
 
-class _Lines:
+class _ProgressLines:
     """Progress in a file or a pipe: a line every ten seconds at most."""
 
     def __init__(self, what: str, clock: Clock) -> None:

@@ -20,7 +20,7 @@ from reef.cli._streams import failure_of
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
-    from reef.sqlite import Copied
+    from reef.sqlite import CopyResult
 
 app = typer.Typer(
     name="sqlite",
@@ -222,7 +222,7 @@ def _check_apsw() -> None:
         )
 
 
-def _print_copied(copied: Copied, what: str, as_json: bool) -> None:
+def _print_copied(copied: CopyResult, what: str, as_json: bool) -> None:
     if as_json:
         print_json(copied._asdict())
     else:

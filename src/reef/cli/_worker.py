@@ -100,7 +100,7 @@ def worker(
             raise typer.Exit(PROBLEM)
 
 
-class _Ended(Exception):
+class _StopRequested(Exception):
     """Somebody wants the worker to end while it waits."""
 
 
@@ -125,7 +125,7 @@ class _Ending:
             with self._condition:
                 if not self._is_told:
                     self._condition.wait(seconds)
-        except _Ended:
+        except _StopRequested:
             pass
         finally:
             self._is_waiting = False
@@ -136,7 +136,7 @@ class _Ending:
         self._heard.add(number)
         signal.signal(number, signal.SIG_DFL)
         if self._is_waiting:
-            raise _Ended
+            raise _StopRequested
 
 
 def _as_line(result: PassResult[Any] | ReefError) -> None:

@@ -12,7 +12,7 @@ from reef.doctor._grammar import FRAME, PREAMBLE, block_rows
 from reef.doctor._quarantine import size_of
 from reef.doctor._verify_segments import SegmentFacts
 from reef.format import KEY, LSN, TOMBSTONE, SegmentRef, SegmentTail
-from reef.segment import Clipped, SegmentReader
+from reef.segment import Clip, SegmentReader
 from reef.store import Store
 from reef.types import LSN_MAX
 
@@ -97,7 +97,7 @@ def of_segment(reader: SegmentReader, facts: SegmentFacts) -> Source:
 
 def of_restored(ref: SegmentRef, restored: Restored) -> Source:
     """Return the rows of a segment that is itself restored, as far as its reference shows them."""
-    seen = Clipped("", ref)
+    seen = Clip("", ref)
 
     def rows(low: bytes, high: bytes) -> Iterator[pa.RecordBatch]:
         low, high = max(low, seen.key_min), min(high, seen.key_end)

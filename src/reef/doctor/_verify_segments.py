@@ -21,8 +21,8 @@ from reef.doctor._verify_bounds import Bounds
 from reef.errors import CorruptError, DamagedError, NotFoundError, UnreadableError
 from reef.format import (
     SEGMENT_COLUMNS,
-    Place,
-    Places,
+    BlockPlace,
+    BlockPlaces,
     SegmentRef,
     SegmentTail,
     check_preamble,
@@ -42,7 +42,7 @@ _AT_ONCE_BLOCKS = 64
 _AT_ONCE_BYTES = 16 << 20
 
 _T = TypeVar("_T")
-_Numbered: TypeAlias = tuple[int, Place]
+_Numbered: TypeAlias = tuple[int, BlockPlace]
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class _DeepCheck:
         if not self._is_sound(decoded):
             self._check_each(decoded)
 
-    def _decoded(self, number: int, place: Place, data: pa.Buffer) -> pa.RecordBatch | None:
+    def _decoded(self, number: int, place: BlockPlace, data: pa.Buffer) -> pa.RecordBatch | None:
         """Return the rows of a block; None, and it is told, if they cannot be read.
 
         They have not been held against the index.
@@ -200,7 +200,7 @@ class _DeepCheck:
             self._tell(number, error)
             return None
 
-    def _decoded_again(self, number: int, place: Place) -> pa.RecordBatch | None:
+    def _decoded_again(self, number: int, place: BlockPlace) -> pa.RecordBatch | None:
         """Return the rows of a block that is read again; None, and it is told, if it's damaged."""
         try:
             return self._tail.decode_rows(number, self._again(place))
@@ -295,7 +295,7 @@ class _DeepCheck:
     def _is_inside(self, offset: int) -> bool:
         return self._span[0] <= offset < self._span[1]
 
-    def _inside(self, places: Places) -> list[_Numbered]:
+    def _inside(self, places: BlockPlaces) -> list[_Numbered]:
         numbered = enumerate(places)
         return [(number, place) for number, place in numbered if self._is_inside(place.offset)]
 
@@ -307,13 +307,15 @@ class _DeepCheck:
         # Not copied: slices of what was fetched.
         return [data.slice(place.offset - start, place.length) for _, place in run]
 
-    def _decoded_column(self, column: str, number: int, place: Place, data: pa.Buffer) -> pa.Array:
+    def _decoded_column(
+        self, column: str, number: int, place: BlockPlace, data: pa.Buffer
+    ) -> pa.Array:
         try:
             return self._tail.decode_column(column, number, data)
         except DamagedError:
             return self._tail.decode_column(column, number, self._again(place))
 
-    def _again(self, place: Place) -> bytes:
+    def _again(self, place: BlockPlace) -> bytes:
         return self._store.get_range(self._tail.key, place.offset, place.length)
 
     def _check_rows(self, number: int, rows: pa.RecordBatch) -> None:

@@ -26,7 +26,7 @@ from reef.documents.query import (
 from reef.documents.types import Attribute, Schema, documents_of
 from reef.engine import View
 from reef.errors import InvalidInputError
-from reef.segment import Found, align
+from reef.segment import RowVersion, align
 
 __all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView", "after_lsn"]
 
@@ -188,7 +188,7 @@ class DocumentView:
         """Return what `query` returns as a Polars DataFrame."""
         return frame_of_polars(self.query(**query))
 
-    def _narrow(self, keys: Sequence[bytes]) -> list[Found | None]:
+    def _narrow(self, keys: Sequence[bytes]) -> list[RowVersion | None]:
         """Return rows without the columns that cost reads of their own."""
         found = self._view.read(lambda state: state.get_many(keys, self.lsn, wide=False))
         return [None if one is None or one.tombstone else one for one in found]

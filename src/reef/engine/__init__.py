@@ -32,7 +32,7 @@ from reef.engine._cover import Cover
 from reef.engine._dedup import Dedup
 from reef.engine._feed import COMMITTED_AT, OP, Feed, operations
 from reef.engine._feed_before import BEFORE, EXISTED
-from reef.engine._feed_log import FeedLog, Link
+from reef.engine._feed_log import FeedLog, LinkedHeader
 from reef.engine._feed_place import Position
 from reef.engine._flush import write_window
 from reef.engine._fold_rows import FoldRows
@@ -43,7 +43,7 @@ from reef.engine._listing import are_live, list_namespaces
 from reef.engine._memtable import Memtable
 from reef.engine._namespace import (
     DEFAULT_TTL,
-    Held,
+    HeldSnapshot,
     Namespace,
     check_idempotency_key,
     check_number,
@@ -100,9 +100,9 @@ __all__ = [
     "Feed",
     "FeedLog",
     "FoldRows",
-    "Held",
+    "HeldSnapshot",
     "Latest",
-    "Link",
+    "LinkedHeader",
     "Memtable",
     "MustExist",
     "Namespace",

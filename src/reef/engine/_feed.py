@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from reef.engine._context import Context
 from reef.engine._feed_before import with_before
 from reef.engine._feed_log import FeedLog
-from reef.engine._feed_place import Places, Position
+from reef.engine._feed_place import KnownPositions, Position
 from reef.engine._handle import Handle
 from reef.engine._view import View
 from reef.errors import InvalidInputError, NotFoundError, RetentionError
@@ -58,7 +58,7 @@ def operations(tombstones: pa.Array) -> pa.Array:
 def changes_of(
     handle: Handle,
     context: Context,
-    places: Places,
+    places: KnownPositions,
     columns: Sequence[pa.Field],
     *,
     after: int | None,
@@ -134,7 +134,7 @@ class Feed:
     def _rows(
         self, entries: Iterator[LogEntry], after: int, upto: int, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        gathered = _Gathered(schema)
+        gathered = _FeedBatch(schema)
         for entry in entries:
             if entry.log.kind is LogKind.ATTACH:
                 yield from gathered.take()
@@ -158,7 +158,7 @@ class Feed:
         self, refs: Sequence[SegmentRef], created_at_us: int, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of segments of one version; no key is in two of them."""
-        gathered = _Gathered(schema)
+        gathered = _FeedBatch(schema)
         names = schema.names[4:]
         for ref in sorted(refs, key=lambda ref: ref.key_min):
             source = self._segments.open(ref)
@@ -184,7 +184,7 @@ class Feed:
             yield with_before(batch, columns, self._at_lsn)
 
 
-class _Gathered:
+class _FeedBatch:
     """Rows of several operations on their way to one batch."""
 
     def __init__(self, schema: pa.Schema) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from reef.engine._context import Context
 from reef.engine._feed_headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, Unreadable
-from reef.engine._feed_place import Entrances, Places, Position
+from reef.engine._feed_place import Entrances, KnownPositions, Position
 from reef.errors import CorruptError, RetentionError
 from reef.format import LogKind, Manifest, Prev, log_key
 from reef.gc import FENCE_BYTES
@@ -31,7 +31,7 @@ OBJECTS_WINDOW_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkedHeader:
     """A valid object and the valid one before it, as headers tell."""
 
     header: LogHeader
@@ -51,14 +51,14 @@ class FeedLog:
         namespace: str,
         *,
         chain: ManifestChain | None = None,
-        places: Places | None = None,
+        places: KnownPositions | None = None,
     ) -> None:
         """Nothing is asked of the store yet. `places` are those that others have come to before."""
         self.context = context
         self.namespace = namespace
         self._chain = chain or context.chain(namespace)
         self._headers = HeaderReader(context, namespace)
-        self._places = places or Places()
+        self._places = places or KnownPositions()
         self._entrances = Entrances(context, namespace, self._chain, self._headers)
 
     # Where to begin.
@@ -135,12 +135,12 @@ class FeedLog:
         except _Odd:  # with a limit of its own: what was spent on the way here was for nothing
             return self._advance_reading(position, _Limit(bytes_max, slots_max, upto))
 
-    def course(self, position: Position, last_slot: int) -> list[Link] | None:
+    def course(self, position: Position, last_slot: int) -> list[LinkedHeader] | None:
         """Return the valid objects from `position` through `last_slot`, fences too.
 
         None: headers alone do not tell. Raises RetentionError if they were collected.
         """
-        links: list[Link] = []
+        links: list[LinkedHeader] = []
         try:
             for link in self._links(self.resume(position)):
                 if link.header.slot > last_slot:
@@ -230,7 +230,7 @@ class FeedLog:
             raise no_namespace(self.context.store.url, self.namespace)
         return head.manifest
 
-    def _links(self, position: Position) -> Iterator[Link]:
+    def _links(self, position: Position) -> Iterator[LinkedHeader]:
         """Yield the valid objects ahead, up to the first absent slot."""
         skipped = {skip.slot for skip in self.manifest().skipped_slots}
         before = position.point
@@ -249,7 +249,7 @@ class FeedLog:
                     and answer.epoch >= before.epoch
                     and not (is_exact and prev.checksum != before.checksum)
                 ):
-                    yield Link(answer, ChainPoint(prev.slot, prev.checksum, before.epoch))
+                    yield LinkedHeader(answer, ChainPoint(prev.slot, prev.checksum, before.epoch))
                     before, is_exact = ChainPoint(answer.slot, 0, answer.epoch), False
                 slot += 1
             window = min(2 * window, HEADERS_WINDOW_MAX)

@@ -40,7 +40,7 @@ class Position:
         return Position(manifest.last_applied_lsn, fold.next_slot, fold.point)
 
 
-class Places:
+class KnownPositions:
     """Positions that were come to lately, by their versions. Safe among threads."""
 
     def __init__(self) -> None:

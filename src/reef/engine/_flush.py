@@ -59,7 +59,7 @@ class FlushPlan:
 
 
 @dataclass(frozen=True)
-class Written:
+class FlushedFiles:
     """What a flush has uploaded: nothing names it yet."""
 
     segments: tuple[SegmentRef, ...]
@@ -86,7 +86,7 @@ def plan_flush(manifest: Manifest, tail: Tail, dedup: Dedup, now_us: int) -> Flu
     )
 
 
-def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -> Written:
+def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -> FlushedFiles:
     """Upload the rows and the window of `plan`. Raises UnavailableError."""
     # Cut where segments were attached: their versions lie between those of the rows around them,
     # and the versions of segments whose keys overlap never do.
@@ -103,10 +103,12 @@ def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -
         part = (number, len(opened))
         segments += (_write_rows(context, namespace, epoch, plan, part, first.schema, rows),)
     dedup = None if plan.window is None else write_window(context, namespace, plan.window)
-    return Written(segments, dedup)
+    return FlushedFiles(segments, dedup)
 
 
-def publish_flush(manifests: ManifestChain, epoch: int, plan: FlushPlan, written: Written) -> Head:
+def publish_flush(
+    manifests: ManifestChain, epoch: int, plan: FlushPlan, written: FlushedFiles
+) -> Head:
     """Publish the manifest that names what was written.
 
     Raises FencedError, StalePlanError if somebody else has folded, OutcomeUnknownError.

@@ -26,7 +26,7 @@ from reef.errors import (
 from reef.format import Manifest, SegmentRef
 from reef.log import LogReader
 from reef.manifest import Head, ManifestChain
-from reef.segment import Found, RowSource, SegmentReader, lookup
+from reef.segment import RowSource, RowVersion, SegmentReader, lookup
 
 
 class Handle(ABC):
@@ -65,7 +65,7 @@ class Handle(ABC):
         """The unfolded log, for those who tell of it. Look, do not touch."""
         return self._tail
 
-    def get(self, key: bytes) -> Found | None:
+    def get(self, key: bytes) -> RowVersion | None:
         """Return the newest row of `key`, or None."""
         if self._is_closed:
             self.check_open()
@@ -81,7 +81,7 @@ class Handle(ABC):
             return self.view().get(key)
         return None if found is None or found.tombstone else found
 
-    def get_many(self, keys: Sequence[bytes]) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes]) -> list[RowVersion | None]:
         """Return the newest row of each key, or None."""
         return self.view().get_many(keys)
 

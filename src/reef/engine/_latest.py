@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.format import KEY, LSN, TOMBSTONE
-from reef.segment import Found, align, changes, union
+from reef.segment import RowVersion, align, changes, union
 
 _SYSTEM = frozenset((KEY, LSN, TOMBSTONE))
 
@@ -28,14 +28,14 @@ class Part(NamedTuple):
     at: _Numbers
 
 
-class Asked(NamedTuple):
+class SortedKeys(NamedTuple):
     """Keys that a read asks for: in order, each once; and where each of them is in that order."""
 
     keys: pa.BinaryArray
     places: _Numbers
 
     @classmethod
-    def of(cls, keys: pa.BinaryArray) -> Asked:
+    def of(cls, keys: pa.BinaryArray) -> SortedKeys:
         """Return what is asked by `keys`, in any order and perhaps with repetitions."""
         order = pc.array_sort_indices(keys)
         ordered = keys.take(order)
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 class Latest:
     """The newest version of each key of a read, and the rows of those that exist."""
 
-    def __init__(self, asked: Asked, lsns: _Numbers, parts: Sequence[Part]) -> None:
+    def __init__(self, asked: SortedKeys, lsns: _Numbers, parts: Sequence[Part]) -> None:
         """`lsns` and `parts` are of the keys in order."""
         self._asked = asked
         self.lsns: _Numbers = lsns[asked.places]
@@ -94,7 +94,7 @@ class Latest:
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def parts_of(found: Sequence[Found | None]) -> list[Part]:
+def parts_of(found: Sequence[RowVersion | None]) -> list[Part]:
     """Return the rows that point reads have found, those of one batch together."""
     batches: dict[int, tuple[pa.RecordBatch, list[int], list[int]]] = {}
     for i, one in enumerate(found):
@@ -108,6 +108,6 @@ def parts_of(found: Sequence[Found | None]) -> list[Part]:
     ]
 
 
-def versions_of(found: Sequence[Found | None]) -> _Numbers:
+def versions_of(found: Sequence[RowVersion | None]) -> _Numbers:
     """Return the version of each, 0 for none."""
     return np.fromiter((0 if one is None else one.lsn for one in found), np.int64, len(found))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from reef.segment import Found, Prune, RowSource, SegmentSource
+from reef.segment import Prune, RowSource, RowVersion, SegmentSource
 
 
 class Run:
@@ -31,14 +31,14 @@ class Run:
         self.lsn_min = min(source.lsn_min for source in sources)
         self.lsn_max = max(source.lsn_max for source in sources)
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         """Return the newest version of `key` at or below `lsn`; `key` is not below `key_min`."""
         source = self.sources[bisect_right(self._firsts, key) - 1]
         if source.key_end <= key or source.lsn_min > lsn:
             return None
         return source.get(key, lsn)
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[RowVersion | None]:
         """Return for each key what `get` would."""
         return [self.get(key, lsn) for key in keys]
 
@@ -82,17 +82,17 @@ class Run:
 def layers_of(sources: Iterable[RowSource]) -> tuple[RowSource, ...]:
     """Return the layers of sources that come in descending order of their newest version."""
     layers: list[RowSource] = []
-    gathered = _Gathered()
+    gathered = _LayerBuilder()
     for source in sources:
         if not isinstance(source, SegmentSource):
             layers += gathered.layer()
             layers.append(source)
-            gathered = _Gathered()
+            gathered = _LayerBuilder()
         elif source.key_min >= source.key_end:
             pass  # its reference clips all of it: it lies nowhere, and has no place in the order
         elif not gathered.take(source):
             layers += gathered.layer()
-            gathered = _Gathered()
+            gathered = _LayerBuilder()
             gathered.take(source)
     return (*layers, *gathered.layer())
 
@@ -100,13 +100,13 @@ def layers_of(sources: Iterable[RowSource]) -> tuple[RowSource, ...]:
 class Looked(NamedTuple):
     """What a read found, and how many layers it had to look into for that."""
 
-    found: Found | None
+    found: RowVersion | None
     layers: int
 
 
 def look(layers: Sequence[RowSource], key: bytes, lsn: int) -> Looked:
     """Return what `lookup` would, and count: for those who measure how much a read has to read."""
-    best: Found | None = None
+    best: RowVersion | None = None
     newest, looked = -1, 0
     for layer in layers:
         if layer.lsn_max <= newest:
@@ -119,7 +119,7 @@ def look(layers: Sequence[RowSource], key: bytes, lsn: int) -> Looked:
     return Looked(best, looked)
 
 
-class _Gathered:
+class _LayerBuilder:
     """Segments on their way to become one layer."""
 
     def __init__(self) -> None:

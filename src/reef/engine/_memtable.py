@@ -35,7 +35,7 @@ import pyarrow as pa
 from reef.engine._memtable_rows import Chunk, Rows
 from reef.engine._memtable_runs import Runs
 from reef.errors import InvariantError
-from reef.segment import Found, Prune
+from reef.segment import Prune, RowVersion
 from reef.types import KEY_BYTES_MAX, LSN_MAX
 
 # Rows are gathered from all chunks for each piece: few pieces are less work.
@@ -216,7 +216,7 @@ class Memtable:
             fresh.lsn_min, fresh.lsn_max = fresh._state.rows.first_lsn(), self.lsn_max
         return fresh
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
         if self._unindexed:
             self._index_all()
@@ -232,11 +232,11 @@ class Memtable:
             version = newest if lsns is None else lsns[row]
             if version <= lsn:
                 is_tombstone = tombstones is not None and tombstones[row] == 1
-                return _new(Found, (version, is_tombstone, batch, row))
+                return _new(RowVersion, (version, is_tombstone, batch, row))
             row = -1 if older is None else older[row]
         return _get_sorted(state, key, lsn)
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[RowVersion | None]:
         """Return for each key what `get` would."""
         return list(map(self.get, keys, repeat(lsn)))
 
@@ -281,7 +281,7 @@ class Memtable:
                 yield from rows.gather(some, fields, _PIECE_BYTES)
 
 
-def _get_sorted(state: _State, key: bytes, lsn: int) -> Found | None:
+def _get_sorted(state: _State, key: bytes, lsn: int) -> RowVersion | None:
     """Return what `Memtable.get` does, by the sorted runs: for a key with very many versions."""
     _, rows, runs = state
     below = rows.count_through(lsn)
@@ -290,7 +290,7 @@ def _get_sorted(state: _State, key: bytes, lsn: int) -> Found | None:
         chunk, row, _ = next(rows.slices(number, number + 1))
         version = chunk.newest if chunk.lsns is None else chunk.lsns[row]
         is_tombstone = chunk.tombstones is not None and chunk.tombstones[row] == 1
-        return Found(version, is_tombstone, chunk.batch, row)
+        return RowVersion(version, is_tombstone, chunk.batch, row)
     return None
 
 

@@ -25,7 +25,7 @@ _WINDOW_ROWS_FIRST = 1 << 10
 _WINDOW_ROWS_MAX = 1 << 15
 
 
-class _Run(NamedTuple):
+class _SortedRun(NamedTuple):
     """Consecutive rows, sorted by key, then from the newest version to the oldest."""
 
     keys: pa.Array
@@ -36,7 +36,7 @@ class _Run(NamedTuple):
     key_at: Callable[[int], bytes]
 
     @classmethod
-    def of(cls, keys: pa.Array, numbers: Numbers, stop: int) -> _Run:
+    def of(cls, keys: pa.Array, numbers: Numbers, stop: int) -> _SortedRun:
         # By hand, as every probe of a search would make an Arrow scalar otherwise.
         _, offsets, data = keys.buffers()
         ends = memoryview(offsets).cast("B").cast("i")[keys.offset :]
@@ -63,7 +63,7 @@ class Runs:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._runs: tuple[_Run, ...] = ()
+        self._runs: tuple[_SortedRun, ...] = ()
         self.nbytes = 0
 
     def cut(self, rows: Rows) -> Runs:
@@ -73,7 +73,9 @@ class Runs:
         for run in self._runs:
             if run.stop > rows.count:
                 stays = run.numbers < rows.count
-                run = _Run.of(run.keys.filter(pa.array(stays)), run.numbers[stays], rows.count)
+                run = _SortedRun.of(
+                    run.keys.filter(pa.array(stays)), run.numbers[stays], rows.count
+                )
             if len(run.numbers):
                 kept.append(run)
         fresh._set(kept)
@@ -102,7 +104,7 @@ class Runs:
                 newest = numbers if every else numbers[changes(keys)]
                 yield newest[::-1] if reverse else newest
 
-    def _sorted(self, below: int) -> tuple[_Run, ...]:
+    def _sorted(self, below: int) -> tuple[_SortedRun, ...]:
         """Return runs of all rows up to `below` at least, those of older rows first.
 
         Readers who sort at the same time do the same work; whose is kept does not matter.
@@ -115,15 +117,15 @@ class Runs:
         while len(runs) > 1 and len(runs[-2].numbers) < _RATIO * len(runs[-1].numbers):
             newer, older = runs.pop(), runs.pop()
             keys, numbers = _merged([newer[:2], older[:2]])
-            runs.append(_Run.of(keys, numbers, newer.stop))
+            runs.append(_SortedRun.of(keys, numbers, newer.stop))
         self._set(runs)
         return tuple(runs)
 
-    def _set(self, runs: Sequence[_Run]) -> None:
+    def _set(self, runs: Sequence[_SortedRun]) -> None:
         self._runs = tuple(runs)
         self.nbytes = sum(run.keys.get_total_buffer_size() + run.numbers.nbytes for run in runs)
 
-    def _run(self, first: int, stop: int) -> _Run:
+    def _run(self, first: int, stop: int) -> _SortedRun:
         parts = self._rows.slices(first, stop)
         keys = pa.concat_arrays(
             [c.batch.column(0).slice(low, high - low) for c, low, high in parts]
@@ -132,7 +134,7 @@ class Runs:
         rows = pa.record_batch([keys, numbers], ["key", "number"])
         by = [("key", "ascending"), ("number", "descending")]
         order = pc.sort_indices(rows, sort_keys=by)
-        return _Run.of(keys.take(order), numbers[order.to_numpy()], stop)
+        return _SortedRun.of(keys.take(order), numbers[order.to_numpy()], stop)
 
 
 def _merged(parts: Sequence[tuple[pa.Array, Numbers]]) -> tuple[pa.Array, Numbers]:
@@ -145,7 +147,7 @@ def _merged(parts: Sequence[tuple[pa.Array, Numbers]]) -> tuple[pa.Array, Number
 
 
 def _windows(
-    runs: Sequence[_Run], start: bytes, end: bytes | None, *, reverse: bool
+    runs: Sequence[_SortedRun], start: bytes, end: bytes | None, *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield ranges of keys that make up the one from `start` to `end`, in the order of the scan.
 

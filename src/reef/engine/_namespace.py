@@ -12,7 +12,7 @@ from reef.engine._branch_drop import drop_namespace
 from reef.engine._branch_list import list_branches
 from reef.engine._context import Context
 from reef.engine._feed import changes_of
-from reef.engine._feed_place import Places
+from reef.engine._feed_place import KnownPositions
 from reef.engine._open import Face, open_for_reading, open_for_writing
 from reef.engine._reader import Reader
 from reef.engine._snapshots import SnapshotView
@@ -35,7 +35,7 @@ class Namespace:
         if mode not in ("w", "r"):
             raise InvalidInputError.of("mode", mode, "w for the one writer, r for a reader")
         self._context = context
-        self._places = Places()
+        self._places = KnownPositions()
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         if mode == "w":
@@ -187,7 +187,7 @@ class Namespace:
         return self._writer
 
 
-class Held:
+class HeldSnapshot:
     """What a snapshot of any face offers beside its reads."""
 
     def __init__(self, view: SnapshotView) -> None:

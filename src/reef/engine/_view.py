@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.engine._latest import Asked, Latest, Part, parts_of, versions_of
+from reef.engine._latest import Latest, Part, SortedKeys, parts_of, versions_of
 from reef.engine._layers import Run, layers_of
 from reef.errors import (
     DamagedError,
@@ -28,8 +28,8 @@ from reef.errors import (
 )
 from reef.format import Manifest
 from reef.segment import (
-    Found,
     RowSource,
+    RowVersion,
     SegmentReader,
     SegmentSource,
     lookup,
@@ -62,7 +62,7 @@ class ReadState:
         """The sources as point reads look into them: segments without common keys are one."""
         return layers_of(self.sources)
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
         if not self.is_warm:
             self.warm(key, key)
@@ -100,7 +100,9 @@ class ReadState:
             self._segments.prefetch_tails(refs[:_WARM_SEGMENTS_MAX])
         self.is_warm = True
 
-    def get_many(self, keys: Sequence[bytes], lsn: int, *, wide: bool = True) -> list[Found | None]:
+    def get_many(
+        self, keys: Sequence[bytes], lsn: int, *, wide: bool = True
+    ) -> list[RowVersion | None]:
         """Return the newest version of each key at or below `lsn`; all segments side by side.
 
         A key that is in memory is looked for only in segments that may have a newer one. Without
@@ -144,9 +146,9 @@ class ReadState:
         """Return what `get_many` would, as columns: for many keys, with no step for each of them."""
         if len(keys) <= POINTS_MAX:
             found = self.get_many(keys.to_pylist(), lsn, wide=wide)
-            asked = Asked(keys, np.arange(len(keys)))
+            asked = SortedKeys(keys, np.arange(len(keys)))
             return Latest(asked, versions_of(found), parts_of(found))
-        asked = Asked.of(keys)
+        asked = SortedKeys.of(keys)
         segments = [source for source in self.sources if isinstance(source, SegmentSource)]
         memory = [source for source in self.sources if not isinstance(source, SegmentSource)]
         held = lookup_many(memory, asked.keys.to_pylist(), lsn)
@@ -185,12 +187,12 @@ class View:
         """Whose rows: a namespace, and the generation with which this life of its name began."""
         return self._held.manifest.namespace, self._held.manifest.born
 
-    def get(self, key: bytes) -> Found | None:
+    def get(self, key: bytes) -> RowVersion | None:
         """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
         found = self.read(lambda state: state.get(key, self.lsn))
         return None if found is None or found.tombstone else found
 
-    def get_many(self, keys: Sequence[bytes]) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes]) -> list[RowVersion | None]:
         """Return the row of each key, or None."""
         found = self.read(lambda state: state.get_many(keys, self.lsn))
         return [None if row is None or row.tombstone else row for row in found]

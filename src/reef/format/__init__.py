@@ -9,7 +9,13 @@ Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the
 else. Encoders raise InvariantError before a wrong byte could be written.
 """
 
-from reef.format._block_index import BOUND_BYTES_MAX, Place, Places, bounds_of, ordered_columns
+from reef.format._block_index import (
+    BOUND_BYTES_MAX,
+    BlockPlace,
+    BlockPlaces,
+    bounds_of,
+    ordered_columns,
+)
 from reef.format._bloom import Bloom, hash_key, hash_keys
 from reef.format._dedup import (
     DedupEntry,
@@ -85,6 +91,8 @@ __all__ = [
     "PARALLEL_WRITES_MAX",
     "SEGMENT_COLUMNS",
     "TOMBSTONE",
+    "BlockPlace",
+    "BlockPlaces",
     "Bloom",
     "Boundary",
     "Collection",
@@ -103,8 +111,6 @@ __all__ = [
     "Origin",
     "PendingDelete",
     "Pin",
-    "Place",
-    "Places",
     "Prev",
     "Retention",
     "SegmentOptions",

@@ -38,7 +38,7 @@ _ROW_BLOCK = [
 COLUMN_INDEX_SCHEMA = pa.schema([pa.field("column", pa.int64(), nullable=False), *_PLACE])
 
 
-class Place(NamedTuple):
+class BlockPlace(NamedTuple):
     """Where a block lies: rows from `row`, bytes (frame included) from `offset`."""
 
     row: int
@@ -48,19 +48,19 @@ class Place(NamedTuple):
     checksum: int
 
 
-class Places:
+class BlockPlaces:
     """The places of blocks that hold consecutive rows, as columns: a segment may have thousands."""
 
     def __init__(self, index: pa.RecordBatch) -> None:
         self.row, self.rows, self.offset, self.length, self.checksum = (
-            index[name].to_numpy() for name in Place._fields
+            index[name].to_numpy() for name in BlockPlace._fields
         )
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def __getitem__(self, i: int) -> Place:
-        return Place(
+    def __getitem__(self, i: int) -> BlockPlace:
+        return BlockPlace(
             int(self.row[i]),
             int(self.rows[i]),
             int(self.offset[i]),
@@ -68,7 +68,7 @@ class Places:
             int(self.checksum[i]),
         )
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[BlockPlace]:
         return (self[i] for i in range(len(self)))
 
     def of_rows(self, row: int, rows: int) -> range:

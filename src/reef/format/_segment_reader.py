@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.errors import CorruptError, IncompleteError, InvalidInputError
-from reef.format._block_index import COLUMN_INDEX_SCHEMA, Place, Places, row_index_schema
+from reef.format._block_index import COLUMN_INDEX_SCHEMA, BlockPlace, BlockPlaces, row_index_schema
 from reef.format._bloom import BLOCK_BYTES, Bloom
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, check_head, crc32c
 from reef.format._manifest_model import SegmentRef
@@ -67,8 +67,8 @@ class SegmentTail:
     schema: pa.Schema
     bloom: Bloom
     row_index: pa.RecordBatch
-    row_places: Places
-    column_places: Mapping[str, Places]
+    row_places: BlockPlaces
+    column_places: Mapping[str, BlockPlaces]
     """For each wide column."""
 
     @cached_property
@@ -170,9 +170,9 @@ def decode_tail(
         schema=schema,
         bloom=_decode_bloom(sections, key, start),
         row_index=row_index,
-        row_places=Places(row_index),
+        row_places=BlockPlaces(row_index),
         column_places={
-            name: Places(column_index.filter(pc.equal(column_index["column"], number)))
+            name: BlockPlaces(column_index.filter(pc.equal(column_index["column"], number)))
             for number, name in enumerate(footer.wide)
         },
     )
@@ -331,7 +331,9 @@ def _decode_index(
     return index
 
 
-def decode_block(block: pa.Buffer, place: Place, schema: pa.Schema, key: str) -> pa.RecordBatch:
+def decode_block(
+    block: pa.Buffer, place: BlockPlace, schema: pa.Schema, key: str
+) -> pa.RecordBatch:
     """Return the rows of a block from its bytes, frame included."""
     if block.size != place.length:
         raise IncompleteError(key, place.offset, f"{place.length} bytes", f"{block.size}")
@@ -347,7 +349,7 @@ def decode_block(block: pa.Buffer, place: Place, schema: pa.Schema, key: str) ->
     return batch
 
 
-def _decompress(framed: pa.Buffer, place: Place, key: str) -> pa.Buffer:
+def _decompress(framed: pa.Buffer, place: BlockPlace, key: str) -> pa.Buffer:
     """Return the Arrow message of a block from what its frame holds."""
     codec, padding, zero, raw = BLOCK_HEAD.unpack_from(framed)
     body_bytes = framed.size - BLOCK_HEAD.size - padding
@@ -364,7 +366,7 @@ def _decompress(framed: pa.Buffer, place: Place, key: str) -> pa.Buffer:
 
 
 def _decode_run(
-    whole: pa.Buffer, places: Sequence[Place], schema: pa.Schema, key: str, start: int
+    whole: pa.Buffer, places: Sequence[BlockPlace], schema: pa.Schema, key: str, start: int
 ) -> list[pa.RecordBatch]:
     """Return the rows of the blocks from number `start` on, as many as a thread takes at a time."""
     return [

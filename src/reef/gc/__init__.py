@@ -14,10 +14,10 @@ from reef.gc._model import (
     CollectionReport,
     Doomed,
     Kind,
+    ObjectCount,
     Progress,
     Reason,
     Retained,
-    Tally,
 )
 from reef.gc._names import epoch_of, folder, owner_of, parse_slot
 from reef.gc._pins import PinFate, PinReason, Pins
@@ -31,13 +31,13 @@ __all__ = [
     "CollectionReport",
     "Doomed",
     "Kind",
+    "ObjectCount",
     "PinFate",
     "PinReason",
     "Pins",
     "Progress",
     "Reason",
     "Retained",
-    "Tally",
     "collect",
     "epoch_of",
     "folder",

@@ -36,7 +36,7 @@ from reef.format import Manifest
 from reef.gc._judge import DAY_US
 from reef.gc._model import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
 from reef.gc._names import FOLDERS, folder
-from reef.gc._plan import Planner
+from reef.gc._plan import CollectionPlanner
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
 from reef.metrics import Metrics
 from reef.settings import Settings
@@ -98,7 +98,7 @@ class _Collector:
         self._threads = threads
         self._delete = delete
         self._objects_max = objects_max
-        self._planner = Planner(chain, store, settings=settings, threads=threads)
+        self._planner = CollectionPlanner(chain, store, settings=settings, threads=threads)
         self._published: list[int] = []
 
     def run(self, *, apply: bool, progress: Progress | None, sweep: bool) -> CollectionReport:

@@ -21,7 +21,7 @@ from reef.format import Boundary, Manifest, decode_dedup, dedup_key, manifest_ke
 from reef.gc._model import Doomed, DoomedSlots, Kind, Reason, Tallies
 from reef.gc._names import epoch_of, owner_of
 from reef.gc._retained import Holding
-from reef.gc._survey import Survey
+from reef.gc._survey import ObjectListing
 from reef.manifest import Generation
 from reef.store import ObjectMeta, Store
 
@@ -33,7 +33,7 @@ _GOES = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class CollectionInputs:
     """What is decided on."""
 
     manifest: Manifest
@@ -85,7 +85,7 @@ class Judgement:
             self.doomed.append(Doomed(kind, key, size, reason))
 
 
-def judge_manifests(ground: Ground, judgement: Judgement) -> None:
+def judge_manifests(ground: CollectionInputs, judgement: Judgement) -> None:
     """A generation below the boundary goes, unless something stands on it."""
     for number, found in ground.listed.items():
         if number >= ground.recent_from or number in ground.stood_upon:
@@ -98,7 +98,7 @@ def judge_manifests(ground: Ground, judgement: Judgement) -> None:
         judgement.add("manifest", reason, key, found.size)
 
 
-def judge_slots(ground: Ground, survey: Survey, judgement: Judgement) -> None:
+def judge_slots(ground: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
     """A log object goes that no retained generation reads, unless it is a fence, or time travel's."""
     slots = survey.slots
     since_us = ground.pitr_since_us
@@ -122,7 +122,7 @@ def judge_slots(ground: Ground, survey: Survey, judgement: Judgement) -> None:
         judgement.tallies.add("log", reason is Reason.FOLDED, reason, size)
 
 
-def judge_segments(ground: Ground, survey: Survey, judgement: Judgement) -> None:
+def judge_segments(ground: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
     """A segment goes that no retained generation names, and that nobody can come to name.
 
     Where branches stand, what the log attached when they were made has to stay. Where the log is kept
@@ -151,7 +151,9 @@ def judge_segments(ground: Ground, survey: Survey, judgement: Judgement) -> None
         judgement.add("segment", reason, key, meta.size)
 
 
-def judge_windows(ground: Ground, survey: Survey, judgement: Judgement, store: Store) -> None:
+def judge_windows(
+    ground: CollectionInputs, survey: ObjectListing, judgement: Judgement, store: Store
+) -> None:
     """A dedup window goes that no retained generation names, and that no fold can come to name."""
     named = _union(holding.windows for holding in ground.holdings)
     pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
@@ -164,7 +166,7 @@ def judge_windows(ground: Ground, survey: Survey, judgement: Judgement, store: S
             judgement.add("dedup", reason, key, meta.size)
 
 
-def judge_strangers(ground: Ground, survey: Survey, judgement: Judgement) -> None:
+def judge_strangers(ground: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
     """A file of no known name goes when it is older than a day."""
     since_us = ground.now_us - max(DAY_US, ground.grace_us)
     for meta in survey.strangers:
@@ -172,13 +174,15 @@ def judge_strangers(ground: Ground, survey: Survey, judgement: Judgement) -> Non
         judgement.add("other", reason, meta.key, meta.size)
 
 
-def _kept_log(ground: Ground, slot: int) -> Reason:
+def _kept_log(ground: CollectionInputs, slot: int) -> Reason:
     if ground.unreadable:
         return Reason.UNREADABLE
     return Reason.LOG if slot >= ground.needed_from else Reason.PITR
 
 
-def _unnamed(ground: Ground, key: str, is_named: bool, pending: Mapping[str, int]) -> Reason | None:
+def _unnamed(
+    ground: CollectionInputs, key: str, is_named: bool, pending: Mapping[str, int]
+) -> Reason | None:
     """Return what becomes of an object that the head does not name; None if it never was named."""
     if is_named:
         return Reason.NAMED
@@ -190,7 +194,7 @@ def _unnamed(ground: Ground, key: str, is_named: bool, pending: Mapping[str, int
     return Reason.REPLACED if _is_old(ground, since) else Reason.GRACE
 
 
-def _is_old(ground: Ground, generation: int) -> bool:
+def _is_old(ground: CollectionInputs, generation: int) -> bool:
     """Return whether a generation was published before the grace period."""
     found = ground.listed.get(generation)
     if found is not None:
@@ -199,7 +203,7 @@ def _is_old(ground: Ground, generation: int) -> bool:
     return generation < ground.manifest.gc.boundary.generation
 
 
-def _orphan(ground: Ground, id: str, meta: ObjectMeta) -> Reason:
+def _orphan(ground: CollectionInputs, id: str, meta: ObjectMeta) -> Reason:
     owner = owner_of(id)
     epoch = epoch_of(owner)
     if not owner:
@@ -211,7 +215,7 @@ def _orphan(ground: Ground, id: str, meta: ObjectMeta) -> Reason:
     return Reason.ORPHAN if meta.last_modified_us < ground.since_us else Reason.GRACE
 
 
-def _window(ground: Ground, key: str, meta: ObjectMeta, store: Store) -> Reason | None:
+def _window(ground: CollectionInputs, key: str, meta: ObjectMeta, store: Store) -> Reason | None:
     """Return what becomes of a window that was never named; None if it has gone meanwhile."""
     if meta.last_modified_us >= ground.since_us:
         return Reason.GRACE

@@ -48,7 +48,7 @@ class Reason(StrEnum):
     UNKNOWN = "of no known name, and older than a day"
 
 
-class Tally(NamedTuple):
+class ObjectCount(NamedTuple):
     """How many objects of a kind stay, or go, for one reason."""
 
     kind: Kind
@@ -86,9 +86,11 @@ class Tallies:
         count[0] += objects
         count[1] += size
 
-    def lines(self) -> tuple[Tally, ...]:
+    def lines(self) -> tuple[ObjectCount, ...]:
         """Return what was counted, in the order in which it came."""
-        return tuple(Tally(*which, *count) for which, count in self._counts.items() if count[0])
+        return tuple(
+            ObjectCount(*which, *count) for which, count in self._counts.items() if count[0]
+        )
 
 
 class DoomedSlots:
@@ -127,7 +129,7 @@ class CollectionPlan:
     settled: tuple[str, ...] = ()
     """Keys in `gc.pending` whose objects are gone: to be taken out as well."""
     retained: tuple[Retained, ...] = ()
-    tallies: tuple[Tally, ...] = ()
+    tallies: tuple[ObjectCount, ...] = ()
     problems: tuple[str, ...] = ()
     """Damage that holds something back. It is told here, and nothing is changed about it."""
     doomed: tuple[Doomed, ...] = ()
@@ -181,7 +183,7 @@ class CollectionReport:
     plan: CollectionPlan
     """What was decided, on the head that it was published on."""
     applied: bool
-    deleted: tuple[Tally, ...] = ()
+    deleted: tuple[ObjectCount, ...] = ()
     published: tuple[int, ...] = ()
     """The generations that it wrote."""
     swept: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from functools import cache
 from reef.clock import Clock
 from reef.format import Boundary, Manifest
 from reef.gc._judge import (
-    Ground,
+    CollectionInputs,
     Judgement,
     judge_manifests,
     judge_segments,
@@ -23,7 +23,7 @@ from reef.gc._model import CollectionPlan, Retained, Tallies
 from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
 from reef.gc._slots import AttachScan, PinnedLog
-from reef.gc._survey import Survey
+from reef.gc._survey import ObjectListing
 from reef.manifest import (
     Generation,
     Head,
@@ -54,13 +54,13 @@ def plan_collection(
 
     Reads only. Raises NotFoundError if there is no such namespace, CorruptError, UnavailableError.
     """
-    planner = Planner(chain, store, settings=settings, threads=threads or SystemThreads())
+    planner = CollectionPlanner(chain, store, settings=settings, threads=threads or SystemThreads())
     if now_us is None:
         now_us = max(clock.now_us(), planner.head.published_at_us)
     return planner.plan(planner.head, now_us, is_hopeful=True)
 
 
-class Planner:
+class CollectionPlanner:
     """Makes plans on what one survey has found."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Planner:
         self._store = store
         self._settings = settings
         self._threads = threads
-        self.survey = Survey(store, _load(chain).manifest)
+        self.survey = ObjectListing(store, _load(chain).manifest)
         self.head = _load(chain)
         self._holdings = Holdings(store, self.survey)
         self._pins = Pins(chain, store, threads)
@@ -156,7 +156,7 @@ class Planner:
         now_us: int,
         *,
         is_kept: bool,
-    ) -> Ground:
+    ) -> CollectionInputs:
         """Return what is decided on; `is_kept`: with the boundary as it is."""
         old = manifest.gc.boundary
         stays_from = min(first, old.generation) if is_kept else first
@@ -173,7 +173,7 @@ class Planner:
         boundary = old if is_kept else raised
         # Once, and not before the kinds of log objects are known.
         pinned = cache(lambda: self._pinned(manifest, holdings, min(boundary.slot, limit)))
-        return Ground(
+        return CollectionInputs(
             manifest=manifest,
             boundary=boundary,
             slot_limit=min(boundary.slot, limit),
@@ -190,7 +190,7 @@ class Planner:
             pinned=lambda: pinned()[0],
         )
 
-    def _judge(self, ground: Ground) -> Judgement:
+    def _judge(self, ground: CollectionInputs) -> Judgement:
         slots = self.survey.slots
         for_each(
             slots.unread(ground.slot_limit),
@@ -271,7 +271,7 @@ class Planner:
         segments, unreadable = self._scanned[which]
         return segments | pinned, not (unreadable or self._pinned_unreadable)
 
-    def _told(self, ground: Ground) -> tuple[Retained, ...]:
+    def _told(self, ground: CollectionInputs) -> tuple[Retained, ...]:
         head = ground.manifest.generation
         newest = head + 2 - self._settings.retained_generations
         why = {head: "the head"}
@@ -287,7 +287,7 @@ class Planner:
             why[number] = f"{why[number]}, {names}" if number in why else names
         return tuple(Retained(number, why[number]) for number in sorted(why))
 
-    def _problems(self, ground: Ground) -> tuple[str, ...]:
+    def _problems(self, ground: CollectionInputs) -> tuple[str, ...]:
         stood = ground.stood_upon
         problems = [
             f"generation {number}, which is retained"

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from reef.errors import DamagedError, NotFoundError, UnreadableError
 from reef.format import Manifest, decode_manifest, manifest_key
-from reef.gc._survey import Survey
+from reef.gc._survey import ObjectListing
 from reef.manifest import Generation
 from reef.store import Store
 
@@ -34,7 +34,7 @@ class Holding:
 class Holdings:
     """What generations hold, each read once."""
 
-    def __init__(self, store: Store, survey: Survey) -> None:
+    def __init__(self, store: Store, survey: ObjectListing) -> None:
         self._store = store
         self._survey = survey
         self._known: dict[int, Holding] = {}

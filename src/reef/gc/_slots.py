@@ -69,7 +69,7 @@ def _read_kind(store: Store, key: str, slot: int, size: int) -> LogKind | None:
     return kind if is_whole and (kind is LogKind.FENCE) == (lsn_first == 0) else None
 
 
-class _State(IntEnum):
+class _SlotState(IntEnum):
     UNREAD = 0
     DATA = 1
     FENCE = 2
@@ -97,7 +97,7 @@ class FoldedSlots:
         self.slots.append(slot)
         self.sizes.append(meta.size)
         self.modified_us.append(meta.last_modified_us)
-        self._states.append(_State.UNREAD)
+        self._states.append(_SlotState.UNREAD)
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -107,7 +107,7 @@ class FoldedSlots:
         for index, slot in enumerate(self.slots):
             if slot >= limit:
                 return
-            if self._states[index] == _State.UNREAD:
+            if self._states[index] == _SlotState.UNREAD:
                 yield index
 
     def read(self, index: int) -> None:
@@ -116,33 +116,33 @@ class FoldedSlots:
         try:
             kind = read_kind(self._store, log_key(self._namespace, slot), slot=slot, size=size)
         except NotFoundError:
-            self._states[index] = _State.GONE
+            self._states[index] = _SlotState.GONE
             return
         self._states[index] = (
-            _State.DAMAGED
+            _SlotState.DAMAGED
             if kind is None
-            else _State.FENCE
+            else _SlotState.FENCE
             if kind is LogKind.FENCE
-            else _State.ATTACH
+            else _SlotState.ATTACH
             if kind is LogKind.ATTACH
-            else _State.DATA
+            else _SlotState.DATA
         )
 
     def is_data(self, index: int) -> bool:
         """Return whether one that was read may be deleted as such."""
-        return self._states[index] in (_State.DATA, _State.ATTACH)
+        return self._states[index] in (_SlotState.DATA, _SlotState.ATTACH)
 
     def attaching(self, first: int, limit: int) -> Iterator[int]:
         """Yield the slots from `first` up to `limit` of those read that attach segments."""
         for slot, state in zip(self.slots, self._states, strict=True):
-            if first <= slot < limit and state == _State.ATTACH:
+            if first <= slot < limit and state == _SlotState.ATTACH:
                 yield slot
 
     def is_fence(self, index: int) -> bool:
-        return self._states[index] == _State.FENCE
+        return self._states[index] == _SlotState.FENCE
 
     def is_damaged(self, index: int) -> bool:
-        return self._states[index] == _State.DAMAGED
+        return self._states[index] == _SlotState.DAMAGED
 
     def first_since(self, modified_us: int, slot: int) -> int | None:
         """Return the first slot from `slot` on that was written at that time or later."""

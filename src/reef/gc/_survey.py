@@ -19,7 +19,7 @@ from reef.gc._slots import FENCE_BYTES, FoldedSlots
 from reef.store import ObjectMeta, Store
 
 
-class Survey:
+class ObjectListing:
     """What was listed, `manifest` being the head known before."""
 
     def __init__(self, store: Store, manifest: Manifest) -> None:

@@ -27,9 +27,9 @@ from reef.gc import (
     CollectionPlan,
     CollectionReport,
     Doomed,
+    ObjectCount,
     PinFate,
     Retained,
-    Tally,
     collect,
 )
 from reef.jobs._tasks import Progress, Runner
@@ -113,10 +113,10 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     pins: tuple[PinFate, ...]
     settled: tuple[str, ...]
     retained: tuple[Retained, ...]
-    tallies: tuple[Tally, ...]
+    tallies: tuple[ObjectCount, ...]
     plan_problems: tuple[str, ...]
     applied: bool
-    deleted: tuple[Tally, ...]
+    deleted: tuple[ObjectCount, ...]
     published: tuple[int, ...]
     problems: tuple[str, ...]
 

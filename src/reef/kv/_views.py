@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from reef.engine import Held, SnapshotView, View
+from reef.engine import HeldSnapshot, SnapshotView, View
 from reef.kv._rows import VALUE, check_key, pairs, scanned
-from reef.segment import Found
+from reef.segment import RowVersion
 
 _FEW = 64  # columns of fewer values take longer to make than the values
 _VALUES = pa.schema([pa.field(VALUE, pa.binary())])
 
 
-def value_of(found: Found) -> bytes:
+def value_of(found: RowVersion) -> bytes:
     """Return the value of a row."""
     value: bytes = found.batch.column(VALUE)[found.row].as_py()
     return value
@@ -71,9 +71,9 @@ class KeyValueView:
         return pairs(self.scan(start=start, end=end, prefix=prefix, reverse=reverse))
 
 
-class KeyValueSnapshot(Held, KeyValueView):
+class KeyValueSnapshot(HeldSnapshot, KeyValueView):
     """A view that stays readable until it expires or is released, in this process or another."""
 
     def __init__(self, view: SnapshotView) -> None:
-        Held.__init__(self, view)
+        HeldSnapshot.__init__(self, view)
         KeyValueView.__init__(self, view)

@@ -59,7 +59,7 @@ _LEVEL = 0
 _SEGMENT_SCHEMA = segment_schema([DATA_FIELD])
 
 
-class Commit(NamedTuple):
+class PageCommit(NamedTuple):
     """What one call commits."""
 
     versions: Sequence[tuple[int | None, Mapping[int, bytes]]]
@@ -94,7 +94,7 @@ class Commits:
         self._page_size = page_size
         self._turns = Turns(context.threads)
 
-    def commit(self, commit: Commit) -> int:
+    def commit(self, commit: PageCommit) -> int:
         """Make it durable; return the LSN of its last version."""
         tops = [self._top(pages) for _, pages in commit.versions]
         for lsn, _ in commit.versions:
@@ -131,7 +131,7 @@ class Commits:
         return int(high) + 1  # of a narrow type, it would come round to 0
 
     def _each(
-        self, commit: Commit, tops: Sequence[int]
+        self, commit: PageCommit, tops: Sequence[int]
     ) -> Iterator[tuple[int | None, Mapping[int, bytes], int]]:
         for (lsn, pages), top in zip(commit.versions, tops, strict=True):
             yield lsn, pages, top
@@ -144,7 +144,7 @@ class Commits:
     # Side by side with others.
 
     def _growing(
-        self, commit: Commit, lsn: int | None, pages: Mapping[int, bytes], top: int
+        self, commit: PageCommit, lsn: int | None, pages: Mapping[int, bytes], top: int
     ) -> WriteRequest:
         """Return the request for pages, and for the row of the extent if they lie beyond it."""
         batch = page_rows(pages, self._page_size)
@@ -167,7 +167,7 @@ class Commits:
 
     # Alone.
 
-    def _commit_alone(self, commit: Commit, tops: Sequence[int], size: int) -> int:
+    def _commit_alone(self, commit: PageCommit, tops: Sequence[int], size: int) -> int:
         """Commit with the knowledge of how far the store extends."""
         *before, (lsn, pages, _) = self._each(commit, tops)
         extra = self._writer.look_first(lambda view: [*_beside(view, commit, tops)])
@@ -197,7 +197,7 @@ class Commits:
 
     def _commit_large(
         self,
-        commit: Commit,
+        commit: PageCommit,
         lsn: int | None,
         pages: Mapping[int, bytes],
         extra: Sequence[pa.RecordBatch],
@@ -263,7 +263,7 @@ def _read_extent(view: View) -> object:
     return view.get(EXTENT_KEY)
 
 
-def _beside(view: View, commit: Commit, tops: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _beside(view: View, commit: PageCommit, tops: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the last version beside its pages: what it cuts off, and the extent."""
     extent = max([extent_of(view.get(EXTENT_KEY)), *tops[:-1]])
     n_pages = max(extent, tops[-1]) if commit.n_pages is None else commit.n_pages

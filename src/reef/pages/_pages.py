@@ -16,7 +16,7 @@ from reef.engine import (
 from reef.errors import InvalidInputError
 from reef.format import LsnPolicy, Manifest
 from reef.pages._ahead import Ahead
-from reef.pages._commit import Commit, Commits
+from reef.pages._commit import Commits, PageCommit
 from reef.pages._rows import (
     EXTENT_KEY,
     PAGE_SIZE_DEFAULT,
@@ -158,7 +158,7 @@ class Pages(Namespace):
         if n_pages is not None:
             check_n_pages(n_pages)
         key = check_idempotency_key(idempotency_key)
-        return self._commits.commit(Commit(versions, n_pages, key))
+        return self._commits.commit(PageCommit(versions, n_pages, key))
 
     # Reading.
 

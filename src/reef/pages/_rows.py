@@ -17,7 +17,7 @@ import pyarrow as pa
 from reef.engine import Face, face_of
 from reef.errors import InvalidInputError
 from reef.format import LsnPolicy, Manifest, log_schema, with_field_id
-from reef.segment import Found
+from reef.segment import RowVersion
 from reef.types import U32_MAX
 
 PAGE_SIZE_DEFAULT = 4096
@@ -79,14 +79,14 @@ def page_key(page_id: object) -> bytes:
         raise InvalidInputError.of("page_id", page_id, f"a number from 0 to {U32_MAX}") from None
 
 
-def data_of(found: Found) -> bytes:
+def data_of(found: RowVersion) -> bytes:
     """Return what a row holds."""
     batch = found[2]
     data: bytes = batch.column(batch.num_columns - 1)[found[3]].as_py()
     return data
 
 
-def extent_of(found: Found | None) -> int:
+def extent_of(found: RowVersion | None) -> int:
     """Return how far the store extends, by its row."""
     if found is None or found.tombstone:
         return 0

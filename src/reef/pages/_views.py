@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from reef.engine import Held, SnapshotView, View
+from reef.engine import HeldSnapshot, SnapshotView, View
 from reef.errors import UnavailableError, UnreadableError
 from reef.pages._ahead import Ahead
 from reef.pages._rows import DATA_FIELD, EXTENT_KEY, data_of, extent_of, keys_of, page_key
@@ -44,11 +44,11 @@ class PageView:
         return pages_of(self._view, keys_of(page_ids))
 
 
-class PageSnapshot(Held, PageView):
+class PageSnapshot(HeldSnapshot, PageView):
     """A view that stays readable until it expires or is released, in this process or another."""
 
     def __init__(self, view: SnapshotView, page_size: int, ahead_bytes: int) -> None:
-        Held.__init__(self, view)
+        HeldSnapshot.__init__(self, view)
         PageView.__init__(self, view, page_size, ahead_bytes)
 
 

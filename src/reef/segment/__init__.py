@@ -15,29 +15,29 @@ owned                 columns on memory that no caller has
 """
 
 from reef.segment._cache import BlockCache
-from reef.segment._clip import Clipped
+from reef.segment._clip import Clip
 from reef.segment._columns import align, at_or_below, changes, owned, union, visible
 from reef.segment._disk_cache import DiskCache
 from reef.segment._merge import lookup, lookup_many, merge
 from reef.segment._merge_versions import merge_versions, versions_schema
-from reef.segment._model import Found, Prune, RowSource
+from reef.segment._model import Prune, RowSource, RowVersion
 from reef.segment._retention import keep_versions
-from reef.segment._sorted_runs import Duplicates, SortedRuns, Unique, merge_runs
+from reef.segment._sorted_runs import Duplicates, SortedRuns, UniqueKeys, merge_runs
 from reef.segment._source import SegmentReader, SegmentSource
 from reef.segment._write import write_segment
 
 __all__ = [
     "BlockCache",
-    "Clipped",
+    "Clip",
     "DiskCache",
     "Duplicates",
-    "Found",
     "Prune",
     "RowSource",
+    "RowVersion",
     "SegmentReader",
     "SegmentSource",
     "SortedRuns",
-    "Unique",
+    "UniqueKeys",
     "align",
     "at_or_below",
     "changes",

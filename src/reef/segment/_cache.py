@@ -28,7 +28,7 @@ Kind = Literal["block", "tail"]
 _PUBLISH_MASK = 1023
 
 
-class Entry(Protocol):
+class CacheEntry(Protocol):
     """What can be cached: it knows what it takes. Only the cache changes that."""
 
     nbytes: int
@@ -56,7 +56,7 @@ class BlockCache:
     def __init__(self, capacity_bytes: int, *, metrics: Metrics) -> None:
         self.capacity_bytes = capacity_bytes
         self._metrics = metrics
-        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, CacheEntry] = OrderedDict()
         self._touch = self._entries.move_to_end
         self._nbytes = 0
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class BlockCache:
         if not self._tail_hit() & _PUBLISH_MASK:
             self.publish()
 
-    def put(self, key: Hashable, entry: Entry) -> None:
+    def put(self, key: Hashable, entry: CacheEntry) -> None:
         """Keep `entry`, and give up others for it, unless it is too large by itself."""
         if entry.nbytes > self.capacity_bytes:
             return
@@ -117,7 +117,7 @@ class BlockCache:
             self._nbytes += entry.nbytes
             self._evict()
 
-    def resize(self, key: Hashable, entry: Entry, nbytes: int) -> None:
+    def resize(self, key: Hashable, entry: CacheEntry, nbytes: int) -> None:
         """Take note that an entry, kept or not, takes `nbytes` now."""
         with self._lock:
             if self._entries.get(key) is entry:

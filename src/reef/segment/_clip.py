@@ -6,7 +6,7 @@ from reef.format import SegmentRef
 from reef.types import LSN_MAX
 
 
-class Clipped:
+class Clip:
     """What a manifest's reference says of a segment's rows; all bounds but `key_end` are inclusive.
 
     Key clips cut off keys; `clip_lsn` cuts off newer versions; `version` is that of every row,

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from reef.format import hash_keys
 from reef.segment._block import TailEntry
-from reef.segment._clip import Clipped
+from reef.segment._clip import Clip
 from reef.segment._load import Loader, Wanted
 
 AT_ONCE_BYTES = 32 << 20
@@ -27,7 +27,7 @@ AT_ONCE_BYTES = 32 << 20
 _Numbers = npt.NDArray[np.int64]
 
 
-class Joined(NamedTuple):
+class NewestRows(NamedTuple):
     """Rows of one segment that are the newest of their keys: columns without the system's."""
 
     rows: pa.RecordBatch
@@ -43,7 +43,7 @@ class _Asked(NamedTuple):
     at: _Numbers
 
 
-class _Found(NamedTuple):
+class _BlockVersions(NamedTuple):
     """Versions that a row block holds."""
 
     rows: pa.RecordBatch
@@ -53,11 +53,11 @@ class _Found(NamedTuple):
     lsns: _Numbers
     is_dead: npt.NDArray[np.bool_]
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> _Found:
+    def only(self, chosen: npt.NDArray[np.bool_]) -> _BlockVersions:
         """Return some of them; no copy if that is all."""
         if chosen.all():
             return self
-        return _Found(
+        return _BlockVersions(
             self.rows.filter(pa.array(chosen)),
             self.numbers[chosen],
             self.at[chosen],
@@ -68,13 +68,13 @@ class _Found(NamedTuple):
 
 def join(
     loader: Loader,
-    segments: Sequence[Clipped],
+    segments: Sequence[Clip],
     keys: pa.BinaryArray,
     newest: _Numbers,
     lsn: int,
     *,
     wide: bool,
-) -> list[Joined]:
+) -> list[NewestRows]:
     """Return the rows that segments have, at or below `lsn`, in newer versions than `newest`.
 
     `keys` are sorted, each once. `newest` is the version of each that other sources have, 0 for none;
@@ -89,7 +89,7 @@ def join(
         for number, (clipped, entry) in enumerate(zip(visible, entries, strict=True))
         for one in _asked(loader, number, clipped, entry, (keys, listed), newest, lsn)
     ]
-    found: list[list[_Found]] = [[] for _ in visible]
+    found: list[list[_BlockVersions]] = [[] for _ in visible]
     for portion in _portions(asked, [one.want.place.length for one in asked]):
         blocks = loader.blocks([one.want for one in portion])
         for one, block in zip(portion, blocks, strict=True):
@@ -111,7 +111,7 @@ def join(
 def _asked(
     loader: Loader,
     number: int,
-    clipped: Clipped,
+    clipped: Clip,
     entry: TailEntry,
     keys: tuple[pa.BinaryArray, list[bytes]],
     newest: _Numbers,
@@ -162,8 +162,8 @@ def _portions(asked: Sequence[_Asked], sizes: Sequence[int]) -> Iterator[Sequenc
 
 
 def _found(
-    clipped: Clipped, asked: _Asked, batch: pa.RecordBatch, keys: pa.BinaryArray, lsn: int
-) -> _Found:
+    clipped: Clip, asked: _Asked, batch: pa.RecordBatch, keys: pa.BinaryArray, lsn: int
+) -> _BlockVersions:
     """Return the newest version of each key in a block."""
     few = keys.take(pa.array(asked.at))
     place = pc.index_in(batch.column(0), value_set=few)
@@ -179,7 +179,7 @@ def _found(
         lsns = np.full(len(lsns), clipped.ref.version, np.int64)
     taken = batch.take(pa.array(rows))
     entry, number = asked.want.entry, asked.want.number
-    return _Found(
+    return _BlockVersions(
         rows=taken.select(taken.schema.names[3:]),
         numbers=rows + entry.row_first[number],
         at=asked.at[which],
@@ -189,8 +189,13 @@ def _found(
 
 
 def _winners(
-    loader: Loader, entry: TailEntry, found: Sequence[_Found], newest: _Numbers, *, wide: bool
-) -> Joined | None:
+    loader: Loader,
+    entry: TailEntry,
+    found: Sequence[_BlockVersions],
+    newest: _Numbers,
+    *,
+    wide: bool,
+) -> NewestRows | None:
     """Return the rows of a segment that no other has newer versions of, and that exist."""
     at = np.concatenate([some.at for some in found])
     wins = np.concatenate([some.lsns for some in found]) == newest[at]
@@ -205,7 +210,7 @@ def _winners(
         for column in entry.wide:
             values = _wide_values(loader, entry, column, numbers)
             rows = rows.append_column(entry.tail.schema.field(column), values)
-    return Joined(rows, at)
+    return NewestRows(rows, at)
 
 
 def _wide_values(loader: Loader, entry: TailEntry, column: str, rows: _Numbers) -> pa.Array:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from reef.errors import DamagedError
-from reef.format import Place, SegmentRef, decode_tail, hash_key
+from reef.format import BlockPlace, SegmentRef, decode_tail, hash_key
 from reef.metrics import Metrics
 from reef.segment._block import ColumnBlock, RowBlock, TailEntry
 from reef.segment._cache import BlockCache
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
         return (key, self.number, self.column) if self.column else (key, self.number)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BlockPlace:
         tail = self.entry.tail
         return (tail.column_places[self.column] if self.column else tail.row_places)[self.number]
 

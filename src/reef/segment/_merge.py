@@ -31,7 +31,7 @@ from reef.errors import InvalidInputError
 from reef.format import KEY, LSN, segment_schema
 from reef.segment._columns import align, alive, at_or_below, changes, union, visible
 from reef.segment._merge_cursor import Cursor, Ends, Within
-from reef.segment._model import Found, RowSource
+from reef.segment._model import RowSource, RowVersion
 
 BATCH_BYTES_DEFAULT = 1 << 20
 _BLOCK_ROWS = 512  # no more than a block of a segment: not worth asking Arrow how large it is
@@ -42,7 +42,7 @@ _SHARE_ROWS = 64  # of a round, for each source that is open: what a cut of one 
 _SYSTEM = 3  # _key, _lsn, _tombstone
 
 
-def lookup(sources: Sequence[RowSource], key: bytes, lsn: int) -> Found | None:
+def lookup(sources: Sequence[RowSource], key: bytes, lsn: int) -> RowVersion | None:
     """Return the newest version of `key` at or below `lsn`, a tombstone too, or None.
 
     `sources` are in descending order of `lsn_max`; one that still grows comes first.
@@ -62,9 +62,9 @@ def lookup(sources: Sequence[RowSource], key: bytes, lsn: int) -> Found | None:
 
 def lookup_many(
     sources: Sequence[RowSource], keys: Sequence[bytes], lsn: int
-) -> list[Found | None]:
+) -> list[RowVersion | None]:
     """Return for each key what `lookup` would, asking each source once."""
-    best: list[Found | None] = [None] * len(keys)
+    best: list[RowVersion | None] = [None] * len(keys)
     newest = [-1] * len(keys)
     open_keys: Sequence[int] = range(len(keys))
     for source in sources:

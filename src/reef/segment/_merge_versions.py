@@ -54,7 +54,7 @@ def merge_versions(
         for source in sources
         if source.key_max >= start and (end is None or source.key_min < end)
     ]
-    merging = _Merge(inside, start, end, versions_schema(sources, columns))
+    merging = _VersionMerge(inside, start, end, versions_schema(sources, columns))
     return (rows for rows in merging.rounds() if rows.num_rows)
 
 
@@ -75,7 +75,7 @@ def versions_schema(
     return segment_schema(fields)
 
 
-class _Held(NamedTuple):
+class _RowsAtHand(NamedTuple):
     """Rows at hand, where they end, and what they take."""
 
     rows: pa.RecordBatch
@@ -89,7 +89,7 @@ class _Cursor:
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self._batches = batches
         self._schema = schema
-        self._held: deque[_Held] = deque()
+        self._held: deque[_RowsAtHand] = deque()
         self.held_bytes = 0
         self.is_ended = False
         self.first: _Position = (b"", 0)
@@ -108,7 +108,7 @@ class _Cursor:
             elif batch.num_rows:
                 nbytes = pa.ipc.get_record_batch_size(batch)
                 last = _position(batch, batch.num_rows - 1)
-                self._held.append(_Held(align(batch, self._schema), last, nbytes))
+                self._held.append(_RowsAtHand(align(batch, self._schema), last, nbytes))
                 self.held_bytes += nbytes
         if self._held:
             self.first = _position(self._held[0].rows, 0)
@@ -129,7 +129,7 @@ class _Cursor:
         count = bisect_left(range(rows.num_rows), True, key=lambda i: _position(rows, i) > bound)
         if count:
             left = nbytes * (rows.num_rows - count) // rows.num_rows
-            self._held[0] = _Held(rows.slice(count), last, left)
+            self._held[0] = _RowsAtHand(rows.slice(count), last, left)
             self.held_bytes -= nbytes - left
             yield rows.slice(0, count)
 
@@ -139,7 +139,7 @@ class _Cursor:
         return held.rows
 
 
-class _Merge:
+class _VersionMerge:
     """The sources that the merge is in, and those that it has not reached."""
 
     def __init__(

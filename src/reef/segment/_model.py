@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 
-class Found(NamedTuple):
+class RowVersion(NamedTuple):
     """A version of a key: its LSN, whether it is a tombstone, and where its row lies.
 
     `lsn` is the version to go by: the `_lsn` column of `batch` may say another, where a whole
@@ -50,11 +50,11 @@ class RowSource(Protocol):
     @property
     def key_max(self) -> bytes: ...
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
         ...
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[RowVersion | None]:
         """Return for each key what `get` would."""
         ...
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 from reef.format import hash_keys
 from reef.segment._block import ColumnBlock, RowBlock, TailEntry
 from reef.segment._cache import BlockCache
-from reef.segment._clip import Clipped
+from reef.segment._clip import Clip
 from reef.segment._load import Loader, Wanted
-from reef.segment._model import Found
+from reef.segment._model import RowVersion
 
 AT_ONCE_BYTES = 32 << 20
 
@@ -32,12 +32,12 @@ class _Lookup(NamedTuple):
     """The answer is in the first of them that has one."""
     key: bytes
     file_lsn: int
-    clipped: Clipped
-    answers: list[Found | None]
+    clipped: Clip
+    answers: list[RowVersion | None]
     at: int
 
 
-def get_one(loader: Loader, clipped: Clipped, key: bytes, lsn: int) -> Found | None:
+def get_one(loader: Loader, clipped: Clip, key: bytes, lsn: int) -> RowVersion | None:
     """Return the newest version of `key` at or below `lsn` in a segment, or None."""
     file_lsn = clipped.file_lsn(lsn)
     if not file_lsn or not clipped.key_min <= key < clipped.key_end:
@@ -46,17 +46,17 @@ def get_one(loader: Loader, clipped: Clipped, key: bytes, lsn: int) -> Found | N
     wanted = tuple([Wanted(entry, number) for number in entry.blocks_of(key, file_lsn)])
     if not wanted or (_is_cold(loader, wanted) and not loader.may_contain(entry, key)):
         return None
-    answers: list[Found | None] = [None]
+    answers: list[RowVersion | None] = [None]
     _answer(loader, [_Lookup(wanted, key, file_lsn, clipped, answers, 0)], compact=False, wide=True)
     return answers[0]
 
 
 def get_many(
-    loader: Loader, asked: Sequence[tuple[Clipped, Sequence[bytes]]], lsn: int, *, wide: bool
-) -> list[list[Found | None]]:
+    loader: Loader, asked: Sequence[tuple[Clip, Sequence[bytes]]], lsn: int, *, wide: bool
+) -> list[list[RowVersion | None]]:
     """Return for each segment what `get_one` would of each of its keys; without `wide`, less."""
-    answers: list[list[Found | None]] = [[None] * len(keys) for _, keys in asked]
-    visible: list[tuple[Clipped, Sequence[bytes], list[int], list[Found | None]]] = []
+    answers: list[list[RowVersion | None]] = [[None] * len(keys) for _, keys in asked]
+    visible: list[tuple[Clip, Sequence[bytes], list[int], list[RowVersion | None]]] = []
     for (clipped, keys), into in zip(asked, answers, strict=True):
         inside = [i for i, key in enumerate(keys) if clipped.key_min <= key < clipped.key_end]
         if inside and clipped.file_lsn(lsn):
@@ -154,7 +154,7 @@ def _put(
         version = one.clipped.ref.version
         lsn = block.lsns[row] if version is None else version
         is_dead = dead is not None and dead[row] == 1
-        one.answers[one.at] = Found(lsn, is_dead, block.batch, row)
+        one.answers[one.at] = RowVersion(lsn, is_dead, block.batch, row)
         if not is_dead:
             alive.append((one, row))
     if alive and columns is not None and want.entry.wide:
@@ -168,7 +168,7 @@ def _put(
 
 def _compact(lookups: Sequence[_Lookup]) -> None:
     """Let answers refer to a copy of their rows instead of to the blocks that hold them."""
-    by_batch: dict[int, list[tuple[_Lookup, Found]]] = {}
+    by_batch: dict[int, list[tuple[_Lookup, RowVersion]]] = {}
     for one in lookups:
         found = one.answers[one.at]
         if found is not None:

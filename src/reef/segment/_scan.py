@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from reef.errors import DamagedError
 from reef.format import KEY, LSN, TOMBSTONE
 from reef.segment._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._clip import Clipped
+from reef.segment._clip import Clip
 from reef.segment._fetch import fetch, fetch_ahead, owned
 from reef.segment._load import Loader, Wanted
 from reef.segment._model import Prune
@@ -37,7 +37,7 @@ _SYSTEM = (KEY, LSN, TOMBSTONE)
 
 def scan(
     loader: Loader,
-    clipped: Clipped,
+    clipped: Clip,
     start: bytes,
     end: bytes | None,
     *,
@@ -63,7 +63,7 @@ def scan(
         return
     if reverse:
         numbers.reverse()
-    reading = _Reading(loader, entry, shape.wide, numbers)
+    reading = _BlockReads(loader, entry, shape.wide, numbers)
     blocks = (_pieces(reading, shape, number, start, end) for number in reading)
     if reverse:
         yield from blocks_in_reverse(entry, numbers, blocks, file_lsn)
@@ -107,7 +107,7 @@ class _Shape:
 
 
 def _pieces(
-    reading: _Reading, shape: _Shape, number: int, start: bytes, end: bytes
+    reading: _BlockReads, shape: _Shape, number: int, start: bytes, end: bytes
 ) -> list[pa.RecordBatch]:
     """Return the rows of a block with keys from `start` up to `end`, cut where wide blocks are."""
     entry = reading.entry
@@ -150,7 +150,7 @@ class _Portion(NamedTuple):
     come: Callable[[], list[pa.Buffer]]
 
 
-class _Reading:
+class _BlockReads:
     """The blocks of a scan: iterating gives their numbers, each when it can be had."""
 
     def __init__(

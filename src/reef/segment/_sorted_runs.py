@@ -25,7 +25,7 @@ _PIECE_BYTES_MAX = 1 << 20
 _RUN_BYTES_MAX = 512 << 20  # offsets of 32 bits must do for a run
 
 
-class Unique:
+class UniqueKeys:
     """Passes sorted batches on, each key once. `dropped` counts the rows that went."""
 
     def __init__(self, duplicates: Duplicates) -> None:
@@ -116,7 +116,7 @@ class SortedRuns:
             return
         if self._held:
             self._spill()
-        unique = Unique(self._duplicates)
+        unique = UniqueKeys(self._duplicates)
         yield from unique.batches(merge_runs([self._read(path, schema) for path in self._files]))
         self.dropped += unique.dropped
 
@@ -138,7 +138,7 @@ class SortedRuns:
         order = pc.array_sort_indices(whole.column(0))  # stable: the last given stays the last
         step = max(1, whole.num_rows * self._piece_bytes // max(1, held_bytes))
         pieces = (whole.take(order.slice(first, step)) for first in range(0, whole.num_rows, step))
-        unique = Unique(self._duplicates)
+        unique = UniqueKeys(self._duplicates)
         yield from unique.batches(pieces)
         self.dropped += unique.dropped
 

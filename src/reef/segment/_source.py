@@ -23,11 +23,11 @@ import pyarrow as pa
 from reef.format import SegmentRef, segment_key
 from reef.metrics import Metrics
 from reef.segment._cache import BlockCache
-from reef.segment._clip import Clipped
+from reef.segment._clip import Clip
 from reef.segment._disk_cache import DiskCache
-from reef.segment._join import Joined, join
+from reef.segment._join import NewestRows, join
 from reef.segment._load import Loader, Wanted
-from reef.segment._model import Found, Prune
+from reef.segment._model import Prune, RowVersion
 from reef.segment._point import cached_row, get_many, get_one
 from reef.segment._scan import scan
 from reef.store import Store
@@ -69,7 +69,7 @@ class SegmentReader:
         lsn: int,
         *,
         wide: bool = True,
-    ) -> list[list[Found | None]]:
+    ) -> list[list[RowVersion | None]]:
         """Return for each source what its `get_many` would, with all requests side by side.
 
         `wide=False` leaves out the values of wide columns, which cost requests of their own.
@@ -101,7 +101,7 @@ class SegmentReader:
         lsn: int,
         *,
         wide: bool,
-    ) -> list[Joined]:
+    ) -> list[NewestRows]:
         """Return the rows of sorted keys, each once, that sources have newer versions of than known."""
         return join(self._loader, sources, keys, newest, lsn, wide=wide)
 
@@ -136,7 +136,7 @@ class SegmentReader:
         return segment_key(ref.namespace or self.namespace, ref.id)
 
 
-class SegmentSource(Clipped):
+class SegmentSource(Clip):
     """The rows of one segment, as far as its reference lets them be seen: a RowSource."""
 
     __slots__ = ("_cache", "_find", "_is_plain", "_loader", "_reader", "_version")
@@ -156,12 +156,12 @@ class SegmentSource(Clipped):
         entry = self._find(self.object_key)
         return entry is not None and bool(entry.wide)
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None.
 
         The row has all columns; a tombstone's may lack the wide ones.
         """
-        found: Found | None = self._get_hot(key, lsn)
+        found: RowVersion | None = self._get_hot(key, lsn)
         return found if found is not _COLD else get_one(self._loader, self, key, lsn)
 
     def _get_hot(self, key: bytes, lsn: int, *, asks_filter: bool = True, wide: bool = True) -> Any:
@@ -198,13 +198,13 @@ class SegmentSource(Clipped):
         self._cache.used(object_key, at)
         dead = block.tombstones
         if dead is not None and dead[row] == 1:
-            return _new(Found, (found, True, block.batch, row))
+            return _new(RowVersion, (found, True, block.batch, row))
         if wide and entry.wide:
             whole = cached_row(self._cache, Wanted(entry, number), block, row)
-            return _COLD if whole is None else _new(Found, (found, False, whole, 0))
-        return _new(Found, (found, False, block.batch, row))
+            return _COLD if whole is None else _new(RowVersion, (found, False, whole, 0))
+        return _new(RowVersion, (found, False, block.batch, row))
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[RowVersion | None]:
         """Return for each key what `get` would, with near blocks in one request."""
         return self._reader.get_many(((self, keys),), lsn)[0]
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from reef.sqlite._connect import Connection, connect
     from reef.sqlite._vfs_apsw import register
 
-from reef.sqlite._copy import Copied, export_file, history, import_file, restore, version_at
+from reef.sqlite._copy import CopyResult, export_file, history, import_file, restore, version_at
 from reef.sqlite._location import parse_location
 
 __all__ = [
     "Connection",
-    "Copied",
+    "CopyResult",
     "connect",
     "export_file",
     "history",

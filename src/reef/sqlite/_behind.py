@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reef.clock import Clock
 from reef.errors import NotWrittenError, ReefError, UnavailableError
-from reef.sqlite._version import Commit
+from reef.sqlite._version import TransactionPages
 from reef.threads import Condition, Threads
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Queued(NamedTuple):
     """A commit that waits to be sent."""
 
     holder: Holder
-    commit: Commit
+    commit: TransactionPages
     since: float = 0.0
 
 

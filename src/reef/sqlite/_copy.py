@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 """Told how many pages are done, of how many."""
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """What was copied."""
 
     lsn: int
@@ -58,7 +58,7 @@ def import_file(
     *,
     branch: str | None = None,
     progress: Progress = lambda done, total: None,
-) -> Copied:
+) -> CopyResult:
     """Copy a database file into a new page store `name`; SQLite checks it first.
 
     A large one goes in several commits, the first page in the last of them and empty before: until
@@ -89,7 +89,7 @@ def import_file(
                 progress(ids.stop, total)
             if total == 1:
                 lsn = pages.write({0: first}, n_pages=1)
-    return Copied(lsn, total, page_size, size)
+    return CopyResult(lsn, total, page_size, size)
 
 
 def _check_free(db: Database, name: str, branch: str | None, page_size: int) -> None:
@@ -157,7 +157,7 @@ def export_file(
     target: str | os.PathLike[str],
     *,
     progress: Progress = lambda done, total: None,
-) -> Copied:
+) -> CopyResult:
     """Write a version of a database to the new file `target`, and have SQLite check it.
 
     It gets its name when it is whole and checked. Raises AlreadyExistsError, CorruptError,
@@ -183,7 +183,7 @@ def export_file(
         raise InvalidInputError.of(
             "file", str(path), f"one that can be written: {error.strerror}"
         ) from error
-    return Copied(view.lsn, view.n_pages, view.page_size, size)
+    return CopyResult(view.lsn, view.n_pages, view.page_size, size)
 
 
 def _write_pages(view: PageView, path: Path, progress: Progress) -> int:

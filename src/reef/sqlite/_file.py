@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from reef.errors import InvalidInputError, ReefError, UnavailableError
 from reef.sqlite._shared import SharedStore
-from reef.sqlite._version import Commit, Version
+from reef.sqlite._version import DatabaseVersion, TransactionPages
 
 NONE, SHARED, RESERVED, PENDING, EXCLUSIVE = range(5)
 
@@ -52,7 +52,7 @@ class DatabaseFile:
         self._is_behind = False
         """Whether one was acknowledged that may not be durable yet."""
         self._fixed = None if lsn is None else shared.at(lsn)
-        self._version: Version | None = None
+        self._version: DatabaseVersion | None = None
         self._serial = -2
         self._is_other = False
         self._breaks: int | None = None
@@ -113,7 +113,7 @@ class DatabaseFile:
         self._version = version
         self._begin_cookie(version)
 
-    def _begin_cookie(self, version: Version) -> None:
+    def _begin_cookie(self, version: DatabaseVersion) -> None:
         """See to it that SQLite reads the schema anew if this version does not go on from the last.
 
         One transaction is shown a number that no schema has. If it commits, that is the number.
@@ -170,7 +170,7 @@ class DatabaseFile:
         pieces = [self._page(one, version) for one in range(page_id, last + 1)]
         return b"".join(pieces)[start : start + amount]
 
-    def _page(self, page_id: int, version: Version) -> bytes:
+    def _page(self, page_id: int, version: DatabaseVersion) -> bytes:
         dirty = self._dirty.get(page_id)
         if dirty is not None:
             return dirty
@@ -178,7 +178,7 @@ class DatabaseFile:
             return version.zeros
         return self.shared.page(page_id, version)
 
-    def _read_version(self) -> Version:
+    def _read_version(self) -> DatabaseVersion:
         if self._has_failed:
             raise UnavailableError(
                 f"a commit to {self.shared.shown} failed; nothing is read before its transaction "
@@ -202,7 +202,7 @@ class DatabaseFile:
             self._splice(page_id, start, data, version)
         self._size = max(size, offset + len(data))
 
-    def _splice(self, page_id: int, start: int, data: bytes, version: Version) -> None:
+    def _splice(self, page_id: int, start: int, data: bytes, version: DatabaseVersion) -> None:
         page_size = version.page_size
         at = 0
         while at < len(data):
@@ -227,7 +227,7 @@ class DatabaseFile:
                 del self._dirty[page_id]
         self._size = size
 
-    def _written_version(self) -> Version:
+    def _written_version(self) -> DatabaseVersion:
         if self.level < RESERVED:
             raise InvalidInputError.of("write", self.level, "at RESERVED or above")
         return self._read_version()
@@ -259,7 +259,7 @@ class DatabaseFile:
         for page_id in range(self._least, min(base.n_pages, n_pages)):
             self._dirty.setdefault(page_id, base.zeros)
         is_other = self._leave_wal()
-        commit = Commit(self._dirty, n_pages)
+        commit = TransactionPages(self._dirty, n_pages)
         try:
             self._is_behind = self._is_behind or not self._waits
             version = self.shared.commit(self, base, commit, waits=self._waits)

@@ -35,7 +35,7 @@ from reef.errors import (
 from reef.format import log_key
 from reef.sqlite._behind import Behind, Queued
 from reef.sqlite._cache import CACHE_BYTES_DEFAULT, PageCache
-from reef.sqlite._version import Commit, Version, merged
+from reef.sqlite._version import DatabaseVersion, TransactionPages, merged
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -86,7 +86,7 @@ class SharedStore:
         self._is_closed = False
         self._holder: Holder | None = None
         self._looked_at: float | None = None
-        self._version = Version(0, 0, 0, bytes(page_size or PAGE_SIZE_DEFAULT))
+        self._version = DatabaseVersion(0, 0, 0, bytes(page_size or PAGE_SIZE_DEFAULT))
         self._born: int | None = None
         self.rng = context.rng
         self._cache_bytes = cache_bytes
@@ -128,7 +128,7 @@ class SharedStore:
 
     # Reading.
 
-    def begin(self) -> Version:
+    def begin(self) -> DatabaseVersion:
         """Return the version that a transaction reads which begins now.
 
         It is the newest, or in a process that does not write, one that was the newest within
@@ -145,7 +145,7 @@ class SharedStore:
             self._follow()
             return self._version
 
-    def refresh(self) -> Version:
+    def refresh(self) -> DatabaseVersion:
         """Return the newest version as of now, whoever wrote it."""
         with self._cond:
             self._looked_at = None
@@ -153,7 +153,7 @@ class SharedStore:
             self._follow()
             return self._version
 
-    def at(self, lsn: int) -> Version:
+    def at(self, lsn: int) -> DatabaseVersion:
         """Return the version at `lsn`. Raises RetentionError, NotFoundError, UnavailableError."""
         with self._cond:
             self._settle()
@@ -163,9 +163,9 @@ class SharedStore:
                 self._looked_at = None
                 self._follow()
                 view = self._opened().at(lsn=lsn)
-            return Version(-1, view.lsn, view.n_pages, bytes(view.page_size), view)
+            return DatabaseVersion(-1, view.lsn, view.n_pages, bytes(view.page_size), view)
 
-    def load(self, page_id: int, version: Version) -> bytes:
+    def load(self, page_id: int, version: DatabaseVersion) -> bytes:
         """Return a page that is not in the cache, as of `version`'s durable part."""
         if page_id >= version.n_pages_durable:
             return version.zeros
@@ -183,7 +183,7 @@ class SharedStore:
                 self.cache.put({page_id: data}, version.lsn)
         return data
 
-    def page(self, page_id: int, version: Version) -> bytes:
+    def page(self, page_id: int, version: DatabaseVersion) -> bytes:
         """Return a page as of `version`."""
         for commit in reversed(version.behind):
             found = commit.pages.get(page_id)
@@ -196,7 +196,7 @@ class SharedStore:
             return cached[0]
         return self.load(page_id, version)
 
-    def size_of(self, version: Version) -> int:
+    def size_of(self, version: DatabaseVersion) -> int:
         """Return how many bytes the database has as of `version`.
 
         Pages of SQLite may be smaller than ours: then its own header says where the last one ends.
@@ -212,7 +212,7 @@ class SharedStore:
 
     # Writing.
 
-    def reserve(self, holder: Holder, version: Version) -> None:
+    def reserve(self, holder: Holder, version: DatabaseVersion) -> None:
         """Make `holder` the one that writes, on top of `version`. Raises Busy.
 
         Takes the page store over from other processes, if it has not yet.
@@ -244,7 +244,9 @@ class SharedStore:
         if self._holder is holder:
             self._holder = None
 
-    def commit(self, holder: Holder, base: Version, commit: Commit, *, waits: bool) -> Version:
+    def commit(
+        self, holder: Holder, base: DatabaseVersion, commit: TransactionPages, *, waits: bool
+    ) -> DatabaseVersion:
         """Commit on top of `base` and return the new version: durable, if `waits`.
 
         Raises FencedError (start over: somebody else writes), NotWrittenError (nothing was
@@ -271,7 +273,7 @@ class SharedStore:
             self._doubt(pages)
             raise
 
-    def _check_writing(self, holder: Holder, base: Version) -> None:
+    def _check_writing(self, holder: Holder, base: DatabaseVersion) -> None:
         if holder.lost is not None:
             lost, holder.lost = holder.lost, None
             raise lost
@@ -287,7 +289,7 @@ class SharedStore:
                 "written there: start it over"
             )
 
-    def _write(self, pages: Pages, commit: Commit) -> PageView:
+    def _write(self, pages: Pages, commit: TransactionPages) -> PageView:
         """Make a commit durable and return what is there after it. No lock held."""
         try:
             return pages.at(lsn=pages.write(commit.pages, n_pages=commit.n_pages))
@@ -311,14 +313,18 @@ class SharedStore:
             self._slot_in_doubt = pages.stats()["next_slot"]
 
     def _advance(
-        self, view: PageView, commit: Commit, serial: int, behind: tuple[Commit, ...] = ()
-    ) -> Version:
+        self,
+        view: PageView,
+        commit: TransactionPages,
+        serial: int,
+        behind: tuple[TransactionPages, ...] = (),
+    ) -> DatabaseVersion:
         """Make `commit`, which is durable as `view`, part of what is read from now on. Lock held."""
         if commit.n_pages < self._version.n_pages_durable:
             self.cache.cut(commit.n_pages)
         self.cache.put(commit.pages, view.lsn)
         now = self._version
-        self._version = Version(
+        self._version = DatabaseVersion(
             serial, view.lsn, commit.n_pages, now.zeros, view, behind, now.breaks
         )
         self._looked_at = self._clock.monotonic()
@@ -326,10 +332,10 @@ class SharedStore:
 
     # Acknowledging before it is durable.
 
-    def _acknowledge(self, holder: Holder, commit: Commit) -> Version:
+    def _acknowledge(self, holder: Holder, commit: TransactionPages) -> DatabaseVersion:
         self._behind.add(Queued(holder, commit))
         base = self._version
-        self._version = Version(
+        self._version = DatabaseVersion(
             base.serial + 1,
             base.lsn,
             base.n_pages_durable,
@@ -355,7 +361,7 @@ class SharedStore:
     def _drop_behind(self) -> None:
         """Whatever was on top of what is durable is gone. Lock held."""
         now = self._version
-        self._version = Version(
+        self._version = DatabaseVersion(
             now.serial + 1, now.lsn, now.n_pages_durable, now.zeros, now.view, breaks=now.breaks + 1
         )
 
@@ -449,7 +455,9 @@ class SharedStore:
             self.cache = PageCache(self._cache_bytes, pages.page_size)
             breaks += 1
         if breaks != now.breaks:
-            self._version = Version(now.serial + 1, 0, 0, bytes(pages.page_size), breaks=breaks)
+            self._version = DatabaseVersion(
+                now.serial + 1, 0, 0, bytes(pages.page_size), breaks=breaks
+            )
         self._pages = pages
         self._is_writer = is_writer
         self._stand_on(pages)
@@ -462,7 +470,9 @@ class SharedStore:
             self.cache.clear()
             now = self._version
             breaks = now.breaks + bool(now.behind)
-            self._version = Version(now.serial + 1, lsn, n_pages, now.zeros, view, breaks=breaks)
+            self._version = DatabaseVersion(
+                now.serial + 1, lsn, n_pages, now.zeros, view, breaks=breaks
+            )
 
     def _step_down(self) -> None:
         """Go on as a reader, once somebody asks."""

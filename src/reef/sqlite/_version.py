@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from reef.pages import PageView
 
 
-class Commit(NamedTuple):
+class TransactionPages(NamedTuple):
     """The pages that one transaction changed, and how many there are after it."""
 
     pages: Mapping[int, bytes]
     n_pages: int
 
 
-class Version:
+class DatabaseVersion:
     """A state of the database, which does not change any more."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Version:
         n_pages_durable: int,
         zeros: bytes,
         view: PageView | None = None,
-        behind: tuple[Commit, ...] = (),
+        behind: tuple[TransactionPages, ...] = (),
         breaks: int = 0,
     ) -> None:
         self.breaks = breaks
@@ -60,7 +60,9 @@ class Version:
         """What is durable of it; taken at once, for the same reason."""
 
 
-def merged(commits: Iterable[Commit], n_pages_before: int, zeros: bytes) -> Commit:
+def merged(
+    commits: Iterable[TransactionPages], n_pages_before: int, zeros: bytes
+) -> TransactionPages:
     """Return one commit that does what `commits` do one after the other.
 
     `n_pages_before` is how many pages there were before them. A page that was cut off and grown over
@@ -76,4 +78,4 @@ def merged(commits: Iterable[Commit], n_pages_before: int, zeros: bytes) -> Comm
         least = min(least, n_pages)
     for page_id in range(least, min(n_pages_before, n_pages)):
         pages.setdefault(page_id, zeros)
-    return Commit(pages, n_pages)
+    return TransactionPages(pages, n_pages)

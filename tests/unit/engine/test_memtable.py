@@ -14,7 +14,7 @@ import pytest
 from reef.engine._memtable import Memtable
 from reef.errors import InvariantError
 from reef.format import SegmentOptions, log_schema, segment_schema
-from reef.segment import Found, RowSource, lookup, merge
+from reef.segment import RowSource, RowVersion, lookup, merge
 from reef.types import LSN_MAX
 from tests.support.samples import sample_segment
 from tests.support.versions import (
@@ -158,7 +158,7 @@ def random_batches(seed: int, count: int, keys: int) -> list[dict[bytes, bytes |
 def test_small_batches_are_joined_behind_the_scenes() -> None:
     batches = random_batches(1, 3000, 2000)
     memtable, history = Memtable(), History()
-    early: list[tuple[Found | None, tuple[int, bytes | None] | None]] = []
+    early: list[tuple[RowVersion | None, tuple[int, bytes | None] | None]] = []
     for number, batch in enumerate(batches, start=1):
         memtable.apply(number, log_batch(batch))
         note(history, number, batch)

@@ -9,7 +9,7 @@ import pytest
 from reef.engine import Writer, _open
 from reef.errors import FencedError
 from reef.gc._slots import FoldedSlots
-from reef.gc._survey import Survey
+from reef.gc._survey import ObjectListing
 from reef.kv import KeyValue
 from reef.log import _fence
 from reef.manifest import ManifestChain
@@ -38,7 +38,7 @@ from tests.support.regressions import (
 GUARDS = Guards()
 
 FENCES_STAY = (
-    Edit(Survey._list_log, "elif meta.size == FENCE_BYTES:", "elif False:"),
+    Edit(ObjectListing._list_log, "elif meta.size == FENCE_BYTES:", "elif False:"),
     Edit(FoldedSlots.read, "if kind is LogKind.FENCE", "if False"),
 )
 

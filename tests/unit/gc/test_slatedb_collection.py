@@ -7,7 +7,7 @@ import pytest
 from reef.engine import View
 from reef.errors import FencedError, OutcomeUnknownError
 from reef.gc import _judge
-from reef.gc._plan import Planner
+from reef.gc._plan import CollectionPlanner
 from reef.manifest import ManifestChain, StalePlanError, _changes, _overlap
 from tests.support.collecting import DAY_S, NAMESPACE
 from tests.support.guards import Edit
@@ -58,7 +58,7 @@ def test_604_a_running_compaction_keeps_its_outputs(parallel: int) -> None:
 @GUARDS.needed(
     "what a compaction replaced stays for the grace period",
     Edit(_judge._unnamed, "if _is_old(ground, since)", "if True"),
-    Edit(Planner.plan, "since_us=now_us - grace_us,", "since_us=now_us + 1,"),
+    Edit(CollectionPlanner.plan, "since_us=now_us - grace_us,", "since_us=now_us + 1,"),
     symptom="collected under a read",
 )
 def test_604_what_a_read_stands_on_stays_for_the_grace_period(parallel: int) -> None:

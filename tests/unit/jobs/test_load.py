@@ -33,7 +33,7 @@ from reef.jobs._load._load import (
 from reef.jobs._load._part import LoadedPart, LoadPart, write_part
 from reef.jobs._load._rows import schema_for, stored_pairs, stored_rows
 from reef.manifest import StalePlanError
-from reef.segment import SortedRuns, Unique
+from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.collecting import World
@@ -568,7 +568,7 @@ def test_later_runs_may_have_more_columns(tmp_path: Path) -> None:
 
 
 def test_each_key_once_across_batches() -> None:
-    unique = Unique("last")
+    unique = UniqueKeys("last")
     given = [[b"a", b"a"], [b"a", b"b"], [], [b"b"], [b"b", b"c", b"c"], [b"d"]]
     numbers = iter(range(100))
     batches = [

@@ -10,7 +10,7 @@ import pytest
 
 from reef.errors import InvalidInputError, InvariantError
 from reef.format import segment_schema
-from reef.segment import Found, lookup, lookup_many, merge
+from reef.segment import RowVersion, lookup, lookup_many, merge
 from tests.support.versions import (
     VALUE,
     ArraySource,
@@ -33,10 +33,10 @@ class BatchSource:
         self.key_min, self.key_max = min(keys), max(keys)
         self.lsn_min, self.lsn_max = min(lsns), max(lsns)
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         raise NotImplementedError
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[RowVersion | None]:
         raise NotImplementedError
 
     def batches(
@@ -192,10 +192,10 @@ class LongHistory:
         self.lsn_max = lsn_max
         self.allocated_most = 0
 
-    def get(self, key: bytes, lsn: int) -> Found | None:
+    def get(self, key: bytes, lsn: int) -> RowVersion | None:
         raise NotImplementedError
 
-    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[Found | None]:
+    def get_many(self, keys: Sequence[bytes], lsn: int) -> list[RowVersion | None]:
         raise NotImplementedError
 
     def batches(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:

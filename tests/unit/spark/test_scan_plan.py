@@ -31,8 +31,16 @@ from reef.jobs import Bucket
 from reef.spark._freeze import freeze_imports
 from reef.spark.source._columns import chosen, columns_of
 from reef.spark.source._options import ReadOptions
-from reef.spark.source._scan_plan import KeyRange, Pushed, Scan, _cuts, plan, read, schema_of
-from reef.spark.source._version import Version, find_version, open_version
+from reef.spark.source._scan_plan import (
+    PushedFilters,
+    Scan,
+    ScanRange,
+    _cuts,
+    plan,
+    read,
+    schema_of,
+)
+from reef.spark.source._version import ReadVersion, find_version, open_version
 from reef.store import open_store
 from reef.testing import Operation, WrapperStore
 from reef.testing._wrapper import T
@@ -53,19 +61,19 @@ def db(url: str) -> Iterator[Database]:
         yield db
 
 
-def version_of(url: str, namespace: str = "ns", **options: str) -> Version:
+def version_of(url: str, namespace: str = "ns", **options: str) -> ReadVersion:
     return find_version(ReadOptions.of({"url": url, "namespace": namespace, **options}))
 
 
 def scan_of(
-    version: Version,
+    version: ReadVersion,
     *,
     where: str | None = None,
     names: tuple[str, ...] | None = None,
     batch_bytes: int = 4096,
 ) -> Scan:
     columns = chosen(columns_of(version.face, version.columns), names)
-    pushed = Pushed() if where is None else Pushed.of(where, schema_of(version))
+    pushed = PushedFilters() if where is None else PushedFilters.of(where, schema_of(version))
     return Scan(version, columns, pushed, batch_bytes)
 
 
@@ -73,10 +81,10 @@ def layout_of(scan: Scan) -> pa.Schema:
     return pa.schema([column.field for column in scan.columns])
 
 
-def rows_of(scan: Scan, ranges: list[KeyRange] | None = None) -> list[Row]:
+def rows_of(scan: Scan, ranges: list[ScanRange] | None = None) -> list[Row]:
     """Return the rows of all ranges, read as a task reads them: what travels is pickled."""
     ranges = plan(scan, partition_bytes=8192, min_partitions=4) if ranges is None else ranges
-    sent: tuple[Scan, list[KeyRange]] = pickle.loads(pickle.dumps((scan, ranges)))
+    sent: tuple[Scan, list[ScanRange]] = pickle.loads(pickle.dumps((scan, ranges)))
     layout = layout_of(scan)
     found: list[Row] = []
     for keys in sent[1]:
@@ -130,7 +138,7 @@ def test_ranges_follow_upon_each_other_and_hold_about_as_much(db: Database, url:
 def test_small_data_is_one_range_and_large_data_as_many_as_asked(db: Database, url: str) -> None:
     filled(db)
     scan = scan_of(version_of(url))
-    assert plan(scan, partition_bytes=1 << 30, min_partitions=8) == [KeyRange(b"", None)]
+    assert plan(scan, partition_bytes=1 << 30, min_partitions=8) == [ScanRange(b"", None)]
     assert len(plan(scan, partition_bytes=1 << 10, min_partitions=1)) >= 30
 
 
@@ -277,7 +285,7 @@ def test_batches_are_put_together_up_to_a_size(db: Database, url: str) -> None:
 
     def count(batch_bytes: int) -> int:
         scan = scan_of(version, batch_bytes=batch_bytes)
-        return sum(1 for _ in read(scan, KeyRange(b"", None), layout_of(scan)))
+        return sum(1 for _ in read(scan, ScanRange(b"", None), layout_of(scan)))
 
     assert count(1) > 3
     assert count(1 << 20) == 1
@@ -308,7 +316,7 @@ def test_every_version_reads_as_it_was(db: Database, url: str, seed: int) -> Non
     rng = random.Random(seed)
     ns = db.namespace("ns", flush_interval=0)
     model: dict[str, int] = {}
-    noted: list[tuple[Version, dict[str, int]]] = []
+    noted: list[tuple[ReadVersion, dict[str, int]]] = []
     for step in range(60):
         match rng.choice(("upsert", "upsert", "delete", "flush", "compact", "note")):
             case "upsert":
@@ -367,7 +375,7 @@ def test_what_was_collected_is_told_with_what_to_do(db: Database, url: str) -> N
     ns.flush()
     gone(db)
     with pytest.raises(SnapshotExpiredError, match=r"hold=2h"):
-        rows_of(scan_of(version), [KeyRange(b"", None)])
+        rows_of(scan_of(version), [ScanRange(b"", None)])
 
 
 def test_a_version_that_compaction_kept_is_found_again(db: Database, url: str) -> None:

@@ -542,9 +542,9 @@ def test_a_numbered_write_that_died_between_its_batches_goes_on_with_the_next(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = options(url, operation="create", **{"reef.log_segment_max_bytes": "2KiB"})
-    add, batches = _write_log.Written.add, []
+    add, batches = _write_log.LogWriteResult.add, []
 
-    def died(self: _write_log.Written, *args: Any) -> None:
+    def died(self: _write_log.LogWriteResult, *args: Any) -> None:
         add(self, *args)
         batches.append(args)
         if len(batches) == 2:
@@ -556,7 +556,7 @@ def test_a_numbered_write_that_died_between_its_batches_goes_on_with_the_next(
             Write.begin(context, asked, COLUMNS, source="q", sequence=0), [rows(range(200))]
         )
 
-    monkeypatch.setattr(_write_log.Written, "add", died)
+    monkeypatch.setattr(_write_log.LogWriteResult, "add", died)
     with pytest.raises(KeyboardInterrupt):
         once()
     assert 0 < len(numbers(url)) < 200

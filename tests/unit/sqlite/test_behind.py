@@ -15,7 +15,7 @@ from reef.database import Database
 from reef.errors import UnavailableError
 from reef.sqlite import _behind
 from reef.sqlite._behind import Behind, Queued
-from reef.sqlite._version import Commit
+from reef.sqlite._version import TransactionPages
 from reef.store import open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import SystemThreads
@@ -129,9 +129,9 @@ def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None
     behind = Behind(cond, threads, ManualClock(), lambda _: may_send.wait() and None, lambda: None)
     holder = SimpleNamespace(lost=None)
     with cond:
-        behind.add(Queued(holder, Commit({0: bytes(60)}, 1)))
+        behind.add(Queued(holder, TransactionPages({0: bytes(60)}, 1)))
         behind.wait_for_room()
-        behind.add(Queued(holder, Commit({0: bytes(60)}, 1)))
+        behind.add(Queued(holder, TransactionPages({0: bytes(60)}, 1)))
         assert behind._is_full()
     may_send.set()
     with cond:

@@ -22,7 +22,7 @@ from reef.errors import (
 from reef.pages import PageView
 from reef.sqlite._file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
 from reef.sqlite._shared import Busy, SharedStore, said_size
-from reef.sqlite._version import Commit, merged
+from reef.sqlite._version import TransactionPages, merged
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from tests.support.kernel import database
@@ -465,7 +465,7 @@ def test_merging_commits_is_doing_one_after_the_other() -> None:
             n_pages = rng.randrange(8)
             pages = {i: rng.randbytes(1) for i in range(n_pages) if rng.random() < 0.4}
             model = {i: model.get(i, b"\0") for i in range(n_pages)} | pages
-            commits.append(Commit(pages, n_pages))
+            commits.append(TransactionPages(pages, n_pages))
         one = merged(commits, len(base), b"\0")
         found = {i: base.get(i, b"\0") for i in range(one.n_pages)} | dict(one.pages)
         assert found == model

@@ -16,8 +16,8 @@ from reef.store import FileStore, Store
 from reef.store._check import Check, StoreCheck
 from reef.store._check._probe import ViolationError
 from reef.store._check._race import (
-    Attempt,
-    Outcome,
+    RaceAttempt,
+    RaceOutcome,
     RaceResult,
     judge_answers,
     judge_bytes,
@@ -25,11 +25,11 @@ from reef.store._check._race import (
 )
 
 
-def attempt(author: int, outcome: Outcome, found: bytes = b"") -> Attempt:
-    return Attempt(author, outcome, wrote=b"%d" % author, found=found)
+def attempt(author: int, outcome: RaceOutcome, found: bytes = b"") -> RaceAttempt:
+    return RaceAttempt(author, outcome, wrote=b"%d" % author, found=found)
 
 
-WON, LOST, UNKNOWN = Outcome.WON, Outcome.LOST, Outcome.UNKNOWN
+WON, LOST, UNKNOWN = RaceOutcome.WON, RaceOutcome.LOST, RaceOutcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ WON, LOST, UNKNOWN = Outcome.WON, Outcome.LOST, Outcome.UNKNOWN
     ],
 )
 def test_the_bytes_that_stay_decide(
-    told: list[tuple[Outcome, bytes]], final: bytes | None, problem: str
+    told: list[tuple[RaceOutcome, bytes]], final: bytes | None, problem: str
 ) -> None:
     attempts = [attempt(i, *what) for i, what in enumerate(told, start=1)]
     assert judge_answers(attempts) == ""
@@ -62,10 +62,10 @@ def test_the_bytes_that_stay_decide(
     [
         ([attempt(1, WON), attempt(2, WON)], "2 of 2 racers were told that they created"),
         ([attempt(1, LOST), attempt(2, LOST)], "nobody created the object"),
-        ([attempt(1, WON), Attempt(2, Outcome.FAILED, b"2", why="torn")], "racer 2: torn"),
+        ([attempt(1, WON), RaceAttempt(2, RaceOutcome.FAILED, b"2", why="torn")], "racer 2: torn"),
     ],
 )
-def test_answers_that_cannot_be(attempts: list[Attempt], problem: str) -> None:
+def test_answers_that_cannot_be(attempts: list[RaceAttempt], problem: str) -> None:
     assert problem in judge_answers(attempts)
 
 

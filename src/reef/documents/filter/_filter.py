@@ -155,10 +155,12 @@ def parse_filter(where: Where, schema: Schema) -> Filter:
     Raises InvalidInputError, which names the attribute, what was expected and what was given, or
     the position in the text.
     """
-    return Filter(_Parser(schema).node(parse_sql(where) if isinstance(where, str) else where, 1))
+    return Filter(
+        _TupleParser(schema).node(parse_sql(where) if isinstance(where, str) else where, 1)
+    )
 
 
-class _Parser:
+class _TupleParser:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._conditions = 0

@@ -62,13 +62,13 @@ _PREDICATE: Final = (
 
 def parse_sql(text: str) -> Tuples:
     """Return the tuples that `text` says. Raises InvalidInputError with the position it fails at."""
-    parser = _Parser(text)
+    parser = _SqlParser(text)
     found = parser.condition(1)
     parser.end()
     return found
 
 
-class _Parser:
+class _SqlParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = tokens_of(text)

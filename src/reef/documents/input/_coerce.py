@@ -18,7 +18,7 @@ from reef.documents.types import (
     MICROSECONDS_MAX,
     MICROSECONDS_MIN,
     TOO_DEEP,
-    Spot,
+    InputColumn,
     Type,
     check_nesting,
     encode_json,
@@ -43,7 +43,7 @@ _JSON_DECODER = msgspec.json.Decoder()
 _JSON_ENCODER = msgspec.json.Encoder()
 
 
-def coerce(column: pa.Array, type: Type, spot: Spot) -> pa.Array:
+def coerce(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array:
     """Return `column` in the physical type of `type`.
 
     Raises InvalidInputError naming the first row that does not fit.
@@ -100,7 +100,7 @@ def _is_number(arrow: pa.DataType) -> bool:
     return bool(_kinds.is_integer(arrow) or _kinds.is_floating(arrow) or _kinds.is_decimal(arrow))
 
 
-def _cast(column: pa.Array, to: pa.DataType, type: Type, spot: Spot, why: str) -> pa.Array:
+def _cast(column: pa.Array, to: pa.DataType, type: Type, spot: InputColumn, why: str) -> pa.Array:
     if column.type.equals(to):
         return column
     try:
@@ -110,23 +110,23 @@ def _cast(column: pa.Array, to: pa.DataType, type: Type, spot: Spot, why: str) -
         raise spot.refusal(i, column[i], type.text, why) from None
 
 
-def _to_string(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_string(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     if not is_text(column.type):
         return None
     return _cast(column, pa.string(), type, spot, "text that does not fit in one batch")
 
 
-def _to_bytes(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_bytes(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     if arrow_text(column.type) != "bytes":
         return None
     return _cast(column, pa.binary(), type, spot, "bytes that do not fit in one batch")
 
 
-def _to_bool(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_bool(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     return column if _kinds.is_boolean(column.type) else None
 
 
-def _to_integer(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_integer(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     if not _is_number(column.type):
         return None
     if _kinds.is_float16(column.type):
@@ -134,7 +134,7 @@ def _to_integer(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
     return _cast(column, type.physical, type, spot, f"a number that {type} does not hold")
 
 
-def _to_float(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_float(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     arrow = column.type
     if arrow.equals(type.physical):
         return column
@@ -159,7 +159,7 @@ def _back(numbers: pa.Array, arrow: pa.DataType) -> pa.Array:
     return pc.if_else(pc.less(numbers, top), numbers, 0.0).cast(arrow, safe=False)
 
 
-def _to_datetime(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_datetime(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     if is_text(column.type):
         column = _parsed(column, type, spot)
     elif not (_kinds.is_timestamp(column.type) or _kinds.is_date(column.type)):
@@ -176,7 +176,7 @@ def _to_datetime(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
     return column
 
 
-def _parsed(column: pa.Array, type: Type, spot: Spot) -> pa.Array:
+def _parsed(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array:
     column = column.cast(pa.string())
     is_date = pc.less_equal(pc.utf8_length(column), 10)
     zone = pc.if_else(is_date, "T00:00:00Z", "Z")
@@ -190,7 +190,7 @@ def _parsed(column: pa.Array, type: Type, spot: Spot) -> pa.Array:
         raise spot.refusal(i, column[i], type.text, got) from None
 
 
-def _to_uuid(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_uuid(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     arrow = column.type
     if isinstance(arrow, pa.UuidType):
         return column.storage
@@ -214,7 +214,7 @@ def _to_uuid(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
     return values if not column.null_count else pc.if_else(column.is_valid(), values, None)
 
 
-def _to_list(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_list(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     arrow = column.type
     if not is_list(arrow):
         return None
@@ -234,7 +234,7 @@ def _to_list(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
     return listed(column, converted, type.physical)
 
 
-def _to_json(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def _to_json(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     """Text is taken as JSON, as tables show it; everything else becomes JSON.
 
     A map with text for keys is an object; with other keys it is a list of pairs.
@@ -303,7 +303,7 @@ def _maps(arrow: pa.DataType) -> Iterator[pa.MapType]:
         yield from _maps(arrow.value_type)
 
 
-_CONVERSIONS: dict[str, Callable[[pa.Array, Type, Spot], pa.Array | None]] = {
+_CONVERSIONS: dict[str, Callable[[pa.Array, Type, InputColumn], pa.Array | None]] = {
     "string": _to_string,
     "int64": _to_integer,
     "uint64": _to_integer,

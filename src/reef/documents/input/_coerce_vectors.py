@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from reef.documents.types import (
     SPARSE,
-    Spot,
+    InputColumn,
     Type,
     first_true,
     first_valid,
@@ -29,7 +29,7 @@ _NUMPY: dict[pa.DataType, np.dtype[Any]] = {
 _HALF_NOT_FINITE = 0x7C00  # the exponent of infinity and NaN
 
 
-def to_vector(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def to_vector(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     """Return `column` as vectors of `type`; None if it holds no lists of numbers.
 
     Raises InvalidInputError for a wrong dimension, nulls, NaN, infinity, and numbers too large.
@@ -59,7 +59,7 @@ def to_vector(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
     return _vectors(column, numbers, type)
 
 
-def to_sparse(column: pa.Array, type: Type, spot: Spot) -> pa.Array | None:
+def to_sparse(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     """Return `column` as sparse vectors with ascending indices; None if it holds none.
 
     Raises InvalidInputError for an index that is there twice or is not one, lists of different
@@ -131,7 +131,7 @@ def _items(column: pa.Array) -> pa.Array:
     return column.values.slice(column.offset * size, len(column) * size)
 
 
-def _check_dimension(column: pa.Array, type: Type, spot: Spot) -> None:
+def _check_dimension(column: pa.Array, type: Type, spot: InputColumn) -> None:
     arrow = column.type
     if _kinds.is_fixed_size_list(arrow):
         if arrow.list_size == type.dimension:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.input._input import ID, Duplicates, Rows, read_rows
-from reef.documents.input._sources import Source, columns_of
+from reef.documents.input._sources import SourceColumns, columns_of
 from reef.documents.types import Schema, is_list
 from reef.errors import InvalidInputError
 
@@ -59,8 +59,8 @@ class Given:
 class Asked(NamedTuple):
     """The documents of a request, in columns that can be read twice."""
 
-    upserts: Source | None
-    patches: Source | None
+    upserts: SourceColumns | None
+    patches: SourceColumns | None
     deletes: object
     duplicates: Duplicates
 
@@ -110,7 +110,7 @@ def _kept(parts: Sequence[Rows]) -> bytes | None:
     return b"".join(rows.is_kept or b"\1" * len(rows) for rows in parts)
 
 
-def _held(data: object) -> Source | None:
+def _held(data: object) -> SourceColumns | None:
     """Return `data` as something that can be read twice: a stream cannot. Raises InvalidInputError."""
     return None if data is None else columns_of(data)
 

@@ -19,9 +19,9 @@ from reef.documents.input._coerce import coerce, is_text, plain
 from reef.documents.input._sources import Column, columns_of
 from reef.documents.input._values import read_arrow, read_values
 from reef.documents.types import (
-    Read,
+    InputColumn,
+    ReadColumn,
     Schema,
-    Spot,
     Type,
     check_attribute_name,
     documents_of,
@@ -90,7 +90,7 @@ def read_rows(
         if attribute is None:
             check_attribute_name(name)
         known = attribute.type if attribute else source.marked.get(name)
-        read = _read(column, known, Spot(name))
+        read = _read(column, known, InputColumn(name))
         if read is None:
             untyped[name] = _are_lists(column)
             continue
@@ -104,7 +104,7 @@ def read_rows(
     return rows if len(ids) < 2 else _without_duplicates(rows, duplicates)
 
 
-def _read(column: Column, known: Type | None, spot: Spot) -> Read | None:
+def _read(column: Column, known: Type | None, spot: InputColumn) -> ReadColumn | None:
     if isinstance(column, list):
         return read_values(column, known, spot)
     return read_arrow(column, known, spot)
@@ -124,7 +124,7 @@ def _read_ids(column: Column | None, count: int) -> pa.Array:
         raise InvalidInputError.of(
             "attribute 'id'", None, "every document has an id; none was given"
         )
-    spot = Spot(ID)
+    spot = InputColumn(ID)
     if isinstance(column, list):
         quick = _plain_ids(column)
         if quick is not None:
@@ -154,14 +154,14 @@ def _plain_ids(values: list[Any]) -> pa.Array | None:
     return pa.array(ids, pa.binary()) if min(lengths) and max(lengths) <= ID_BYTES_MAX else None
 
 
-def _text(read: Read, values: list[Any], spot: Spot) -> pa.Array:
+def _text(read: ReadColumn, values: list[Any], spot: InputColumn) -> pa.Array:
     if read.type is not _STRING:
         i = next(i for i, value in enumerate(values) if not isinstance(value, str))
         raise spot.refusal(i, values[i], _ID_RULE, type(values[i]).__name__)
     return read.values
 
 
-def _check_ids(ids: pa.Array, spot: Spot) -> None:
+def _check_ids(ids: pa.Array, spot: InputColumn) -> None:
     if not len(ids):
         return
     _, ends, text = ids.buffers()
@@ -193,7 +193,7 @@ def _without_duplicates(rows: Rows, duplicates: Duplicates) -> Rows:
         first = np.full(count, len(codes), np.int64)
         np.minimum.at(first, codes, np.arange(len(codes)))
         i = int(np.argmax(first[codes] < np.arange(len(codes))))
-        raise Spot(ID).refusal(
+        raise InputColumn(ID).refusal(
             i, rows.ids[i].as_py().decode(), "ids that differ", f"the id of row {first[codes[i]]}"
         )
     is_kept = np.zeros(len(codes), np.bool_)

@@ -27,7 +27,7 @@ _COLUMN_FORMS = "a list, a NumPy array of one or two dimensions, an Arrow array 
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceColumns:
     """Columns of `count` values each, and the dicts they come from if their keys differ."""
 
     columns: dict[str, Column]
@@ -42,9 +42,9 @@ class Source:
         return {name: pa.array(m) for name, m in masks.items() if not all(m)} or None
 
 
-def columns_of(data: Any) -> Source:
+def columns_of(data: Any) -> SourceColumns:
     """Return `data`, in whatever form, as columns. Raises InvalidInputError."""
-    if isinstance(data, Source):
+    if isinstance(data, SourceColumns):
         return data
     if isinstance(data, (list, tuple)):
         return _of_rows(data)
@@ -57,7 +57,7 @@ def columns_of(data: Any) -> Source:
     if _is_of("pandas", "DataFrame", data):
         return _of_pandas(data)
     if _is_of("polars", "DataFrame", data) and any(map(_is_object, data.dtypes)):
-        return Source({name: _column(name, data[name]) for name in data.columns}, len(data))
+        return SourceColumns({name: _column(name, data[name]) for name in data.columns}, len(data))
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         try:
             return _of_table(pa.table(data))
@@ -78,23 +78,23 @@ def _is_object(dtype: object) -> bool:
     return bool(dtype == sys.modules["polars"].Object)
 
 
-def _of_rows(rows: Sequence[Any]) -> Source:
+def _of_rows(rows: Sequence[Any]) -> SourceColumns:
     if not all(issubclass(type, Mapping) for type in set(map(type, rows))):
         i = next(i for i, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidInputError.of(f"row {i}", type(rows[i]), f"a dict; data must be {_FORMS}")
     shapes = dict.fromkeys(map(tuple, rows))
     if len(shapes) == 1:
         (names,) = shapes
-        return Source({name: list(map(itemgetter(name), rows)) for name in names}, len(rows))
+        return SourceColumns({name: list(map(itemgetter(name), rows)) for name in names}, len(rows))
     names = tuple(dict.fromkeys(name for shape in shapes for name in shape))
     is_uneven = len(set(map(frozenset, shapes))) > 1
     if is_uneven and len(names) > ATTRIBUTES_MAX + 1:  # each would take a place in every row
         raise InvalidInputError.of("attributes", len(names), f"at most {ATTRIBUTES_MAX}, and an id")
     columns: dict[str, Column] = {name: [row.get(name) for row in rows] for name in names}
-    return Source(columns, len(rows), rows if is_uneven else ())
+    return SourceColumns(columns, len(rows), rows if is_uneven else ())
 
 
-def _of_columns(data: Mapping[Any, Any]) -> Source:
+def _of_columns(data: Mapping[Any, Any]) -> SourceColumns:
     columns = {name: _column(name, values) for name, values in data.items()}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -103,16 +103,16 @@ def _of_columns(data: Mapping[Any, Any]) -> Source:
             lengths,
             "all columns have the same length (one document: [{...}], in a list)",
         )
-    return Source(columns, next(iter(lengths.values()), 0))
+    return SourceColumns(columns, next(iter(lengths.values()), 0))
 
 
-def _of_table(table: pa.Table | pa.RecordBatch) -> Source:
+def _of_table(table: pa.Table | pa.RecordBatch) -> SourceColumns:
     names = table.schema.names
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InvalidInputError.of("columns", twice, "every column has a name of its own")
     columns = zip(names, table.columns, strict=True)
-    return Source(
+    return SourceColumns(
         {name: _whole(name, column) for name, column in columns},
         table.num_rows,
         marked=_marked(table),
@@ -128,14 +128,14 @@ def _marked(table: pa.Table | pa.RecordBatch) -> dict[str, Type]:
     }
 
 
-def _of_pandas(frame: Any) -> Source:
+def _of_pandas(frame: Any) -> SourceColumns:
     if frame.index.name == "id" and "id" not in frame.columns:
         frame = frame.reset_index()
     if not frame.columns.is_unique:
         raise InvalidInputError.of(
             "columns", list(frame.columns), "every column has a name of its own"
         )
-    return Source({name: _column(name, frame[name]) for name in frame.columns}, len(frame))
+    return SourceColumns({name: _column(name, frame[name]) for name in frame.columns}, len(frame))
 
 
 def _column(name: str, values: Any) -> Column:

@@ -22,8 +22,8 @@ from reef.documents.input._coerce_vectors import is_number
 from reef.documents.types import (
     CONVERSION_ERRORS,
     DIMENSION_MAX,
-    Read,
-    Spot,
+    InputColumn,
+    ReadColumn,
     Type,
     encode_json,
     first_failure,
@@ -42,16 +42,16 @@ _KEPT = "a type that Reef keeps"
 _VECTOR = f"a vector of 1 to {DIMENSION_MAX} numbers"
 
 
-def read_arrow(column: pa.Array, known: Type | None, spot: Spot) -> Read | None:
+def read_arrow(column: pa.Array, known: Type | None, spot: InputColumn) -> ReadColumn | None:
     """Return `column` as stored, in the type `known` or, if there is none, in the one it has.
 
     Returns None for a new column that says nothing of its type. Raises InvalidInputError.
     """
     type = known or _inferred(plain(column), spot)
-    return None if type is None else Read(type, coerce(column, type, spot))
+    return None if type is None else ReadColumn(type, coerce(column, type, spot))
 
 
-def read_values(values: Sequence[Any], known: Type | None, spot: Spot) -> Read | None:
+def read_values(values: Sequence[Any], known: Type | None, spot: InputColumn) -> ReadColumn | None:
     """Return Python `values` as `read_arrow` does; None, NaT and NA are nulls."""
     types = set(map(type, values))
     kinds = set(map(_kind, types))
@@ -60,9 +60,9 @@ def read_values(values: Sequence[Any], known: Type | None, spot: Spot) -> Read |
         if any(t is not type(None) and _kind(t) == "null" for t in types):
             values = [None if _kind(type(value)) == "null" else value for value in values]
     if not kinds:
-        return Read(known, pa.nulls(len(values), known.physical)) if known else None
+        return ReadColumn(known, pa.nulls(len(values), known.physical)) if known else None
     if known is not None and known.kind == "json":
-        return Read(known, encode_json(values, spot))
+        return ReadColumn(known, encode_json(values, spot))
     if "other" in kinds and known is None:
         i = next(i for i, value in enumerate(values) if _kind(type(value)) == "other")
         raise spot.refusal(i, values[i], _KEPT, type(values[i]).__name__)
@@ -70,7 +70,7 @@ def read_values(values: Sequence[Any], known: Type | None, spot: Spot) -> Read |
         return _read_mixed(values, known, spot, kinds)
     (kind,) = kinds
     if kind == "dict" and known is None and not any(map(may_be_sparse, values)):
-        return Read(_JSON, encode_json(values, spot))
+        return ReadColumn(_JSON, encode_json(values, spot))
     is_vector = known.kind == "vector" if known else is_vector_name(spot.name)
     column = _natural(kind, values, spot, is_vector)
     if column is not None:
@@ -78,7 +78,7 @@ def read_values(values: Sequence[Any], known: Type | None, spot: Spot) -> Read |
             known = _vector_of_halves_or_singles(values, spot)
         return read_arrow(column, known, spot)
     if known is None:
-        return Read(_JSON, encode_json(values, spot))
+        return ReadColumn(_JSON, encode_json(values, spot))
     i = _first(values)
     raise spot.refusal(i, values[i], known.text, f"{type(values[i]).__name__} (json)")
 
@@ -88,7 +88,7 @@ def is_vector_name(name: str) -> bool:
     return name == "vector" or name.endswith("_vector")
 
 
-def _inferred(column: pa.Array, spot: Spot) -> Type | None:
+def _inferred(column: pa.Array, spot: InputColumn) -> Type | None:
     arrow = column.type
     i = first_valid(column)
     if i is None:
@@ -114,14 +114,14 @@ def _inferred(column: pa.Array, spot: Spot) -> Type | None:
 
 
 def _read_mixed(
-    values: Sequence[Any], known: Type | None, spot: Spot, kinds: set[str]
-) -> Read | None:
+    values: Sequence[Any], known: Type | None, spot: InputColumn, kinds: set[str]
+) -> ReadColumn | None:
     if known is None:
         if kinds == {"list", "array"}:
             return read_values(list(map(_list, values)), None, spot)
         known = _common(values, spot, kinds)
         if known.kind == "json":
-            return Read(known, encode_json(values, spot))
+            return ReadColumn(known, encode_json(values, spot))
     parts = [pa.nulls(1, known.physical)]
     places = np.zeros(len(values), np.int64)
     kind_of = [_kind(type(value)) for value in values]
@@ -133,10 +133,10 @@ def _read_mixed(
         assert read is not None
         places[rows] = np.arange(len(rows)) + sum(map(len, parts))
         parts.append(read.values)
-    return Read(known, pa.concat_arrays(parts).take(pa.array(places)))
+    return ReadColumn(known, pa.concat_arrays(parts).take(pa.array(places)))
 
 
-def _common(values: Sequence[Any], spot: Spot, kinds: set[str]) -> Type:
+def _common(values: Sequence[Any], spot: InputColumn, kinds: set[str]) -> Type:
     if kinds <= _NUMBERS:
         return Type.parse("float64")
     if kinds <= _TIMES:
@@ -203,7 +203,7 @@ _ARROW = {
 
 
 def _natural(
-    kind: str, values: Sequence[Any], spot: Spot, is_vector: bool = False
+    kind: str, values: Sequence[Any], spot: InputColumn, is_vector: bool = False
 ) -> pa.Array | None:
     """Return `values`, all of one kind or None, in Arrow's type for it; None if only JSON holds them."""
     if kind in _ARROW:
@@ -213,7 +213,7 @@ def _natural(
     return _NATURAL[kind](values, spot)
 
 
-def _array(values: Sequence[Any], arrow: pa.DataType | None, spot: Spot) -> pa.Array:
+def _array(values: Sequence[Any], arrow: pa.DataType | None, spot: InputColumn) -> pa.Array:
     try:
         return pa.array(values, arrow)
     except CONVERSION_ERRORS as error:
@@ -223,7 +223,7 @@ def _array(values: Sequence[Any], arrow: pa.DataType | None, spot: Spot) -> pa.A
         raise spot.refusal(i, values[i], expected, got) from None
 
 
-def _integers(values: Sequence[Any], spot: Spot) -> pa.Array:
+def _integers(values: Sequence[Any], spot: InputColumn) -> pa.Array:
     try:
         return pa.array(values, pa.int64())
     except CONVERSION_ERRORS:
@@ -231,23 +231,23 @@ def _integers(values: Sequence[Any], spot: Spot) -> pa.Array:
         return _array(values, pa.int64() if is_signed else pa.uint64(), spot)
 
 
-def _uuids(values: Sequence[Any], spot: Spot) -> pa.Array:
+def _uuids(values: Sequence[Any], spot: InputColumn) -> pa.Array:
     raw = [None if value is None else value.bytes for value in values]
     return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(raw, pa.binary(16)))
 
 
-def _datetimes64(values: Sequence[Any], spot: Spot) -> pa.Array:
+def _datetimes64(values: Sequence[Any], spot: InputColumn) -> pa.Array:
     nat = np.datetime64("NaT", "s")
     times: Any = np.array([nat if value is None else value for value in values])
     return _array(times, None, spot)
 
 
-def _timestamps(values: Sequence[Any], spot: Spot) -> pa.Array:
+def _timestamps(values: Sequence[Any], spot: InputColumn) -> pa.Array:
     """Nanoseconds are seen here: Arrow would cut them off."""
     return _datetimes64([value and value.to_datetime64() for value in values], spot)
 
 
-def _dicts(values: Sequence[Any], spot: Spot) -> pa.Array | None:
+def _dicts(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
     if any(value is not None and value.keys() != SPARSE_KEYS for value in values):
         return None
     parts = []
@@ -285,7 +285,7 @@ def _list(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _lists(values: Sequence[Any], spot: Spot, is_vector: bool = False) -> pa.Array | None:
+def _lists(values: Sequence[Any], spot: InputColumn, is_vector: bool = False) -> pa.Array | None:
     flat = list(chain.from_iterable(value for value in values if value))
     kinds = set(map(_kind, set(map(type, flat))))
     kinds.discard("null")
@@ -301,7 +301,7 @@ def _lists(values: Sequence[Any], spot: Spot, is_vector: bool = False) -> pa.Arr
     return _listed(items, lengths, is_vector)
 
 
-def _arrays(values: Sequence[Any], spot: Spot) -> pa.Array | None:
+def _arrays(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
     valid = [value for value in values if value is not None]
     if any(value.ndim != 1 for value in valid):
         return None
@@ -315,7 +315,7 @@ def _arrays(values: Sequence[Any], spot: Spot) -> pa.Array | None:
     return _listed(items, lengths, True)
 
 
-def _vector_of_halves_or_singles(values: Sequence[Any], spot: Spot) -> Type | None:
+def _vector_of_halves_or_singles(values: Sequence[Any], spot: InputColumn) -> Type | None:
     valid = [value for value in values if value is not None and value.size]
     if not valid or any(value.dtype.name not in ("float16", "float32") for value in valid):
         return None
@@ -341,7 +341,7 @@ def _offsets(lengths: list[int]) -> np.ndarray:
     return offsets
 
 
-_NATURAL: dict[str, Callable[[Sequence[Any], Spot], pa.Array | None]] = {
+_NATURAL: dict[str, Callable[[Sequence[Any], InputColumn], pa.Array | None]] = {
     "int": _integers,
     "uuid": _uuids,
     "datetime64": _datetimes64,

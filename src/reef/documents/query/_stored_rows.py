@@ -146,7 +146,7 @@ class StoredRows:
         def read(state: ReadState) -> pa.RecordBatch | None:
             if not state.is_warm:
                 state.warm(start, end)
-            gathered = _Gathered(state, lsn, most)
+            gathered = _MatchBuilder(state, lsn, most)
             for source in state.sources:
                 if _is_outside(source, lsn, start, end):
                     continue
@@ -194,7 +194,7 @@ def _is_outside(source: RowSource, lsn: int, start: bytes, end: bytes | None) ->
     return end is not None and source.key_min >= end
 
 
-class _Gathered:
+class _MatchBuilder:
     """Rows that match, source by source, those apart that something newer may hide."""
 
     def __init__(self, state: ReadState, lsn: int, most: int) -> None:

@@ -5,8 +5,8 @@ from reef.documents.types._lists import hides_items, listed, lists_of_items
 from reef.documents.types._output import documents_of, values_of
 from reef.documents.types._refusal import (
     CONVERSION_ERRORS,
-    Read,
-    Spot,
+    InputColumn,
+    ReadColumn,
     first_failure,
     first_true,
     first_valid,
@@ -34,9 +34,9 @@ __all__ = [
     "SPARSE",
     "TOO_DEEP",
     "Attribute",
-    "Read",
+    "InputColumn",
+    "ReadColumn",
     "Schema",
-    "Spot",
     "Type",
     "check_attribute_name",
     "check_nesting",

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from reef.documents.types._refusal import CONVERSION_ERRORS, Spot
+from reef.documents.types._refusal import CONVERSION_ERRORS, InputColumn
 
 NESTING_MAX = 256
 TOO_DEEP = f"a value that is nested too deeply (at most {NESTING_MAX} levels)"
@@ -26,7 +26,7 @@ _STEPS = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
 _NO_MARKS = bytes(set(range(256)) - set(b'[{]}"'))
 
 
-def encode_json(values: Sequence[object], spot: Spot) -> pa.Array:
+def encode_json(values: Sequence[object], spot: InputColumn) -> pa.Array:
     """Return each of `values` as JSON text; None stays null. Raises InvalidInputError."""
     try:
         texts = [None if value is None else _encode(value) for value in values]
@@ -43,7 +43,9 @@ def encode_json(values: Sequence[object], spot: Spot) -> pa.Array:
     return array
 
 
-def check_nesting(texts: Iterable[bytes | None], values: Sequence[object], spot: Spot) -> None:
+def check_nesting(
+    texts: Iterable[bytes | None], values: Sequence[object], spot: InputColumn
+) -> None:
     """Raise InvalidInputError for the first of `values` whose JSON text nests too deeply."""
     for i, text in enumerate(texts):
         if text is not None and _is_too_deep(text):

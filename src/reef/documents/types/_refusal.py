@@ -20,16 +20,16 @@ _short.maxlist = _short.maxdict = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class InputColumn:
     """The attribute being read, and the row of the input that its i-th value comes from."""
 
     name: str
     row_of: Callable[[int], int] = int
 
-    def within(self, row_of: Callable[[int], int]) -> Spot:
+    def within(self, row_of: Callable[[int], int]) -> InputColumn:
         """Return the spot of values that come from this one's: value i from this one's row_of(i)."""
         outer = self.row_of
-        return Spot(self.name, lambda i: outer(row_of(i)))
+        return InputColumn(self.name, lambda i: outer(row_of(i)))
 
     def refusal(self, i: int, value: object, expected: str, got: str) -> InvalidInputError:
         """Return the error that says that value i is not what was expected. Rows count from 0."""
@@ -39,7 +39,7 @@ class Spot:
         )
 
 
-class Read(NamedTuple):
+class ReadColumn(NamedTuple):
     """A column that was read: its type, and its values as they are stored."""
 
     type: Type

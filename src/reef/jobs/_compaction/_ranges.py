@@ -19,7 +19,7 @@ from reef.errors import NotFoundError, UnreadableError
 from reef.format import Manifest, SegmentRef
 from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._task import key_weights, open_sources
-from reef.segment import Clipped, SegmentSource
+from reef.segment import Clip, SegmentSource
 
 # How finely a group is cut: by bounds of segments if they are as small as that, else by blocks.
 _CUTS_PER_FILE = 8
@@ -41,7 +41,7 @@ class KeyRange(msgspec.Struct, frozen=True):
     """Whether no older run outside of the group can hold any of these keys."""
 
 
-class Seen(Clipped):
+class Seen(Clip):
     """A segment as its reference lets it be seen, and about how many bytes of it that are."""
 
     __slots__ = ("size",)

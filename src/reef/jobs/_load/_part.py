@@ -15,7 +15,7 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOptions, SegmentOrigin, SegmentRef
 from reef.jobs._job import new_segment_id
-from reef.segment import Duplicates, Unique, align, write_segment
+from reef.segment import Duplicates, UniqueKeys, align, write_segment
 
 _LEVEL = 1  # parts of one sorted run, each with keys of its own
 _PIECE_BYTES_MAX = 1 << 20
@@ -52,7 +52,7 @@ def write_part(context: Context, part: LoadPart, batches: Iterable[pa.RecordBatc
     UnavailableError: what was uploaded is named by nothing then.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(part.schema))
-    unique = Unique(part.duplicates)
+    unique = UniqueKeys(part.duplicates)
     aligned = (align(batch, schema) for batch in batches)
     portions = _Portions(unique.batches(aligned), part.target_bytes)
     options = SegmentOptions(codec=part.codec, row_block_bytes=context.settings.row_block_bytes)

@@ -40,8 +40,8 @@ from reef.jobs import (
 )
 from reef.kv import KeyValue
 from reef.manifest import StalePlanError
-from reef.segment import Unique
-from reef.spark._write._log import Written, write_batches
+from reef.segment import UniqueKeys
+from reef.spark._write._log import LogWriteResult, write_batches
 from reef.spark._write._merge import FAN_IN, Run, are_disjoint, merge_parts, merged_rows
 from reef.spark._write._options import WriteOptions
 from reef.spark._write._stage import Staged, Write, give_up, inline_rows, planned, stand, stored
@@ -206,8 +206,8 @@ def _log(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Staged
 
 def _write(
     context: Context, write: Write, plan: LoadPlan, runs: Sequence[Run | LoadedPart]
-) -> tuple[Written, Unique]:
-    unique = Unique(plan.duplicates)
+) -> tuple[LogWriteResult, UniqueKeys]:
+    unique = UniqueKeys(plan.duplicates)
     rows = merged_rows(context, plan, runs, unique)
     with _handle(context, write) as handle:
         return write_batches(handle, write, plan, rows, _batch_bytes(context)), unique
@@ -227,15 +227,15 @@ def _runs(plan: LoadPlan, staged: Sequence[Staged]) -> tuple[list[Run | LoadedPa
         table = pa.concat_tables([inline_rows(one) for one in some])
         rows = stored(plan, table)
         rows = rows.take(pc.array_sort_indices(rows.column(0)))  # stable: the last stays the last
-        unique = Unique(plan.duplicates)
+        unique = UniqueKeys(plan.duplicates)
         held = list(unique.batches([rows]))
         dropped += table.num_rows - rows.num_rows + unique.dropped
-        runs.append(_Held(held))
+        runs.append(_RowsInMemory(held))
     return runs, dropped
 
 
 @dataclass(frozen=True)
-class _Held:
+class _RowsInMemory:
     """Sorted rows in memory."""
 
     batches: list[pa.RecordBatch]

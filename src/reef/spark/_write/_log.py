@@ -29,7 +29,7 @@ _SYSTEM = 3
 
 
 @dataclass
-class Written:
+class LogWriteResult:
     """What a write through the log has done."""
 
     lsn: int | None = None
@@ -57,12 +57,12 @@ def write_batches(
     plan: LoadPlan,
     rows: Iterable[pa.RecordBatch],
     bytes_max: int,
-) -> Written:
+) -> LogWriteResult:
     """Write sorted rows, in the columns of `plan`, in batches of about `bytes_max`.
 
     Raises what `Documents.write` does.
     """
-    written = Written()
+    written = LogWriteResult()
     if write.source is not None:
         earlier = stream_receipt(handle, write)
         if earlier is not None:

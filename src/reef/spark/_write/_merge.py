@@ -18,7 +18,7 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentRef
 from reef.jobs import LoadedPart, LoadPlan, write_part
-from reef.segment import Unique, align, merge_runs
+from reef.segment import UniqueKeys, align, merge_runs
 from reef.types import LSN_MAX
 
 FAN_IN = 16
@@ -52,7 +52,7 @@ def merge_parts(context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPar
 
 
 def merged_rows(
-    context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPart], unique: Unique
+    context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPart], unique: UniqueKeys
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `runs` in order of keys, each once. At most `FAN_IN` runs."""
     opened = [
@@ -80,6 +80,6 @@ def part_rows(context: Context, plan: LoadPlan, part: LoadedPart) -> Iterator[pa
 def _merged(context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPart]) -> LoadedPart:
     if len(runs) == 1 and isinstance(runs[0], LoadedPart):
         return msgspec.structs.replace(runs[0], dropped=0)
-    unique = Unique(plan.duplicates)
+    unique = UniqueKeys(plan.duplicates)
     part = write_part(context, plan.part(), merged_rows(context, plan, runs, unique))
     return msgspec.structs.replace(part, dropped=part.dropped + unique.dropped)

@@ -27,7 +27,7 @@ from reef.errors import InvalidInputError
 from reef.jobs import BUDGET_BYTES_DEFAULT, TARGET_BYTES_DEFAULT, FaceName
 from reef.segment import Duplicates
 from reef.settings import parse_bytes, parse_flag
-from reef.spark.source._options import PLACE, Place, check_names
+from reef.spark.source._options import PLACE, NamespaceRef, check_names
 
 Operation = Literal["upsert", "patch", "delete", "create"]
 Method = Literal["auto", "log", "bulk"]
@@ -46,7 +46,7 @@ _SPARKS_OWN = ("checkpointlocation", "queryname")
 class WriteOptions:
     """How rows are written."""
 
-    place: Place
+    place: NamespaceRef
     operation: Operation
     method: Method
     job_key: str | None
@@ -73,7 +73,7 @@ class WriteOptions:
             known = {name: value for name, value in known.items() if name not in _SPARKS_OWN}
         check_names(known, (*PLACE, *_WRITE, *(_STREAM if is_stream else ())))
         found = WriteOptions(
-            place=Place.of(known),
+            place=NamespaceRef.of(known),
             operation=_one_of(known, "operation", cast(tuple[Operation], get_args(Operation))),
             method=_one_of(known, "method", cast(tuple[Method], get_args(Method))),
             job_key=_key(known, "job_key"),

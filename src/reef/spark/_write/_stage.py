@@ -302,7 +302,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     context = write.open()
     plan = write.plan or planned(context, write)
     _join(context, plan)
-    counted = _Counted(plan, batches)
+    counted = _CountedRows(plan, batches)
     if write.options.is_sorted:
         part = write_part(context, plan.part(), counted.rows())
     else:
@@ -327,7 +327,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     )
 
 
-class _Counted:
+class _CountedRows:
     """Rows as they are stored, and how many of each batch gave way to later ones in it."""
 
     def __init__(self, plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> None:

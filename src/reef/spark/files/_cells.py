@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.input import CELL_ERRORS, LIKE_A_NAME, coerce, got, reader_of
-from reef.documents.types import CONVERSION_ERRORS, Spot, Type, first_failure
+from reef.documents.types import CONVERSION_ERRORS, InputColumn, Type, first_failure
 from reef.errors import InvalidInputError
 
 _PLAIN = ("int64", "uint64", "float64", "bool")
@@ -36,13 +36,13 @@ def read_cells(batch: pa.RecordBatch, cells: Mapping[str, Cells]) -> pa.RecordBa
     if not cells:
         return batch
     columns = [
-        _column(column, cells[name], Spot(name)) if name in cells else column
+        _column(column, cells[name], InputColumn(name)) if name in cells else column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _column(column: pa.Array, cells: Cells, spot: Spot) -> pa.Array:
+def _column(column: pa.Array, cells: Cells, spot: InputColumn) -> pa.Array:
     type = Type.parse(cells.type)
     if type.kind in ("string", "datetime", "uuid", "json") or pa.types.is_null(column.type):
         return column
@@ -59,7 +59,7 @@ def _column(column: pa.Array, cells: Cells, spot: Spot) -> pa.Array:
     return _read(column, type, spot, cells.is_declared)
 
 
-def _read(column: pa.Array, type: Type, spot: Spot, is_declared: bool) -> pa.Array:
+def _read(column: pa.Array, type: Type, spot: InputColumn, is_declared: bool) -> pa.Array:
     """Return the values of cells one by one; what they are given as loses nothing, or is refused."""
     cells = column.to_pylist()
     read = reader_of(type.text, is_declared=is_declared)

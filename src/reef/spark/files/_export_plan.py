@@ -14,7 +14,7 @@ from reef.spark.source._columns import chosen, columns_of
 from reef.spark.source._options import ReadOptions
 from reef.spark.source._read import asked
 from reef.spark.source._scan_plan import Scan, plan
-from reef.spark.source._version import Version, find_version, open_version
+from reef.spark.source._version import ReadVersion, find_version, open_version
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ExportPlan:
 class Export:
     """One version of a namespace, and how the data source is to read it."""
 
-    version: Version
+    version: ReadVersion
     options: ReadOptions
     texts: dict[str, str]
     """The same as Spark takes them."""

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from reef.documents.input import ID, document_of, read_values
-from reef.documents.types import Spot, Type, check_attribute_name, first_failure
+from reef.documents.types import InputColumn, Type, check_attribute_name, first_failure
 from reef.errors import InvalidInputError
 from reef.spark.files._ingest_files import Files
 from reef.spark.files._json_kinds import Kinds
@@ -241,7 +241,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def _column(rows: list[dict[str, Any]], name: str, type: Type) -> pa.Array:
-    spot = Spot(name)
+    spot = InputColumn(name)
     values = [row.get(name) for row in rows]
     if type.text in ("bytes", "[]bytes"):
         values = _replaced(values, _decoded, type, spot)
@@ -252,7 +252,9 @@ def _column(rows: list[dict[str, Any]], name: str, type: Type) -> pa.Array:
     return read.values
 
 
-def _replaced(values: list[Any], read: Callable[[str], Any], of: Type, spot: Spot) -> list[Any]:
+def _replaced(
+    values: list[Any], read: Callable[[str], Any], of: Type, spot: InputColumn
+) -> list[Any]:
     """Return values with what stands for a text among them, or in lists, in its place."""
     if not {str, list} & set(map(type, values)):
         return values

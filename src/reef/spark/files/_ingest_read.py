@@ -45,7 +45,7 @@ _UINT64 = DecimalType(20, 0)
 
 
 @dataclass(frozen=True)
-class Found:
+class FileRows:
     """The rows of files."""
 
     df: DataFrame
@@ -68,7 +68,7 @@ def read(
     *,
     declared: Collection[str] = (),
     multiline: bool = False,
-) -> Found:
+) -> FileRows:
     """Return the rows of files, with the ids in the column `id`. Raises InvalidInputError.
 
     `types` are those that are known; the caller has given those of `declared`.
@@ -97,7 +97,7 @@ def read(
     df = df.select(columns)
     # Of what is to be deleted only the ids are looked at.
     read = partial(read_cells, cells=cells) if cells and operation != "delete" else None
-    return Found(df, arrow_columns(df.schema), {**found, **numbers}, read)
+    return FileRows(df, arrow_columns(df.schema), {**found, **numbers}, read)
 
 
 def _without_nothing(df: DataFrame, known: set[str]) -> DataFrame:
@@ -166,7 +166,7 @@ def _text_type(field: StructField) -> str:
     return "string"
 
 
-def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Operation) -> Found:
+def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Operation) -> FileRows:
     df = lines_of(files)
     found = look_through(files, df, id)
     folders = arrow_columns(StructType(df.schema.fields[1:]))
@@ -181,7 +181,7 @@ def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Oper
     types = {} if operation == "delete" else found.types(known)
     texts = {name: type.text for name, type in types.items()}
     attributes = [pa.field(name, type.physical) for name, type in types.items()]
-    return Found(
+    return FileRows(
         df,
         pa.schema([pa.field(ID, pa.string()), *attributes, *folders]),
         {name: text for name, text in texts.items() if name not in known},

@@ -17,7 +17,7 @@ from reef.spark.source._options import (
     PARTITION_BYTES_DEFAULT,
     PLACE,
     SETTING,
-    Place,
+    NamespaceRef,
     ReadOptions,
     check_names,
     parse_columns,
@@ -45,7 +45,7 @@ class FeedOptions:
 
     texts: tuple[tuple[str, str], ...]
     """Which namespace, and settings: as they were given."""
-    place: Place
+    place: NamespaceRef
     starting: str | int
     """latest, earliest, snapshot, or the LSN after which to begin."""
     snapshot: str | None
@@ -78,7 +78,7 @@ class FeedOptions:
                 for name, value in known.items()
                 if name in PLACE or name.startswith(SETTING)
             ),
-            place=Place.of(known),
+            place=NamespaceRef.of(known),
             starting=starting,
             snapshot=check_snapshot_id(snapshot) if snapshot else None,
             snapshot_ttl_s=parse_seconds(

@@ -23,7 +23,7 @@ from reef.engine import (
     Face,
     Feed,
     FeedLog,
-    Link,
+    LinkedHeader,
     Position,
     Reader,
     open_for_reading,
@@ -32,15 +32,15 @@ from reef.engine import (
 from reef.errors import SnapshotExpiredError
 from reef.format import KEY, LSN, TOMBSTONE, LogKind, Prev, SegmentRef
 from reef.spark.source._columns import Column, shown
-from reef.spark.source._options import Place
-from reef.spark.source._scan_plan import KeyRange
-from reef.spark.source._version import Version, expired, open_version
+from reef.spark.source._options import NamespaceRef
+from reef.spark.source._scan_plan import ScanRange
+from reef.spark.source._version import ReadVersion, expired, open_version
 
 _READERS_MAX = 4
 
 
 @dataclass(frozen=True)
-class LogPart:
+class FeedPart:
     """The operations behind `start`, up to version `upto`."""
 
     start: Position
@@ -60,11 +60,11 @@ class AttachedPart:
 class SnapshotPart:
     """Keys of a snapshot."""
 
-    version: Version
-    keys: KeyRange
+    version: ReadVersion
+    keys: ScanRange
 
 
-Part = LogPart | AttachedPart | SnapshotPart
+Part = FeedPart | AttachedPart | SnapshotPart
 
 
 def plan_log(log: FeedLog, start: Position, end: Position, part_bytes: int) -> list[Part]:
@@ -76,16 +76,16 @@ def plan_log(log: FeedLog, start: Position, end: Position, part_bytes: int) -> l
         return []
     links = log.course(start, end.point.slot)
     if links is None:
-        return [LogPart(start, end.lsn, end.point.prev)]
+        return [FeedPart(start, end.lsn, end.point.prev)]
     after = [link.before.prev for link in links[1:]] + [end.point.prev]
-    planned = _Planned(log, start, part_bytes)
+    planned = _PartPlanner(log, start, part_bytes)
     for link, leads_to in zip(links, after, strict=True):
         if link.header.lsn_last > start.lsn:
             planned.add(link, leads_to)
     return planned.done()
 
 
-class _Planned:
+class _PartPlanner:
     """Parts, as one object after the other is added."""
 
     def __init__(self, log: FeedLog, start: Position, part_bytes: int) -> None:
@@ -97,7 +97,7 @@ class _Planned:
         self._leads_to: Prev | None = None
         self._bytes = 0
 
-    def add(self, link: Link, leads_to: Prev) -> None:
+    def add(self, link: LinkedHeader, leads_to: Prev) -> None:
         header = link.header
         place = Position(self._lsn, header.slot, link.before)
         if header.kind is LogKind.ATTACH:
@@ -117,7 +117,7 @@ class _Planned:
 
     def _close(self) -> None:
         if self._first is not None:
-            self._parts.append(LogPart(self._first, self._lsn, self._leads_to))
+            self._parts.append(FeedPart(self._first, self._lsn, self._leads_to))
         self._first, self._bytes = None, 0
 
     def _attached(self, place: Position, lsn: int, leads_to: Prev) -> None:
@@ -143,7 +143,7 @@ def _groups(refs: Sequence[SegmentRef], most_bytes: int) -> Iterator[tuple[Segme
 class Shape:
     """What the rows of a stream look like: settled when it starts."""
 
-    place: Place
+    place: NamespaceRef
     face: str
     columns: tuple[Column, ...]
     """Those that the stream's rows have, beside the feed's own."""
@@ -210,7 +210,7 @@ def read_part(part: Part, shape: Shape) -> Iterator[pa.RecordBatch]:
     at_lsn = _reader(shape).at_lsn if shape.has_before else None
     feed = Feed(context, shape.place.namespace, at_lsn=at_lsn)
     stored, before = shape.stored(), shape.has_before
-    if isinstance(part, LogPart):
+    if isinstance(part, FeedPart):
         rows = feed.changes(part.start, part.upto, stored, before=before, leads_to=part.leads_to)
     else:
         rows = feed.attached(part.refs, part.created_at_us, stored, before=before)

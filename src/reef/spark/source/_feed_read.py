@@ -48,9 +48,9 @@ from reef.log import ChainPoint
 from reef.manifest import release_snapshot
 from reef.spark.source._columns import Column, chosen, columns_of
 from reef.spark.source._feed_options import FeedOptions
-from reef.spark.source._feed_plan import LogPart, Part, Shape, SnapshotPart, plan_log, read_part
-from reef.spark.source._scan_plan import Pushed, Scan, plan
-from reef.spark.source._version import Version, find_version
+from reef.spark.source._feed_plan import FeedPart, Part, Shape, SnapshotPart, plan_log, read_part
+from reef.spark.source._scan_plan import PushedFilters, Scan, plan
+from reef.spark.source._version import ReadVersion, find_version
 from reef.types import LSN_MAX, new_ulid
 
 _OWN = {
@@ -64,7 +64,7 @@ _TAKEN = "taken"
 Offset = dict[str, Any]
 
 
-def feed_schema(version: Version, options: FeedOptions) -> StructType:
+def feed_schema(version: ReadVersion, options: FeedOptions) -> StructType:
     """Return the columns of a stream of changes."""
     columns = chosen(columns_of(version.face, version.columns), options.columns)
     fields = [*_OWN.values(), *(column.field for column in columns)]
@@ -84,7 +84,7 @@ class PartOfFeed(InputPartition):
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the changes of a namespace. Spark calls it on the driver, and `read` in its workers."""
 
-    def __init__(self, options: FeedOptions, version: Version, schema: StructType) -> None:
+    def __init__(self, options: FeedOptions, version: ReadVersion, schema: StructType) -> None:
         """`version` tells the columns; `schema` names those that the stream has.
 
         Raises InvalidInputError.
@@ -161,7 +161,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [PartOfFeed(part) for part in self._snapshot_parts(start)]
         place = self._place(start)
         if "slot" not in end:  # somebody wrote it by hand: the log does not say where it is
-            return [PartOfFeed(LogPart(place, end["lsn"], None))]
+            return [PartOfFeed(FeedPart(place, end["lsn"], None))]
         parts = plan_log(self._feed(), place, self._place(end), self._options.partition_bytes)
         return [PartOfFeed(part) for part in parts]
 
@@ -207,7 +207,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _snapshot_parts(self, start: Offset) -> list[SnapshotPart]:
         version = find_version(self._options.read(start["snapshot"]))
-        scan = Scan(version, self._shape.columns, Pushed(), 1)
+        scan = Scan(version, self._shape.columns, PushedFilters(), 1)
         ranges = plan(scan, partition_bytes=self._options.partition_bytes, min_partitions=1)
         return [SnapshotPart(version, keys) for keys in ranges]
 
@@ -223,7 +223,7 @@ def _offset(place: Position) -> Offset:
     }
 
 
-def _shape(options: FeedOptions, version: Version, schema: StructType) -> Shape:
+def _shape(options: FeedOptions, version: ReadVersion, schema: StructType) -> Shape:
     every = {column.name: column for column in columns_of(version.face, version.columns)}
     layout: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     if OP not in layout.names:

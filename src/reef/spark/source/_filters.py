@@ -45,7 +45,7 @@ from reef.documents.filter import VALUES_MAX, glob_of_like, parse_filter
 from reef.documents.types import Schema
 from reef.errors import InvalidInputError
 from reef.spark.source._columns import Column
-from reef.spark.source._scan_plan import Pushed
+from reef.spark.source._scan_plan import PushedFilters
 
 Where = tuple[Any, ...]
 
@@ -65,8 +65,8 @@ class _DoubtfulError(Exception):
 
 
 def push_documents(
-    filters: Sequence[Filter], columns: Sequence[Column], schema: Schema, before: Pushed
-) -> tuple[Pushed, list[Filter]]:
+    filters: Sequence[Filter], columns: Sequence[Column], schema: Schema, before: PushedFilters
+) -> tuple[PushedFilters, list[Filter]]:
     """Return what can be asked of documents, and the filters that Spark has to evaluate itself.
 
     `before` is what is asked of them already.
@@ -82,17 +82,17 @@ def push_documents(
             left.append(filter)
         else:
             taken.append(where)
-    return (Pushed.of(("And", taken), schema) if taken else before), left
+    return (PushedFilters.of(("And", taken), schema) if taken else before), left
 
 
-def push_keys(filters: Sequence[Filter]) -> Pushed:
+def push_keys(filters: Sequence[Filter]) -> PushedFilters:
     """Return the keys that filters on the column `key` leave; they do not say all that filters do."""
     start, end = b"", None
     for filter in filters:
         low, high = _key_range(filter)
         start = max(start, low)
         end = high if end is None else end if high is None else min(end, high)
-    return Pushed(start, end)
+    return PushedFilters(start, end)
 
 
 def _where(filter: Filter, known: dict[str, Column]) -> Where:

@@ -30,14 +30,14 @@ _READ = (
 
 
 @dataclass(frozen=True)
-class Place:
+class NamespaceRef:
     """Which namespace of which bucket."""
 
     bucket: Bucket
     namespace: str
 
     @staticmethod
-    def of(options: Mapping[str, str]) -> Place:
+    def of(options: Mapping[str, str]) -> NamespaceRef:
         """Return what `url`, `namespace` and `branch` name; `reef.NAME` sets a setting of the engine.
 
         Raises InvalidInputError.
@@ -53,14 +53,14 @@ class Place:
         }
         # All of them, so that workers go by what holds where the query was written.
         bucket = Bucket(check_travels(url), asdict(load_settings(settings)))
-        return Place(bucket, namespace_of(name, options.get("branch") or None))
+        return NamespaceRef(bucket, namespace_of(name, options.get("branch") or None))
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """How a namespace is read."""
 
-    place: Place
+    place: NamespaceRef
     lsn: int | None
     generation: int | None
     snapshot: str | None
@@ -93,7 +93,7 @@ class ReadOptions:
                 "hold", hold, f"left out with {at[0]}: a snapshot lasts as long as it was made to"
             )
         return ReadOptions(
-            place=Place.of(known),
+            place=NamespaceRef.of(known),
             lsn=_number(known, "lsn"),
             generation=_number(known, "generation"),
             snapshot=check_snapshot_id(known["snapshot"]) if known.get("snapshot") else None,

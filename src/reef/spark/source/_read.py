@@ -19,21 +19,21 @@ from reef.spark._freeze import freeze_imports
 from reef.spark.source._columns import Column, chosen, columns_of
 from reef.spark.source._filters import push_documents, push_keys
 from reef.spark.source._options import ReadOptions
-from reef.spark.source._scan_plan import KeyRange, Pushed, Scan, plan, read, schema_of
-from reef.spark.source._version import Version
+from reef.spark.source._scan_plan import PushedFilters, Scan, ScanRange, plan, read, schema_of
+from reef.spark.source._version import ReadVersion
 
 
 class Range(InputPartition):
     """A key range to read."""
 
-    def __init__(self, keys: KeyRange) -> None:
+    def __init__(self, keys: ScanRange) -> None:
         self.keys = keys
 
 
 class ReefReader(DataSourceReader):
     """Reads one version of a namespace, with the columns of a Spark schema."""
 
-    def __init__(self, options: ReadOptions, version: Version, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, version: ReadVersion, schema: StructType) -> None:
         every = columns_of(version.face, version.columns)
         self._options = options
         columns = chosen(every, tuple(schema.fieldNames()))
@@ -50,7 +50,7 @@ class ReefReader(DataSourceReader):
             partition_bytes=self._options.partition_bytes,
             min_partitions=self._options.min_partitions,
         )
-        return [Range(keys) for keys in ranges or [KeyRange(b"", b"")]]
+        return [Range(keys) for keys in ranges or [ScanRange(b"", b"")]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
@@ -74,7 +74,7 @@ class PushingReader(ReefReader):
         return left
 
 
-def reader_of(options: ReadOptions, version: Version, schema: StructType) -> ReefReader:
+def reader_of(options: ReadOptions, version: ReadVersion, schema: StructType) -> ReefReader:
     """Return a reader, one that takes over filters if that is asked for, or safe.
 
     In PySpark 4.3.0 it is not: a DataFrame has one plan of what to read, the last filter's. A query
@@ -86,16 +86,16 @@ def reader_of(options: ReadOptions, version: Version, schema: StructType) -> Ree
     return (PushingReader if pushes else ReefReader)(options, version, schema)
 
 
-def asked(where: str | None, version: Version) -> Pushed:
+def asked(where: str | None, version: ReadVersion) -> PushedFilters:
     """Return what the option `where` asks of the rows. Raises InvalidInputError."""
     if where is None:
-        return Pushed()
+        return PushedFilters()
     if version.face != "documents":
         raise InvalidInputError.of("where", where, "left out: it is for documents")
-    return Pushed.of(where, schema_of(version))
+    return PushedFilters.of(where, schema_of(version))
 
 
-def spark_schema(version: Version, names: tuple[str, ...] | None) -> StructType:
+def spark_schema(version: ReadVersion, names: tuple[str, ...] | None) -> StructType:
     """Return the schema that Spark sees: all columns, or those called `names`."""
     columns = chosen(columns_of(version.face, version.columns), names)
     return from_arrow_schema(pa.schema([column.field for column in columns]))

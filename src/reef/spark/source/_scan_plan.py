@@ -23,7 +23,7 @@ from reef.errors import NotFoundError, SnapshotExpiredError
 from reef.format import KEY
 from reef.segment import SegmentSource
 from reef.spark.source._columns import Column, shown
-from reef.spark.source._version import OpenVersion, Version, expired, open_version
+from reef.spark.source._version import OpenVersion, ReadVersion, expired, open_version
 
 PARTITION_BYTES_MIN = 1 << 20
 _TAILS_MAX = 256
@@ -31,7 +31,7 @@ _PIECES = 16  # a large segment is cut this much finer than partitions are
 
 
 @dataclass(frozen=True)
-class KeyRange:
+class ScanRange:
     """Keys from `start` up to `end` (exclusive; None is past every key)."""
 
     start: bytes
@@ -39,7 +39,7 @@ class KeyRange:
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedFilters:
     """What filters ask of rows: keys from `start` up to `end`, and a filter of documents."""
 
     start: bytes = b""
@@ -47,19 +47,19 @@ class Pushed:
     where: tuple[Any, ...] | None = None
 
     @staticmethod
-    def of(where: Where, schema: Schema) -> Pushed:
+    def of(where: Where, schema: Schema) -> PushedFilters:
         """Return what a filter of documents asks. Raises InvalidInputError."""
         filter = parse_filter(where, schema)
-        return Pushed(*filter.key_range(), filter.where)
+        return PushedFilters(*filter.key_range(), filter.where)
 
 
 @dataclass(frozen=True)
 class Scan:
     """What is read: a version, columns, and what the rows have to be like."""
 
-    version: Version
+    version: ReadVersion
     columns: tuple[Column, ...]
-    pushed: Pushed
+    pushed: PushedFilters
     batch_bytes: int
 
     @property
@@ -68,13 +68,13 @@ class Scan:
         return [column.stored for column in self.columns if column.stored != KEY]
 
 
-def schema_of(version: Version) -> Schema:
+def schema_of(version: ReadVersion) -> Schema:
     """Return the attributes of documents at a version."""
     arrow = version.columns
     return Schema.EMPTY if arrow is None else Schema.from_arrow(arrow)
 
 
-def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[KeyRange]:
+def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[ScanRange]:
     """Return the ranges to read a scan by, none if nothing can match.
 
     They are of about the same size, at most about `partition_bytes` as stored, and smaller, down to
@@ -101,7 +101,7 @@ def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[KeyRa
         weight for weight in weights if low <= weight[0] and not _is_at(weight[0], high)
     )
     edges = [low, *_cuts(inside, low, share(inside))]
-    return [KeyRange(start, end) for start, end in zip(edges, [*edges[1:], high], strict=True)]
+    return [ScanRange(start, end) for start, end in zip(edges, [*edges[1:], high], strict=True)]
 
 
 def _is_at(key: bytes, end: bytes | None) -> bool:
@@ -166,7 +166,7 @@ def _blocks(source: SegmentSource, scan: Scan, large_bytes: int) -> list[tuple[b
     return list(zip(keys, np.add.reduceat(sizes, first).tolist(), strict=True))
 
 
-def read(scan: Scan, keys: KeyRange, layout: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read(scan: Scan, keys: ScanRange, layout: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range as batches of exactly `layout`, which has a field for each column.
 
     Raises SnapshotExpiredError if the version is gone, UnavailableError, CorruptError.
@@ -178,7 +178,7 @@ def read(scan: Scan, keys: KeyRange, layout: pa.Schema) -> Iterator[pa.RecordBat
         raise expired(scan.version, error) from error
 
 
-def _stored(scan: Scan, keys: KeyRange) -> Iterator[pa.RecordBatch]:
+def _stored(scan: Scan, keys: ScanRange) -> Iterator[pa.RecordBatch]:
     view = open_version(scan.version).view()
     if scan.version.face != "documents":
         return view.scan(start=keys.start, end=keys.end, columns=scan.stored, ordered=False)

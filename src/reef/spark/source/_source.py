@@ -28,13 +28,13 @@ from reef.spark.source._feed_options import FeedOptions, is_feed
 from reef.spark.source._feed_read import FeedReader, feed_schema
 from reef.spark.source._options import ReadOptions
 from reef.spark.source._read import asked, reader_of, spark_schema
-from reef.spark.source._version import Version, find_version
+from reef.spark.source._version import ReadVersion, find_version
 
 
 class ReefDataSource(DataSource):
     """A namespace of a bucket, for Spark."""
 
-    _version: Version | None = None
+    _version: ReadVersion | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -69,7 +69,7 @@ class ReefDataSource(DataSource):
         """Return a writer of micro-batches."""
         return stream_writer_of(WriteOptions.of(self.options, is_stream=True), schema, overwrite)
 
-    def _found(self, options: ReadOptions) -> Version:
+    def _found(self, options: ReadOptions) -> ReadVersion:
         """Return the version; once found it travels with this object, which Spark pickles."""
         if self._version is None:
             self._version = find_version(options)

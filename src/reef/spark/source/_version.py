@@ -26,7 +26,7 @@ from reef.format import Manifest, SegmentRef, Snapshot
 from reef.log import LogReader
 from reef.manifest import Head, ManifestChain, create_snapshot, renew
 from reef.segment import RowSource, SegmentSource
-from reef.spark.source._options import Place, ReadOptions
+from reef.spark.source._options import NamespaceRef, ReadOptions
 from reef.types import new_ulid
 
 HOLD_FROM_BYTES = 8 << 30
@@ -37,10 +37,10 @@ _HELD = "spark-"
 
 
 @dataclass(frozen=True)
-class Version:
+class ReadVersion:
     """A version of a namespace, small enough to travel with every task."""
 
-    place: Place
+    place: NamespaceRef
     generation: int
     lsn: int
     snapshot: str | None
@@ -65,7 +65,7 @@ class Version:
         return pa.ipc.read_schema(pa.py_buffer(self.schema)) if self.schema else None
 
 
-def find_version(options: ReadOptions) -> Version:
+def find_version(options: ReadOptions) -> ReadVersion:
     """Return the version that is asked for, or the newest one: the manifest, and the unfolded log.
 
     It is held, by a snapshot that ends by itself, for as long as `hold` says. Without `hold` only a
@@ -88,7 +88,7 @@ def find_version(options: ReadOptions) -> Version:
     raise AssertionError
 
 
-def _find(options: ReadOptions) -> Version:
+def _find(options: ReadOptions) -> ReadVersion:
     context = options.place.bucket.open()
     head = context.chain(options.place.namespace).load()
     face = Face("", pa.schema([])) if head is None else face_of(head.manifest)
@@ -108,7 +108,7 @@ def _find(options: ReadOptions) -> Version:
         reader.close()
 
 
-def _asked(reader: Reader, options: ReadOptions) -> Version:
+def _asked(reader: Reader, options: ReadOptions) -> ReadVersion:
     lsn = reader.lsn
     if options.lsn is not None:
         lsn = reader.at_lsn(options.lsn).lsn
@@ -119,7 +119,7 @@ def _asked(reader: Reader, options: ReadOptions) -> Version:
     if options.generation is not None:
         generation = options.generation
         lsn = applied = reader.at_generation(generation).lsn
-    return Version(
+    return ReadVersion(
         place=options.place,
         generation=generation,
         lsn=lsn,
@@ -144,7 +144,7 @@ def _hold_s(context: Context, manifest: Manifest, options: ReadOptions) -> float
     return context.settings.snapshot_ttl if is_large else 0.0
 
 
-def _held(context: Context, reader: Reader, version: Version, seconds: float) -> Version:
+def _held(context: Context, reader: Reader, version: ReadVersion, seconds: float) -> ReadVersion:
     """Return the same version with a snapshot that holds it. Raises RetentionError."""
     chain = context.chain(version.place.namespace)
     held = reader.manifest.snapshots
@@ -184,7 +184,7 @@ def _published(
 class OpenVersion:
     """A version, opened: where its rows are, for `View` to read."""
 
-    def __init__(self, context: Context, version: Version) -> None:
+    def __init__(self, context: Context, version: ReadVersion) -> None:
         """Look for the generation: one GET. The log is replayed when the first view is taken."""
         self.version = version
         self._context = context
@@ -268,7 +268,7 @@ _opened: OrderedDict[tuple[object, ...], OpenVersion] = OrderedDict()
 _opened_lock = Lock()
 
 
-def open_version(version: Version) -> OpenVersion:
+def open_version(version: ReadVersion) -> OpenVersion:
     """Return a version opened, the same each time within one process: its log is replayed once.
 
     A process keeps the four that were used last.
@@ -284,7 +284,7 @@ def open_version(version: Version) -> OpenVersion:
     return found
 
 
-def expired(version: Version, error: SnapshotExpiredError) -> SnapshotExpiredError:
+def expired(version: ReadVersion, error: SnapshotExpiredError) -> SnapshotExpiredError:
     """Return the error for a version that has gone while Spark was reading it."""
     advice = (
         "its snapshot ended too early: take it for longer"

@@ -43,7 +43,7 @@ _LEAVE_SECONDS_MAX = 10.0
 _BYTES = (1 << 10, 32 << 10)
 
 
-class Outcome(enum.Enum):
+class RaceOutcome(enum.Enum):
     """What `create` told a racer."""
 
     WON = "won"
@@ -53,11 +53,11 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RaceAttempt:
     """One racer's part in one round. Bytes are named by their digest."""
 
     author: int
-    outcome: Outcome
+    outcome: RaceOutcome
     wrote: bytes
     found: bytes = b""
     """What it lost to."""
@@ -67,7 +67,7 @@ class Attempt:
 class Team(Protocol):
     """Racers that wait together for the start."""
 
-    def race(self, key: str, size: int) -> Sequence[Attempt]:
+    def race(self, key: str, size: int) -> Sequence[RaceAttempt]:
         """Let every racer create `key` at once; return when all have their answer."""
         ...
 
@@ -101,7 +101,7 @@ def run_rounds(
     violations = []
     for number, key in enumerate(keys, start=1):
         attempts = team.race(key, _BYTES[number % len(_BYTES)])
-        unknown += len(_told(Outcome.UNKNOWN, attempts))
+        unknown += len(_told(RaceOutcome.UNKNOWN, attempts))
         problem = judge_answers(attempts)
         if not problem:
             try:
@@ -133,22 +133,22 @@ def judge_rounds(result: RaceResult, racers: int) -> str:
     return f"{decided} rounds of {racers}: one winner each, and its bytes stay{unknown}"
 
 
-def judge_answers(attempts: Sequence[Attempt]) -> str:
+def judge_answers(attempts: Sequence[RaceAttempt]) -> str:
     """Return what is wrong with what the racers of one round were told, or ""."""
-    if failed := _told(Outcome.FAILED, attempts):
+    if failed := _told(RaceOutcome.FAILED, attempts):
         return f"racer {failed[0].author}: {failed[0].why}"
-    winners = len(_told(Outcome.WON, attempts))
+    winners = len(_told(RaceOutcome.WON, attempts))
     if winners > 1:
         return f"{winners} of {len(attempts)} racers were told that they created the object"
-    if not winners and not _told(Outcome.UNKNOWN, attempts):
+    if not winners and not _told(RaceOutcome.UNKNOWN, attempts):
         return "nobody created the object, and every racer was told that it exists"
     return ""
 
 
-def judge_bytes(attempts: Sequence[Attempt], final: bytes | None) -> str:
+def judge_bytes(attempts: Sequence[RaceAttempt], final: bytes | None) -> str:
     """Return how `final`, what the store holds, contradicts what the racers were told, or ""."""
-    winner = next(iter(_told(Outcome.WON, attempts)), None)
-    losers = _told(Outcome.LOST, attempts)
+    winner = next(iter(_told(RaceOutcome.WON, attempts)), None)
+    losers = _told(RaceOutcome.LOST, attempts)
     if final is None:
         if winner:
             return f"racer {winner.author} created the object, and it is not there"
@@ -161,14 +161,14 @@ def judge_bytes(attempts: Sequence[Attempt], final: bytes | None) -> str:
             f"racer {winner.author} was told that it created the object, "
             f"and the bytes are those of racer {author.author}"
         )
-    if author.outcome is Outcome.LOST:
+    if author.outcome is RaceOutcome.LOST:
         return f"racer {author.author} was told that it lost, and the bytes are its own"
     if replaced := [a for a in losers if a.found != final]:
         return f"racer {replaced[0].author} lost to an object that has been replaced since"
     return ""
 
 
-def _told(outcome: Outcome, attempts: Sequence[Attempt]) -> list[Attempt]:
+def _told(outcome: RaceOutcome, attempts: Sequence[RaceAttempt]) -> list[RaceAttempt]:
     return [a for a in attempts if a.outcome is outcome]
 
 
@@ -191,7 +191,7 @@ class _Racer:
         self._settings = settings
         self._clock = clock
 
-    def create(self, key: str, size: int, start: threading.Barrier) -> Attempt:
+    def create(self, key: str, size: int, start: threading.Barrier) -> RaceAttempt:
         nonce = new_nonce(self._rng)
         data = nonce + self._rng.randbytes(size - len(nonce))
         wrote = digest(data)
@@ -208,14 +208,14 @@ class _Racer:
                 rng=self._rng,
             )
         except ConflictError as error:
-            return Attempt(self._author, Outcome.LOST, wrote, digest(error.found))
+            return RaceAttempt(self._author, RaceOutcome.LOST, wrote, digest(error.found))
         except OutcomeUnknownError as error:
-            return Attempt(self._author, Outcome.UNKNOWN, wrote, why=error.why)
+            return RaceAttempt(self._author, RaceOutcome.UNKNOWN, wrote, why=error.why)
         except InvalidInputError:
             raise
         except ReefError as error:
-            return Attempt(self._author, Outcome.FAILED, wrote, why=str(error))
-        return Attempt(self._author, Outcome.WON, wrote)
+            return RaceAttempt(self._author, RaceOutcome.FAILED, wrote, why=str(error))
+        return RaceAttempt(self._author, RaceOutcome.WON, wrote)
 
 
 class ThreadTeam:
@@ -232,7 +232,7 @@ class ThreadTeam:
         self._start = threading.Barrier(len(seeds))
         self._pool = ThreadPoolExecutor(len(seeds), thread_name_prefix="reef-racer")
 
-    def race(self, key: str, size: int) -> Sequence[Attempt]:
+    def race(self, key: str, size: int) -> Sequence[RaceAttempt]:
         return list(
             self._pool.map(lambda racer: racer.create(key, size, self._start), self._racers)
         )
@@ -294,15 +294,15 @@ class ProcessTeam:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def race(self, key: str, size: int) -> Sequence[Attempt]:
+    def race(self, key: str, size: int) -> Sequence[RaceAttempt]:
         for pipe in self._pipes:
             with contextlib.suppress(BrokenPipeError):  # receiving says more
                 pipe.send((key, size))
         return [attempt for i in range(len(self._pipes)) for attempt in self._receive(i)]
 
-    def _receive(self, i: int) -> Sequence[Attempt]:
+    def _receive(self, i: int) -> Sequence[RaceAttempt]:
         try:
-            answer: Sequence[Attempt] | ReefError = self._pipes[i].recv()
+            answer: Sequence[RaceAttempt] | ReefError = self._pipes[i].recv()
         except (EOFError, ConnectionResetError):
             self._processes[i].join(_LEAVE_SECONDS_MAX)
             raise UnavailableError(
@@ -332,7 +332,7 @@ def _serve(
 ) -> None:
     """Race whenever the pipe says so, until it ends."""
     with store, ThreadTeam(store, seeds, settings, SystemClock(), first) as team:
-        answer: Sequence[Attempt] | ReefError = ()
+        answer: Sequence[RaceAttempt] | ReefError = ()
         try:
             while True:
                 pipe.send(answer)
