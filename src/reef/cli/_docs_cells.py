@@ -48,9 +48,9 @@ def cells_of_text(
 ) -> list[Any]:
     """Return the values of a column of CSV, None for empty cells; without a type, a likely one."""
     type = type or _likely_type(cells)
-    from reef.documents.input import CELL_ERRORS, got, reader_of
+    from reef.documents.input import CELL_ERRORS, cell_failure, cell_reader
 
-    read = reader_of(type, is_declared=is_declared)
+    read = cell_reader(type, is_declared=is_declared)
     if read is None:
         return [cell or None for cell in cells]
     values: list[Any] = []
@@ -58,7 +58,7 @@ def cells_of_text(
         try:
             values.append(read(cell) if cell else None)
         except CELL_ERRORS as error:
-            raise refusal(place, name, cell, type, got(type, error)) from error
+            raise refusal(place, name, cell, type, cell_failure(type, error)) from error
     return values
 
 

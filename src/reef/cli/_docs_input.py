@@ -162,7 +162,7 @@ class _JsonBatch(Batch):
 
 
 def _json_lines(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
-    from reef.documents.input import document_of
+    from reef.documents.input import parse_document
 
     rows: list[dict[str, Any]] = []
     places: list[int] = []
@@ -173,7 +173,7 @@ def _json_lines(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[B
         if rows and (len(rows) >= rows_max or size + len(text) > bytes_max):
             yield _JsonBatch(places, lines.read_bytes, rows)
             rows, places, size = [], [], 0
-        row = document_of(text, f"line {lines.number}")
+        row = parse_document(text, f"line {lines.number}")
         _check_id(row, lines.number)
         rows.append(row)
         places.append(lines.number)

@@ -232,10 +232,10 @@ def _view(
     generation: int | None,
     after: str | None = None,
 ) -> DocumentView:
-    from reef.documents import after_lsn
+    from reef.documents import page_version
 
     if lsn is None and snapshot is None and generation is None:
-        lsn = after_lsn(after, (ns.name, ns.born))
+        lsn = page_version(after, (ns.name, ns.born))
         if lsn is None:
             return ns.view()
     return ns.at(lsn=lsn, snapshot=snapshot, generation=generation)

@@ -2,15 +2,20 @@
 
 Documents              an open namespace: upsert, patch, delete, get, query, sql, alter, ...
 DocumentView           the same reads at one version; DocumentSnapshot holds one
-DocumentReceipt        what a commit tells
+DocumentReceipt        the result of a commit
 Incoming               in a condition: the value of the document that comes in
+FACE                   what the face asks of a namespace
+page_version           the version that a page token continues at
+types, input, filter, query
+                       sub-packages: what Spark and the command line share with this face
 """
 
 from reef.documents._documents import FACE, Documents
 from reef.documents._request import DocumentReceipt
 from reef.documents._snapshot import DocumentSnapshot
-from reef.documents._view import DocumentView, after_lsn
+from reef.documents._view import DocumentView
 from reef.documents.filter import Incoming
+from reef.documents.query import page_version
 
 __all__ = [
     "FACE",
@@ -19,5 +24,5 @@ __all__ = [
     "DocumentView",
     "Documents",
     "Incoming",
-    "after_lsn",
+    "page_version",
 ]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from reef.documents._change import Change, columns_of
 from reef.documents.filter import Filter
-from reef.documents.query import found_by
+from reef.documents.query import matching_documents
 from reef.engine import DELETED, WRITTEN, ReadState, Resolved
 from reef.errors import InvalidInputError
 from reef.format import log_schema
@@ -28,7 +28,7 @@ def delete_matching(filter: Filter, bytes_max: int) -> Bulk:
     """Return what deletes the documents that match."""
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
-        matches = (rows.select([0]) for rows in found_by(filter, state, lsn, ()))
+        matches = (rows.select([0]) for rows in matching_documents(filter, state, lsn, ()))
         found = _bounded(filter, matches, bytes_max)
         keys = pa.concat_arrays([rows.column(0) for rows in found] or [pa.array([], pa.binary())])
         tombstones = pa.array(np.ones(len(keys), np.bool_))
@@ -43,7 +43,9 @@ def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
     patch_bytes = sum(change.batch.column(name).nbytes for name in change.patched)
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
-        matches = (_without(rows, change.patched) for rows in found_by(filter, state, lsn, None))
+        matches = (
+            _without(rows, change.patched) for rows in matching_documents(filter, state, lsn, None)
+        )
         found = _bounded(filter, matches, bytes_max, patch_bytes)
         there: list[pa.Field] = reduce(union, (rows.schema for rows in found), [])
         fields = columns_of(change.schema, there, change.batch)

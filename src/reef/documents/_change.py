@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.documents.filter import Filter
-from reef.documents.input import Given, told_of_all
+from reef.documents.input import Given, outcomes_of_rows
 from reef.documents.query import wide_of
 from reef.documents.types import Schema
 from reef.engine import (
@@ -86,7 +86,7 @@ class Change:
         try:
             return refuse(batch, refusals, atomic=self.atomic, why=why)
         except ConditionFailedError as error:
-            error.outcomes = told_of_all(error.outcomes, self.is_kept)
+            error.outcomes = outcomes_of_rows(error.outcomes, self.is_kept)
             raise
 
     @property

@@ -13,10 +13,10 @@ from reef.documents._change import Change, change_of
 from reef.documents._feed import shown_changes, stored_columns
 from reef.documents._request import Condition, DocumentReceipt, condition_of
 from reef.documents._snapshot import DocumentSnapshot
-from reef.documents._view import DocumentView, after_lsn
+from reef.documents._view import DocumentView
 from reef.documents.filter import Filter, Where, parse_filter
 from reef.documents.input import ID, Asked, Duplicates
-from reef.documents.query import OrderBy, Selection
+from reef.documents.query import OrderBy, Selection, page_version
 from reef.documents.types import Schema, Type
 from reef.engine import (
     ATTACH_DIGEST,
@@ -469,7 +469,7 @@ class Documents(Namespace):
         return DocumentView(self._handle.view(), self._schema())
 
     def _page_view(self, after: str | pa.Table | None) -> DocumentView:
-        lsn = None if after is None else after_lsn(after, (self.name, self.born))
+        lsn = None if after is None else page_version(after, (self.name, self.born))
         return self._now() if lsn is None else self.at(lsn=lsn)
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from reef.documents._change import DocumentCondition
 from reef.documents.filter import Where, parse_filter
-from reef.documents.input import told_of_all
+from reef.documents.input import outcomes_of_rows
 from reef.documents.types import Schema
 from reef.engine import (
     DELETED,
@@ -46,7 +46,7 @@ class DocumentReceipt:
     @property
     def outcomes(self) -> tuple[str, ...]:
         """What became of each row: upserts first, then patches, then deletes, in the order given."""
-        return told_of_all(tuple(map(OUTCOMES.__getitem__, self.codes)), self.is_kept)
+        return outcomes_of_rows(tuple(map(OUTCOMES.__getitem__, self.codes)), self.is_kept)
 
     @classmethod
     def of(

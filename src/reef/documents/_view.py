@@ -16,7 +16,6 @@ from reef.documents.query import (
     Query,
     Selection,
     StoredRows,
-    after_lsn,
     frame_of_pandas,
     frame_of_polars,
     read_page,
@@ -28,7 +27,7 @@ from reef.engine import View
 from reef.errors import InvalidInputError
 from reef.segment import RowVersion, align
 
-__all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView", "after_lsn"]
+__all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView"]
 
 SEARCH_LIMIT_DEFAULT = 10
 _METRIC_DEFAULT = "cosine"

@@ -1,14 +1,22 @@
 """The kernel's façade: a versioned, ordered map of Arrow rows per namespace, in a bucket.
 
-open_for_writing, open_for_reading    recovery, fencing; a `Writer`, a `Reader`
-WriteRequest, Receipt                 a batch to commit, and what its author is told
-CreateOnly, MustExist, Equals         what must hold of a row for its write to count
-Namespace, Held                       what every face offers of a namespace and of a snapshot
-create_branch, list_branches, Branch  branches; `drop_namespace` drops them too
-list_namespaces, are_live             which namespaces there are
-View, SnapshotView                    reads at one version
-Feed, FeedLog                         what was committed, operation by operation
-candidates, matching, Cover           rows found source by source, without a merge
+Opening     open_for_writing, open_for_reading: recovery, fencing; a Writer, a Reader; Context is what
+            they share; Face and face_of, FACE: what a face asks of a namespace; newest_manifest
+Writing     WriteRequest, Receipt: a batch to commit, and its result; CreateOnly, MustExist, Equals
+            (Condition): what must hold of a row for its write to count; resolve, Resolved, refuse,
+            encode_condition, plain_codes; check_idempotency_key, check_stream, check_number
+Outcomes    WRITTEN, DELETED, EXISTS, MISSING, DIFFERS, OUTCOMES, unpack_codes: what became of a row
+Handles     Namespace, HeldSnapshot: what every face offers of a namespace and of a snapshot;
+            DEFAULT_TTL, namespace_stats
+Reading     View, SnapshotView, ReadState: reads at one version; Latest: many keys as columns;
+            candidates, matching, are_newest, Cover: rows found source by source, without a merge;
+            look: a point read that counts what it reads; take_snapshot
+Branches    create_branch, list_branches, Branch, drop_namespace, refuse_branches, lost_pins
+Namespaces  list_namespaces, are_live
+Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
+            operation; its columns COMMITTED_AT, OP, BEFORE, EXISTED
+For jobs    Memtable, Tail, FoldRows, Dedup, load_dedup, write_window, ATTACH_DIGEST: the parts of
+            recovery and flush that a fold on Spark shares
 """
 
 from reef.engine._attach import ATTACH_DIGEST

@@ -1,9 +1,18 @@
 """The on-store formats: bytes ↔ objects, pure, no I/O. `docs/formats/` has the byte grammars.
 
-    log object      encode_log, decode_log            LogObject, LogRecord
-    manifest        encode_manifest, decode_manifest  Manifest, SegmentRef, ...
-    dedup window    encode_dedup, decode_dedup        DedupWindow
-    segment         SegmentWriter, decode_tail, decode_segment
+Log object     encode_log, decode_log, seal_log (bytes and checksum), log_checksum, log_key;
+               LogObject, LogRecord, LogKind, Prev (the valid object before it)
+Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
+               Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
+               Boundary, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy, PARALLEL_WRITES_MAX
+Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
+               DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
+Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
+               tail_length, check_preamble, decode_block; SegmentTail, Footer, BlockPlace, BlockPlaces,
+               Bloom, hash_key, hash_keys, bounds_of, ordered_columns, BOUND_BYTES_MAX
+Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, split_schema,
+               vector_columns, decode_schema, schema_fingerprint, field_id, with_field_id
+Damage         damaged_checksum names a damaged object by the checksum of all its bytes
 
 Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the bytes, and nothing
 else. Encoders raise InvariantError before a wrong byte could be written.

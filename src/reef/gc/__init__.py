@@ -1,10 +1,18 @@
-"""Garbage collection: what nothing needs any more, and how it goes.
+"""Garbage collection: finds what nothing needs any more, and deletes it.
 
-plan_collection    what would go, and why everything else stays; writes nothing
-collect            that, and with `apply=True` the deletes, safe beside writers, readers and jobs
-CollectionPlan     what was decided: counts and bytes by kind and reason
-CollectionReport   what was done
-Pins, PinFate      which branches need what is kept for them
+plan_collection, CollectionPlan
+                   what would go, and why everything else stays; writes nothing
+collect, CollectionReport
+                   plans, and with `apply=True` deletes, safe beside writers, readers and jobs
+Kind, Reason, ObjectCount, Doomed, Retained, Progress
+                   what an object is, why it stays or goes, how many; told after each delete
+Pins, PinFate, PinReason
+                   which branches need what is kept for them
+parse_slot, owner_of, epoch_of, folder_prefix
+                   what the names of objects say
+read_log_kind, FENCE_BYTES
+                   whether a log object is a fence, by its size or its header
+DAY_US             the age from which an object without a reference may go
 """
 
 from reef.gc._collect import collect
@@ -19,10 +27,10 @@ from reef.gc._model import (
     Reason,
     Retained,
 )
-from reef.gc._names import epoch_of, folder, owner_of, parse_slot
+from reef.gc._names import epoch_of, folder_prefix, owner_of, parse_slot
 from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._plan import plan_collection
-from reef.gc._slots import FENCE_BYTES, read_kind
+from reef.gc._slots import FENCE_BYTES, read_log_kind
 
 __all__ = [
     "DAY_US",
@@ -40,9 +48,9 @@ __all__ = [
     "Retained",
     "collect",
     "epoch_of",
-    "folder",
+    "folder_prefix",
     "owner_of",
     "parse_slot",
     "plan_collection",
-    "read_kind",
+    "read_log_kind",
 ]

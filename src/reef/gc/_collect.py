@@ -35,7 +35,7 @@ from reef.errors import InvariantError, ReefError
 from reef.format import Manifest
 from reef.gc._judge import DAY_US
 from reef.gc._model import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
-from reef.gc._names import FOLDERS, folder
+from reef.gc._names import FOLDERS, folder_prefix
 from reef.gc._plan import CollectionPlanner
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
 from reef.metrics import Metrics
@@ -231,7 +231,7 @@ class _Deletion:
         self._metrics = metrics
         self._progress = progress
         self._lock = threading.Lock()
-        self._prefixes = tuple(folder(plan.namespace, name) for name in FOLDERS)
+        self._prefixes = tuple(folder_prefix(plan.namespace, name) for name in FOLDERS)
         self._counts = dict.fromkeys(_ORDER, 0)
         self.tallies = Tallies()
 

@@ -16,7 +16,7 @@ _SLOT = re.compile(r"([0-9]{20})\.wal")
 _EPOCH = re.compile(r"e([0-9]+)")
 
 
-def folder(namespace: str, name: str) -> str:
+def folder_prefix(namespace: str, name: str) -> str:
     """Return the prefix of one of a namespace's folders."""
     return f"namespaces/{namespace}/{name}/"
 

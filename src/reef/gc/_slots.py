@@ -25,7 +25,7 @@ from reef.format import (
     encode_log,
     log_key,
 )
-from reef.gc._names import folder, parse_slot
+from reef.gc._names import folder_prefix, parse_slot
 from reef.store import ObjectMeta, Store
 
 # Magic and version, kind, zeros, bytes of the object, slot, first LSN: see docs/formats.
@@ -46,7 +46,7 @@ _HEAD = _FENCE[:12]
 FENCE_BYTES = len(_FENCE)
 
 
-def read_kind(store: Store, key: str, *, slot: int, size: int) -> LogKind | None:
+def read_log_kind(store: Store, key: str, *, slot: int, size: int) -> LogKind | None:
     """Return what the log object of `size` bytes in `slot` is; None if it cannot be trusted, twice.
 
     Raises NotFoundError, UnavailableError.
@@ -114,7 +114,7 @@ class FoldedSlots:
         """Find out what one is. Raises UnavailableError."""
         slot, size = self.slots[index], self.sizes[index]
         try:
-            kind = read_kind(self._store, log_key(self._namespace, slot), slot=slot, size=size)
+            kind = read_log_kind(self._store, log_key(self._namespace, slot), slot=slot, size=size)
         except NotFoundError:
             self._states[index] = _SlotState.GONE
             return
@@ -166,7 +166,7 @@ class AttachScan:
         self, slot_first: int, passed_over: Collection[int]
     ) -> Iterator[tuple[int, ObjectMeta]]:
         """Yield the objects to look at; those in slots `passed_over` attach nothing."""
-        prefix = folder(self._namespace, "wal")
+        prefix = folder_prefix(self._namespace, "wal")
         after = log_key(self._namespace, slot_first - 1) if slot_first > 1 else ""
         for meta in self._store.list(prefix, after):
             slot = parse_slot(meta.key[len(prefix) :])
@@ -177,7 +177,7 @@ class AttachScan:
         """Take note of what one log object attaches. Raises UnavailableError."""
         slot, meta = found
         try:
-            kind = read_kind(self._store, meta.key, slot=slot, size=meta.size)
+            kind = read_log_kind(self._store, meta.key, slot=slot, size=meta.size)
             if kind is LogKind.ATTACH:
                 self.segments.update(ref.id for ref in self.attached(slot))
             elif kind is None:

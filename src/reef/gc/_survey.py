@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from reef.format import Manifest, dedup_key, parse_manifest_key, segment_key
 from reef.gc._model import Kind, Reason, Tallies
-from reef.gc._names import folder, parse_segment, parse_slot, parse_window
+from reef.gc._names import folder_prefix, parse_segment, parse_slot, parse_window
 from reef.gc._slots import FENCE_BYTES, FoldedSlots
 from reef.store import ObjectMeta, Store
 
@@ -53,7 +53,7 @@ class ObjectListing:
             parse_window,
             self.windows,
         )
-        for meta in store.list(folder(self.namespace, "quarantine")):
+        for meta in store.list(folder_prefix(self.namespace, "quarantine")):
             self.live.add("quarantine", False, Reason.QUARANTINED, meta.size)
         self.settled = self._settled(manifest)
         """Keys that waited for collection already, and whose objects are gone."""
@@ -88,7 +88,7 @@ class ObjectListing:
                 into[id] = meta
 
     def _list(self, name: str) -> Iterator[tuple[str, ObjectMeta]]:
-        prefix = folder(self.namespace, name)
+        prefix = folder_prefix(self.namespace, name)
         for meta in self._store.list(prefix):
             yield meta.key[len(prefix) :], meta
 
@@ -105,7 +105,7 @@ class ObjectListing:
 def _is_listed_kind(key: str, namespace: str) -> bool:
     """Return whether a LIST of this survey would have shown `key`."""
     for name, parse in (("segments", parse_segment), ("dedup", parse_window)):
-        prefix = folder(namespace, name)
+        prefix = folder_prefix(namespace, name)
         if key.startswith(prefix) and parse(key[len(prefix) :]) is not None:
             return True
     return False

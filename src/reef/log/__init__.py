@@ -1,8 +1,10 @@
 """The log: which of its objects count, how it is read, and how a writer takes it over.
 
-LogFold      decides slot by slot what is valid, void or passed over
-LogReader    fetches slots, many at once, and reads a damaged one again before it means anything
-put_fences   takes the log from every older writer
+LogFold, LogEntry     decides slot by slot what is valid, void or passed over; a decided object
+LogReader, Damaged    fetches slots, many at once; an object that was damaged in two reads
+ChainPoint            the last valid object of a fold
+put_fences, Fencing   takes the log from every older writer, by the rules given
+check_epoch           refuses an object of a newer writer with FencedError
 """
 
 from reef.log._fence import Fencing, check_epoch, put_fences

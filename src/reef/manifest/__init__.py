@@ -1,15 +1,24 @@
 """The manifest: the chain of generations, the rules between them, and every change there is.
 
-ManifestChain     the head, following it, and publishing the next generation
+ManifestChain, Head, Change
+                  the head, following it, and publishing the next generation by a change
+ManifestReader, Generation
+                  reads generations by number; what a LIST says of one
 check_successor   what holds between a generation and its successor
 changes           open_writer, open_compactor, fold, register_intent, end_intent, replace_segments,
                   add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
                   advance_boundary, set_retention: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
-                  abort, detach
-live_inputs       what a compaction would replace, or the error that it is stale
+                  abort, detach; BranchPoint, has_branches
+check_intent      refuse to go on if an intent was ended
+live_inputs       what a compaction would replace, or StalePlanError
+keys_seen, lsn_max_seen
+                  the keys and the newest version that a clipped reference lets be read
+retained_points, is_retained
+                  the LSNs and generations that stay readable
 no_namespace      the error for one that has no manifest
-create_snapshot   a snapshot that lasts as long as asked, by the store's clock; renew likewise
+create_snapshot, renew
+                  a snapshot that lasts as long as asked, by the store's clock
 
 A change is published with `chain.publish(lambda head: fold(head.manifest, ...))`. It raises where
 it may not be made on that head; nothing is written then.

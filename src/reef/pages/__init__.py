@@ -1,4 +1,9 @@
-"""The face `pages`: pages of one size by number, each at every version that is kept."""
+"""The face `pages`: pages of one size by number, each at every version that is kept.
+
+Pages              an open page store: append_wal, get_page, truncate, ...; WalRecord is a page to write
+PageView           the same reads at one version; PageSnapshot holds one
+EXTENT_KEY         the key under which the number of pages is stored
+"""
 
 from reef.pages._pages import Pages, WalRecord
 from reef.pages._rows import EXTENT_KEY

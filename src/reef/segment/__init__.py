@@ -1,17 +1,22 @@
 """Segments: immutable sorted files of rows, written whole and read through caches.
 
-RowSource             what a read asks of anything that holds rows; Found is a version of a key
-SegmentReader         opens what a manifest names: SegmentSource, a RowSource
-BlockCache            decoded tails and blocks in memory
-DiskCache             the bytes of both in a local folder
-write_segment         sorted batches into a bucket
-lookup, lookup_many   the newest version of a key, or of many, in several sources
-merge                 the visible rows of several sources, in the order of keys
-merge_versions        all versions of several segments, in the order of segments; their columns:
-                      versions_schema
-keep_versions         which versions a compaction keeps
-align, union, changes columns by name where schemas differ, and where keys change
-owned                 columns on memory that no caller has
+RowSource, RowVersion   anything that holds rows, as reads see it; one version of a key in it
+SegmentReader, SegmentSource
+                        opens the segments that a manifest names; one of them, as a RowSource
+Clip                    the keys and versions that a manifest's reference lets be read
+Prune                   decides from a segment's index which blocks are worth reading
+BlockCache, DiskCache   decoded tails and blocks in memory; their bytes in a local folder
+write_segment           writes sorted batches into a bucket
+lookup, lookup_many     the newest version of a key, or of many, in several sources
+merge                   the visible rows of several sources, in the order of keys
+merge_versions          all versions of several segments, in the order of segments; versions_schema
+                        has their columns
+keep_versions           which versions a compaction keeps
+SortedRuns, merge_runs, UniqueKeys, Duplicates
+                        sort rows in bounded memory, and what becomes of keys that come twice
+align, union, changes   columns by name where schemas differ, and where keys change
+visible, at_or_below    the rows of a batch that a reader at some LSN sees
+owned                   columns on memory that no caller has
 """
 
 from reef.segment._cache import BlockCache

@@ -5,8 +5,8 @@ register      add the data source to a session that somebody else made
 write         a DataFrame into a namespace, as the data source does; returns a WriteResult
 bulk_load     a DataFrame into a namespace, sorted by Spark, committed all at once
 spark_runner  runs the tasks of `reef.jobs` on a session
-ingest, export, and their plans
-              files into a namespace and out of one
+WriteOptions  how rows are written
+files         a sub-package: `ingest` and `export`
 make_archive, archive_path
               Spark's classes archived for this Java, so that sessions start sooner
 """

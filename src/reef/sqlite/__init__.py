@@ -1,6 +1,13 @@
 """SQLite on Reef: databases whose every commit is in the bucket, with branches and time travel.
 
-`connect(url)` gives an apsw connection; `register()` has apsw know URIs with `vfs=reef`;
+connect, Connection   an apsw connection to a database by its URL
+register              makes apsw know URIs with `vfs=reef`
+import_file, export_file, CopyResult
+                      a database file into a bucket, and a version of a database out of one
+history, restore, version_at
+                      the commits that are kept; make an old one the newest; how large one is
+parse_location        the URL of a database taken apart
+
 `reef.sqlite.dbapi` is the standard library's `sqlite3` with the same databases.
 """
 

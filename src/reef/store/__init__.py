@@ -1,13 +1,18 @@
 """Object stores: one small interface, its backends, and the loop that decides a conditional PUT.
 
 open_store(url)   file://  memory://  s3://  gs://  az://
-Store             put_if_absent get get_many get_range get_ranges head list delete,
-                  upload in parts, sweep
+Store, ObjectMeta put_if_absent get get_many get_range get_ranges head list delete,
+                  upload in parts, sweep; what a store says of an object without its bytes
+FileStore, MemoryStore, RemoteStore
+                  the backends
 MeteredStore      counts requests, bytes and errors of any other, for reef.metrics
 TwoPhaseStore     put-if-absent for a store that has none, decided by a database
 create            put_if_absent with the lost reply resolved: what commits go through
 backoff           how long to wait before the next attempt
-StoreCheck        what `reef check-store` runs
+merge_ranges      joins ranges of one object that lie close together
+parse_url, StoreURL, SCHEMES, OPTIONS, without_secrets
+                  a store's URL taken apart, and as it may be printed
+StoreCheck, Check what `reef check-store` runs, and what one check saw
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +27,7 @@ from reef.store._open import open_store
 from reef.store._remote import RemoteStore
 
 if TYPE_CHECKING:
-    from reef.store.two_phase._store import TwoPhaseStore
+    from reef.store.two_phase import TwoPhaseStore
 
 from reef.store._ranges import merge_ranges
 from reef.store._url import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
@@ -52,7 +57,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import two-phase CAS, and SQLAlchemy with it, for those who use it."""
     if name == "TwoPhaseStore":
-        from reef.store.two_phase._store import TwoPhaseStore
+        from reef.store.two_phase import TwoPhaseStore
 
         return TwoPhaseStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

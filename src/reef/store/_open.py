@@ -71,8 +71,7 @@ def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | Non
         if "cas_store" in parsed.options:
             raise InvalidInputError.of("cas_store", "...", "only together with cas=two-phase")
         return remote
-    from reef.store.two_phase._records import Records
-    from reef.store.two_phase._store import TwoPhaseStore
+    from reef.store.two_phase import Records, TwoPhaseStore
 
     if "cas_store" not in parsed.options:
         raise InvalidInputError.of(

@@ -1,8 +1,9 @@
 """What tests of stores, and of what is built on them, need.
 
-CountingStore   counts requests and bytes
+CountingStore   counts requests and bytes: Counts
 LatencyStore    makes requests wait, on a clock that the test owns
-FaultyStore     loses replies, stalls, refuses, damages and forgets, by plan or by chance
+FaultyStore     loses replies, stalls, refuses, damages and forgets, by plan or by chance: Fault and
+                FaultKind say what goes wrong, Fired what did
 WrapperStore    the base of these, for wrappers of your own; Operation names what is called
 ManualClock     a clock that moves only when a test sleeps on it
 contract        the module with `StoreContract`, the tests that every store must pass; needs pytest

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reef.documents._view import SEARCH_LIMIT_DEFAULT, DocumentView, after_lsn
+from reef.documents._view import SEARCH_LIMIT_DEFAULT, DocumentView
 from reef.documents.filter._filter import Incoming
 from reef.documents.input._input import documents_of
-from reef.documents.query import _order, _query, _stored_rows
+from reef.documents.query import _order, _query, _stored_rows, page_version
 from reef.documents.query._page import AFTER
 from reef.engine import _view
 from reef.errors import InvalidInputError
@@ -183,7 +183,7 @@ def check_pages(namespace: Namespace, order_by: Any, size: int) -> None:
     pages = [page]
     while AFTER in (page.schema.metadata or {}):
         token = page.schema.metadata[AFTER].decode() if len(pages) % 2 else page
-        assert after_lsn(token, LIFE) == view.lsn
+        assert page_version(token, LIFE) == view.lsn
         page = view.query(**asked, after=token)
         pages.append(page)
         assert len(pages) < 1000
@@ -201,7 +201,7 @@ def test_pages_are_of_one_version_whatever_is_written_meanwhile() -> None:
     namespace.flush()
     with pytest.raises(InvalidInputError, match="is of version"):
         namespace.view().query(order_by="n", after=first)
-    rest = namespace.view(after_lsn(first, LIFE)).query(order_by="n", after=first)
+    rest = namespace.view(page_version(first, LIFE)).query(order_by="n", after=first)
     expected = sorted((i % 5, f"{i:02}") for i in range(20))
     assert [*first["id"].to_pylist(), *rest["id"].to_pylist()] == [id for _, id in expected]
     namespace.close()
@@ -212,7 +212,7 @@ def test_a_rename_between_two_pages_does_not_matter() -> None:
     namespace.write({"id": f"{i:02}", "n": i} for i in range(9))
     page = namespace.view().query(where=("n", "Gt", 0), order_by=("n", "desc"), limit=3)
     namespace.alter(namespace.schema.renamed({"n": "m"}))
-    view = namespace.view(after_lsn(page, LIFE))
+    view = namespace.view(page_version(page, LIFE))
     rest = view.query(where=("m", "Gt", 0), order_by=("m", "desc"), after=page)
     assert rest["m"].to_pylist() == [5, 4, 3, 2, 1]
     namespace.close()
@@ -237,12 +237,12 @@ def test_a_token_is_of_one_query_and_as_it_was_given(namespace: Namespace) -> No
             view.query(order_by="price", after=base64.urlsafe_b64encode(damaged).decode())
     for wrong in ("", "?", "AAAA", "é", token[:-8]):
         with pytest.raises(InvalidInputError, match="not one that a query gave"):
-            after_lsn(wrong, LIFE)
+            page_version(wrong, LIFE)
     with pytest.raises(InvalidInputError, match="a token, or the table"):
         view.query(after=5)
     with pytest.raises(InvalidInputError, match="not a page that another one follows"):
         view.query(after=view.query())
-    assert after_lsn(None, LIFE) is None
+    assert page_version(None, LIFE) is None
 
 
 def test_metadata_of_a_page_survives_no_less_than_the_table(namespace: Namespace) -> None:

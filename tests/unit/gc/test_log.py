@@ -7,7 +7,7 @@ import pytest
 
 from reef.format import LogKind, LogObject, LogRecord, Prev, encode_log, log_key
 from reef.gc import Reason
-from reef.gc._slots import FENCE_BYTES, read_kind
+from reef.gc._slots import FENCE_BYTES, read_log_kind
 from reef.manifest import set_retention
 from reef.store import MemoryStore
 from reef.testing import CountingStore, Fault, FaultyStore
@@ -82,15 +82,15 @@ def test_the_kind_of_a_log_object_is_read_from_its_first_bytes(kind: LogKind) ->
     store = CountingStore(MemoryStore())
     data = encode_log(sample_log(kind))
     store.put_if_absent("k", data)
-    assert read_kind(store, "k", slot=5, size=len(data)) is kind
+    assert read_log_kind(store, "k", slot=5, size=len(data)) is kind
     assert store.counts.bytes["get_range"] < 64
-    assert read_kind(store, "k", slot=6, size=len(data)) is None
-    assert read_kind(store, "k", slot=5, size=len(data) + 1) is None
+    assert read_log_kind(store, "k", slot=6, size=len(data)) is None
+    assert read_log_kind(store, "k", slot=5, size=len(data) + 1) is None
 
 
 def test_a_fence_of_the_usual_size_is_told_without_a_request() -> None:
-    assert read_kind(MemoryStore(), "not even there", slot=5, size=FENCE_BYTES) is LogKind.FENCE
-    assert read_kind(MemoryStore(), "not even there", slot=5, size=FENCE_BYTES - 1) is None
+    assert read_log_kind(MemoryStore(), "not even there", slot=5, size=FENCE_BYTES) is LogKind.FENCE
+    assert read_log_kind(MemoryStore(), "not even there", slot=5, size=FENCE_BYTES - 1) is None
 
 
 def test_no_flipped_bit_makes_a_fence_look_like_data() -> None:
@@ -100,14 +100,14 @@ def test_no_flipped_bit_makes_a_fence_look_like_data() -> None:
         wrong[bit // 8] ^= 1 << bit % 8
         store = MemoryStore()
         store.put_if_absent("k", bytes(wrong))
-        assert read_kind(store, "k", slot=5, size=len(data)) in (LogKind.FENCE, None), bit
+        assert read_log_kind(store, "k", slot=5, size=len(data)) in (LogKind.FENCE, None), bit
 
 
 def test_a_header_that_was_misread_once_is_read_again() -> None:
     data = encode_log(sample_log(LogKind.DATA))
     store = FaultyStore(MemoryStore(), [Fault("flipped_bit", on="get_range", at=100)])
     store.put_if_absent("k", data)
-    assert read_kind(store, "k", slot=5, size=len(data)) is LogKind.DATA
+    assert read_log_kind(store, "k", slot=5, size=len(data)) is LogKind.DATA
 
 
 def test_the_log_is_kept_as_long_as_time_travel() -> None:

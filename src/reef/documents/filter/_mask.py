@@ -24,7 +24,7 @@ from reef.documents.filter._nodes import (
     Not,
     Or,
 )
-from reef.documents.types import Attribute, lists_of_items
+from reef.documents.types import Attribute, list_of_each_item
 
 _COMPARE: Final = {
     "Eq": pc.get_function("equal"),
@@ -151,7 +151,7 @@ def _any_item(column: pa.ListArray, value_set: pa.Array) -> pa.BooleanArray:
         is_equal = pc.is_in(items, value_set=value_set)
     is_found = is_equal.to_numpy(zero_copy_only=False)
     holds = np.zeros(len(column), dtype=bool)
-    holds[lists_of_items(column)[is_found]] = True
+    holds[list_of_each_item(column)[is_found]] = True
     return _kept_null(pa.array(holds), column)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from reef.documents.filter._nodes import Incoming
-from reef.documents.filter._pattern import glob_of_like
+from reef.documents.filter._pattern import like_to_glob
 from reef.documents.filter._tokens import Token, failure, tokens_of
 from reef.documents.filter._values import time_of
 from reef.errors import InvalidInputError
@@ -193,7 +193,7 @@ class _SqlParser:
             if len(escape) != 1:
                 raise failure(self._text, self._tokens[self._at - 1].position, "one character")
         try:
-            return glob_of_like(text, escape)
+            return like_to_glob(text, escape)
         except InvalidInputError as error:
             raise self._failure(f"another pattern: {error}", pattern) from None
 

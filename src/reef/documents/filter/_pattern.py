@@ -50,7 +50,7 @@ def glob_prefix(pattern: str) -> str:
     return first[0]
 
 
-def glob_of_like(pattern: str, escape: str = "") -> str:
+def like_to_glob(pattern: str, escape: str = "") -> str:
     """Return the glob that matches what SQL's LIKE does: `%` any characters, `_` one.
 
     Raises InvalidInputError if the pattern ends in the escape character.

@@ -1,11 +1,24 @@
-"""Rows, columns, Arrow and frames in: read, checked and coerced to the schema."""
+"""Rows, columns, Arrow and frames in: read, checked and coerced to the schema.
+
+read_rows, read_values, Duplicates
+                    what `upsert` takes, in the types of a schema; what becomes of ids that come twice
+ID                  the name of the attribute that every document has
+coerce              a column in the physical type of a type
+Given, Asked, outcomes_of_rows
+                    upserts, patches and deletes of one request, and an outcome for each row of it
+parse_document      the object that a line of JSON is
+cell_reader, cell_failure, CELL_ERRORS, LIKE_A_NAME
+                    cells of CSV, and why one is refused
+may_be_vector, is_vector_name, may_be_sparse, SPARSE_KEYS
+                    what is taken for a vector unless the schema says otherwise
+"""
 
 from reef.documents.input._coerce import coerce
-from reef.documents.input._coerce_vectors import is_number
-from reef.documents.input._given import Asked, Given, told_of_all
+from reef.documents.input._coerce_vectors import may_be_vector
+from reef.documents.input._given import Asked, Given, outcomes_of_rows
 from reef.documents.input._input import ID, Duplicates, read_rows
-from reef.documents.input._json_lines import document_of
-from reef.documents.input._text_cells import CELL_ERRORS, LIKE_A_NAME, got, reader_of
+from reef.documents.input._json_lines import parse_document
+from reef.documents.input._text_cells import CELL_ERRORS, LIKE_A_NAME, cell_failure, cell_reader
 from reef.documents.input._values import SPARSE_KEYS, is_vector_name, may_be_sparse, read_values
 
 __all__ = [
@@ -16,14 +29,14 @@ __all__ = [
     "Asked",
     "Duplicates",
     "Given",
+    "cell_failure",
+    "cell_reader",
     "coerce",
-    "document_of",
-    "got",
-    "is_number",
     "is_vector_name",
     "may_be_sparse",
+    "may_be_vector",
+    "outcomes_of_rows",
+    "parse_document",
     "read_rows",
     "read_values",
-    "reader_of",
-    "told_of_all",
 ]

@@ -29,8 +29,8 @@ from reef.documents.types import (
     is_bytes,
     is_list,
     is_row,
-    listed,
-    lists_of_items,
+    list_of_each_item,
+    rebuild_lists,
 )
 from reef.errors import InvalidInputError
 
@@ -222,7 +222,7 @@ def _to_list(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None
     items = column.flatten()
 
     def row_of(i: int) -> int:
-        return int(lists_of_items(column)[i])
+        return int(list_of_each_item(column)[i])
 
     if items.null_count:
         i = first_true(items.is_null()) or 0
@@ -231,7 +231,7 @@ def _to_list(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None
     is_as_stored = converted is items and arrow.equals(type.physical) and _kinds.is_list(arrow)
     if is_as_stored and not hides_items(column):
         return column
-    return listed(column, converted, type.physical)
+    return rebuild_lists(column, converted, type.physical)
 
 
 def _to_json(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:

@@ -17,7 +17,7 @@ from reef.documents.types import (
     first_valid,
     is_list,
     is_sparse,
-    lists_of_items,
+    list_of_each_item,
 )
 from reef.types import U32_MAX
 
@@ -35,13 +35,13 @@ def to_vector(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | Non
     Raises InvalidInputError for a wrong dimension, nulls, NaN, infinity, and numbers too large.
     """
     arrow = column.type
-    if not is_list(arrow) or not is_number(arrow.value_type):
+    if not is_list(arrow) or not may_be_vector(arrow.value_type):
         return None
     _check_dimension(column, type, spot)
     items = _items(column)
 
     def row_of(i: int) -> int:
-        return int(lists_of_items(column)[i])
+        return int(list_of_each_item(column)[i])
 
     if items.null_count:
         row = row_of(first_true(items.is_null()) or 0)
@@ -118,7 +118,7 @@ def _spread(made: pa.Array, column: pa.Array) -> pa.Array:
     return made.take(places)
 
 
-def is_number(arrow: pa.DataType) -> bool:
+def may_be_vector(arrow: pa.DataType) -> bool:
     """Say whether lists of `arrow` may be vectors; nulls are numbers that are missing."""
     return bool(_kinds.is_integer(arrow) or _kinds.is_floating(arrow) or _kinds.is_null(arrow))
 

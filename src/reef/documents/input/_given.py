@@ -95,7 +95,7 @@ class Asked(NamedTuple):
         return Given(put or None, patched or None, deletes, _kept(parts)), schema
 
 
-def told_of_all(outcomes: tuple[str, ...], is_kept: bytes | None) -> tuple[str, ...]:
+def outcomes_of_rows(outcomes: tuple[str, ...], is_kept: bytes | None) -> tuple[str, ...]:
     """Return an outcome for each row of a request, by those of the rows that count."""
     if is_kept is None or not outcomes:  # of a stream that has come further, none is known
         return outcomes

@@ -11,7 +11,7 @@ from reef.errors import InvalidInputError
 _DECODER = msgspec.json.Decoder()
 
 
-def document_of(line: str, place: str) -> dict[str, Any]:
+def parse_document(line: str, place: str) -> dict[str, Any]:
     """Return the object that a line is. Raises InvalidInputError, which begins with `place`."""
     try:
         row = _DECODER.decode(line)

@@ -20,7 +20,7 @@ _LIKE_A_NAME = re.compile(LIKE_A_NAME)
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
-def reader_of(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
+def cell_reader(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
     """Return what reads a cell of a type; None: the text is taken as it is.
 
     Numbers that may be names are refused unless somebody has said that they are numbers: what they
@@ -43,7 +43,7 @@ def reader_of(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
     return decode
 
 
-def got(type: str, error: Exception) -> str:
+def cell_failure(type: str, error: Exception) -> str:
     """Return what a cell was instead of a value of `type`, by what its reader raised."""
     if isinstance(error, _NotANumber):
         return str(error)

@@ -1,10 +1,26 @@
-"""Reads of documents: scans, queries, orders, pages, vector search, aggregates and SQL."""
+"""Reads of documents: scans, queries, orders, pages, vector search, aggregates and SQL.
+
+StoredRows          rows as they are stored, at one version: all, or those that pass a filter
+run_query, run_search, Query
+                    the rows that a query asks for; those nearest to a vector
+read_page, page_version
+                    page tokens
+Order, OrderBy      attributes to order by, then the id
+Selection, wide_of  the attributes that are asked for; those in blocks of their own
+Aggregation, Aggregates
+                    aggregates and their groups
+run_sql             one SELECT over the table `docs`, on DuckDB
+matching_documents, prune_by
+                    documents that match a filter, and the blocks that can hold one
+frame_of_pandas, frame_of_polars
+                    results as frames
+"""
 
 from reef.documents.query._aggregate import Aggregates, Aggregation
 from reef.documents.query._frames import frame_of_pandas, frame_of_polars
-from reef.documents.query._matching import found_by, prune_by
+from reef.documents.query._matching import matching_documents, prune_by
 from reef.documents.query._order import Order, OrderBy
-from reef.documents.query._page import after_lsn, read_page
+from reef.documents.query._page import page_version, read_page
 from reef.documents.query._query import Query, run_query, run_search
 from reef.documents.query._selection import Selection, wide_of
 from reef.documents.query._sql import run_sql
@@ -18,10 +34,10 @@ __all__ = [
     "Query",
     "Selection",
     "StoredRows",
-    "after_lsn",
-    "found_by",
     "frame_of_pandas",
     "frame_of_polars",
+    "matching_documents",
+    "page_version",
     "prune_by",
     "read_page",
     "run_query",

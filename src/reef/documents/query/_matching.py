@@ -13,7 +13,7 @@ from reef.engine import ReadState, matching
 from reef.segment import Prune
 
 
-def found_by(
+def matching_documents(
     filter: Filter, state: ReadState, lsn: int, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the documents visible at `lsn` that match, in no order.

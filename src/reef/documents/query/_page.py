@@ -106,7 +106,7 @@ def read_page(after: str | pa.Table | None) -> Page | None:
     return page
 
 
-def after_lsn(after: str | pa.Table | None, life: tuple[str, int]) -> int | None:
+def page_version(after: str | pa.Table | None, life: tuple[str, int]) -> int | None:
     """Return the version to read the next page at, or None: any. Raises InvalidInputError."""
     page = read_page(after)
     if page is None:

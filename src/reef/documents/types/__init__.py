@@ -1,7 +1,22 @@
-"""Types, attributes and the schema of documents, and values as Arrow holds them."""
+"""Types, attributes and the schema of documents, and values as Arrow holds them.
+
+Schema, Attribute, check_attribute_name, ATTRIBUTES_MAX
+                    the attributes of a namespace, each under a number that stays
+Type, marked_type   what the values of an attribute are; the type that a field's metadata names
+is_bytes, is_list, is_row, is_sparse, SPARSE, DIMENSION_MAX, MICROSECONDS_MIN, MICROSECONDS_MAX
+                    questions about Arrow types, and limits of values
+documents_of, values_of
+                    rows as dicts, columns as Python values
+encode_json, check_nesting, TOO_DEEP
+                    attributes of type json
+rebuild_lists, list_of_each_item, hides_items
+                    lists as flat items and back
+InputColumn, ReadColumn, first_failure, first_true, first_valid, CONVERSION_ERRORS
+                    a column being read, and which of its values is refused
+"""
 
 from reef.documents.types._json import TOO_DEEP, check_nesting, encode_json
-from reef.documents.types._lists import hides_items, listed, lists_of_items
+from reef.documents.types._lists import hides_items, list_of_each_item, rebuild_lists
 from reef.documents.types._output import documents_of, values_of
 from reef.documents.types._refusal import (
     CONVERSION_ERRORS,
@@ -50,8 +65,8 @@ __all__ = [
     "is_list",
     "is_row",
     "is_sparse",
-    "listed",
-    "lists_of_items",
+    "list_of_each_item",
     "marked_type",
+    "rebuild_lists",
     "values_of",
 ]

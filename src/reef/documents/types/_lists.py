@@ -20,7 +20,7 @@ def list_lengths(column: pa.Array) -> npt.NDArray[np.integer[Any]]:
     return lengths
 
 
-def lists_of_items(column: pa.Array) -> npt.NDArray[np.int64]:
+def list_of_each_item(column: pa.Array) -> npt.NDArray[np.int64]:
     """Return the place of the list that each item of `column.flatten()` is in."""
     return np.repeat(np.arange(len(column)), list_lengths(column))
 
@@ -34,7 +34,7 @@ def hides_items(column: pa.ListArray) -> bool:
     return there != int(list_lengths(column).sum())
 
 
-def listed(column: pa.Array, items: pa.Array, arrow: pa.DataType) -> pa.Array:
+def rebuild_lists(column: pa.Array, items: pa.Array, arrow: pa.DataType) -> pa.Array:
     """Return the lists of `column` with `items`, one for each of its items, in their place."""
     offsets = np.zeros(len(column) + 1, np.int32)
     np.cumsum(list_lengths(column), out=offsets[1:])

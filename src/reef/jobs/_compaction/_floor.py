@@ -12,7 +12,7 @@ from bisect import bisect_left
 from reef.engine import Context
 from reef.errors import NotFoundError, UnreadableError
 from reef.format import LogKind, Manifest, log_key
-from reef.gc import read_kind
+from reef.gc import read_log_kind
 from reef.manifest import ManifestChain
 from reef.types import pack_lsn
 
@@ -60,7 +60,7 @@ def _is_fence(context: Context, namespace: str, slot: int) -> bool:
     key = log_key(namespace, slot)
     try:
         size = context.store.head(key).size
-        return read_kind(context.store, key, slot=slot, size=size) is LogKind.FENCE
+        return read_log_kind(context.store, key, slot=slot, size=size) is LogKind.FENCE
     except NotFoundError:  # collected since: everything below it is older
         return False
 

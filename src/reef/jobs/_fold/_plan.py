@@ -11,7 +11,7 @@ import msgspec
 from reef.engine import Context
 from reef.errors import CorruptError, InvalidInputError
 from reef.format import Manifest, log_key
-from reef.gc import FENCE_BYTES, folder, parse_slot
+from reef.gc import FENCE_BYTES, folder_prefix, parse_slot
 from reef.jobs._fold._chain import ChainState
 from reef.jobs._fold._fold import FoldPart
 from reef.manifest import ManifestChain, no_namespace
@@ -125,7 +125,7 @@ def gone(manifest: Manifest, slot: int) -> CorruptError:
 
 
 def _listed(context: Context, m: Manifest) -> array[int]:
-    prefix = folder(m.namespace, "wal")
+    prefix = folder_prefix(m.namespace, "wal")
     after = log_key(m.namespace, m.wal_floor - 1) if m.wal_floor > 1 else ""
     sizes = array("q")
     for meta in context.store.list(prefix, after):

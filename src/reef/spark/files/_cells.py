@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input import CELL_ERRORS, LIKE_A_NAME, coerce, got, reader_of
+from reef.documents.input import CELL_ERRORS, LIKE_A_NAME, cell_failure, cell_reader, coerce
 from reef.documents.types import CONVERSION_ERRORS, InputColumn, Type, first_failure
 from reef.errors import InvalidInputError
 
@@ -62,14 +62,14 @@ def _column(column: pa.Array, cells: Cells, spot: InputColumn) -> pa.Array:
 def _read(column: pa.Array, type: Type, spot: InputColumn, is_declared: bool) -> pa.Array:
     """Return the values of cells one by one; what they are given as loses nothing, or is refused."""
     cells = column.to_pylist()
-    read = reader_of(type.text, is_declared=is_declared)
+    read = cell_reader(type.text, is_declared=is_declared)
     assert read is not None
     values = []
     for i, cell in enumerate(cells):
         try:
             values.append(None if cell is None else _value(cell, type, read))
         except CELL_ERRORS as error:
-            raise spot.refusal(i, cell, type.text, got(type.text, error)) from error
+            raise spot.refusal(i, cell, type.text, cell_failure(type.text, error)) from error
 
     def given(some: list[Any]) -> pa.Array:
         is_plain = type.kind in _PLAIN or (type.text == "[]uint64" and _are_integers(some))

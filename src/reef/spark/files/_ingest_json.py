@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from reef.documents.input import ID, document_of, read_values
+from reef.documents.input import ID, parse_document, read_values
 from reef.documents.types import InputColumn, Type, check_attribute_name, first_failure
 from reef.errors import InvalidInputError
 from reef.spark.files._ingest_files import Files
@@ -198,7 +198,7 @@ class _Documents:
         rows = []
         for line in lines:
             try:
-                row = document_of(line, "the line")
+                row = parse_document(line, "the line")
                 if type(row.get(self._id)) is not str:
                     row[self._id] = self._number(row, line)
             except InvalidInputError as error:

@@ -41,7 +41,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from reef.documents.filter import VALUES_MAX, glob_of_like, parse_filter
+from reef.documents.filter import VALUES_MAX, like_to_glob, parse_filter
 from reef.documents.types import Schema
 from reef.errors import InvalidInputError
 from reef.spark.source._columns import Column
@@ -143,7 +143,7 @@ def _kind(column: Column) -> str:
 
 
 def _literal(text: str) -> str:
-    return glob_of_like("".join(f"\\{char}" if char in "%_\\" else char for char in text), "\\")
+    return like_to_glob("".join(f"\\{char}" if char in "%_\\" else char for char in text), "\\")
 
 
 def _value(kind: str, value: object) -> object:
