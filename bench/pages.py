@@ -15,7 +15,8 @@ from bench._places import Place, TimedStore, file_place, seaweedfs_place
 from reef.database import Database
 from reef.engine import look
 from reef.format import Manifest, SegmentRef
-from reef.jobs import CompactionOptions, InProcess, compact
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
 from reef.pages._rows import key_of
 from reef.store import MemoryStore, open_store

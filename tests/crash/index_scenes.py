@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reef.jobs import IndexOptions, IndexResult, InProcess, index
+from reef.jobs import IndexOptions, IndexResult, InProcess
+from reef.jobs._fold._index import index
 from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
 
 BATCHES = tuple(b"w%d" % n for n in range(6))

@@ -12,7 +12,8 @@ import pytest
 import reef
 from reef.database import Database
 from reef.errors import FencedError, InvalidInputError
-from reef.jobs import CompactionOptions, InProcess, compact
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
 from tests.support.collecting import collect_garbage
 from tests.support.page_history import SIZE, History

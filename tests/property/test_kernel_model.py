@@ -18,7 +18,8 @@ from reef.errors import (
     RetentionError,
     SnapshotExpiredError,
 )
-from reef.jobs import InProcess, index
+from reef.jobs import InProcess
+from reef.jobs._fold._index import index
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from tests.support.attaching import begin_load, upload
 from tests.support.collecting import NAMESPACE, World

@@ -13,7 +13,8 @@ from reef.database import Database
 from reef.doctor import verify
 from reef.errors import RetentionError
 from reef.gc import CollectionReport, collect
-from reef.jobs import CompactionOptions, InProcess, compact
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
 from reef.store import MemoryStore
 from reef.testing import ManualClock

@@ -29,7 +29,8 @@ from reef.format import (
     SegmentRef,
     segment_schema,
 )
-from reef.jobs import CompactionOptions, CompactionResult, InProcess, compact
+from reef.jobs import CompactionOptions, CompactionResult, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.jobs._compaction._plan import plan_compaction
 from reef.kv import KeyValueSnapshot
 from reef.manifest import add_snapshot, set_retention

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from reef.engine import Context, load_dedup
 from reef.format import DedupWindow, Manifest
-from reef.jobs import IndexOptions, InProcess, index
+from reef.jobs import IndexOptions, InProcess
+from reef.jobs._fold._index import index
 from reef.store import open_store
 from reef.types import LSN_MAX
 from tests.support.kernel import database

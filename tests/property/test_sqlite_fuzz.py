@@ -14,7 +14,8 @@ import pytest
 import reef.sqlite
 from reef.database import Database
 from reef.errors import FencedError, OutcomeUnknownError
-from reef.jobs import CompactionOptions, InProcess, compact
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.sqlite import dbapi
 from reef.sqlite._vfs_apsw import as_apsw
 from reef.sqlite._vfs_ctypes import forget_error, last_error

@@ -11,7 +11,8 @@ from reef.engine import CreateOnly, Receipt
 from reef.engine._snapshots import release
 from reef.errors import DamagedError, FencedError, InvariantError, NotWrittenError, ReefError
 from reef.gc import collect
-from reef.jobs import InProcess, index
+from reef.jobs import InProcess
+from reef.jobs._fold._index import index
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from reef.testing import Operation, WrapperStore
 from tests.sim.kernel import EVERYTHING, FAILED_FOR_CERTAIN, History, Violation, Write

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reef.format import Manifest
-from reef.jobs import IndexOptions, IndexResult, InProcess, index
+from reef.jobs import IndexOptions, IndexResult, InProcess
+from reef.jobs._fold._index import index
 from reef.store import Store
 from tests.support.kernel import database
 from tests.support.log_script import NS, LogScript, copied, flush_at_once, folded_rows, versions

@@ -9,15 +9,9 @@ from reef.doctor import verify
 from reef.engine import Context
 from reef.errors import RetentionError
 from reef.format import Manifest, segment_key
-from reef.jobs import (
-    IndexOptions,
-    InProcess,
-    RebuildOptions,
-    RebuildResult,
-    VerifyOptions,
-    index,
-    rebuild,
-)
+from reef.jobs import IndexOptions, InProcess, RebuildOptions, RebuildResult, VerifyOptions
+from reef.jobs._fold._index import index
+from reef.jobs._rebuild._rebuild import rebuild
 from reef.kv import KeyValue
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock

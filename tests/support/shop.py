@@ -9,7 +9,8 @@ from reef.doctor import verify
 from reef.doctor._verify_segments import read_tail
 from reef.engine import Context
 from reef.format import Footer, SegmentRef, segment_key
-from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult, InProcess, compact
+from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.jobs._compaction._plan import plan_compaction
 from tests.support.collecting import NAMESPACE, World
 

@@ -30,7 +30,8 @@ from reef.format import (
     segment_schema,
 )
 from reef.format import _segment_writer as segment_writer
-from reef.jobs import InProcess, index
+from reef.jobs import InProcess
+from reef.jobs._fold._index import index
 from reef.kv import FACE
 from reef.manifest import Head
 from reef.segment import write_segment

@@ -19,7 +19,8 @@ from reef.errors import (
     ReefError,
 )
 from reef.format import LogKind, SegmentRef, decode_log, segment_key
-from reef.jobs import InProcess, index
+from reef.jobs import InProcess
+from reef.jobs._fold._index import index
 from reef.kv import FACE as KV_FACE
 from reef.kv import KeyValue
 from reef.store import Store

@@ -13,7 +13,8 @@ from reef.database import Database
 from reef.engine import look
 from reef.engine._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
-from reef.jobs import CompactionOptions, InProcess, compact
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import compact
 from reef.jobs._compaction._plan import plan_compaction
 from reef.pages import Pages
 from reef.pages._ahead import Ahead
