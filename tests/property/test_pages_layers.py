@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,7 +93,10 @@ def test_layers_answer_as_a_dict_does(seed: int, segments: int) -> None:
         expected = [clips.expected(key, lsn) for key in KEYS]
         assert [shown(lookup(state.layers, key, lsn)) for key in KEYS] == expected
         assert [shown(look(state.layers, key, lsn).found) for key in KEYS] == expected
-        assert [*map(shown, state.get_many(KEYS, lsn))] == expected
+        many = state.many(KEYS, lsn)
+        values = many.rows(pa.schema([pa.field("value", pa.binary())])).column(0).to_pylist()
+        versions = zip(many.lsns.tolist(), values, strict=True)
+        assert [found if found[0] else None for found in versions] == expected
 
 
 @settings(max_examples=60, deadline=None)

@@ -68,11 +68,11 @@ class Change:
 
     def prepare(self, view: View) -> None:
         """Bring what `resolve` will read into memory."""
-        view.latest(self._keys_to_read(), wide=self._needs_wide)
+        view.many(self._keys_to_read(), wide=self._needs_wide)
 
     def resolve(self, state: ReadState) -> Resolved:
         """Return the rows to log, by what there is. Raises ConditionFailedError."""
-        found = state.latest(self._keys_to_read(), LSN_MAX, wide=self._needs_wide)
+        found = state.many(self._keys_to_read(), LSN_MAX, wide=self._needs_wide)
         refusals = np.zeros(self.batch.num_rows, np.uint8)
         first = 0
         if self.condition is not None:

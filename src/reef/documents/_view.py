@@ -31,7 +31,6 @@ __all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView"]
 
 SEARCH_LIMIT_DEFAULT = 10
 _METRIC_DEFAULT = "cosine"
-_FEW = 64  # columns of fewer documents take longer to make than the documents
 
 
 class DocumentView:
@@ -51,7 +50,7 @@ class DocumentView:
         """Return the document called `id`, or None. Raises InvalidInputError."""
         selection = Selection.of(self.schema, columns)
         key = _key("id", id)
-        found = self._view.get(key) if selection.wide else self._narrow([key])[0]
+        found = self._view.one(key) if selection.wide else self._narrow(key)
         return None if found is None else selection.document(id, found)
 
     def get_many(
@@ -63,13 +62,12 @@ class DocumentView:
             raise InvalidInputError.of("ids", ids, "a list of ids")
         listed = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else list(ids)
         keys = [_key("id", id) for id in listed]
-        if len(keys) <= _FEW:
-            few = self._view.get_many(keys) if selection.wide else self._narrow(keys)
+        found = self._view.many(keys, wide=bool(selection.wide))
+        if (few := found.few) is not None:
             return [
                 None if one is None else selection.document(id, one)
                 for id, one in zip(listed, few, strict=True)
             ]
-        found = self._view.latest(pa.array(keys, pa.binary()), wide=bool(selection.wide))
         rows = found.rows(self._rows(None).layout(selection.columns))
         documents = documents_of(selection.shown(rows), self.schema)
         return [
@@ -187,10 +185,10 @@ class DocumentView:
         """Return what `query` returns as a Polars DataFrame."""
         return frame_of_polars(self.query(**query))
 
-    def _narrow(self, keys: Sequence[bytes]) -> list[RowVersion | None]:
-        """Return rows without the columns that cost reads of their own."""
-        found = self._view.read(lambda state: state.get_many(keys, self.lsn, wide=False))
-        return [None if one is None or one.tombstone else one for one in found]
+    def _narrow(self, key: bytes) -> RowVersion | None:
+        """Return a row without the columns that cost reads of their own."""
+        few = self._view.many([key], wide=False).few
+        return few[0] if few else None
 
     def _rows(self, where: Where | None) -> StoredRows:
         return StoredRows(self._view, self.schema, self._filter(where))

@@ -8,7 +8,7 @@ Writing     WriteRequest, Receipt: a batch to commit, and its result; CreateOnly
 Outcomes    WRITTEN, DELETED, EXISTS, MISSING, DIFFERS, OUTCOMES, unpack_codes: what became of a row
 Handles     Namespace, HeldSnapshot: what every face offers of a namespace and of a snapshot;
             DEFAULT_TTL, namespace_stats
-Reading     View, SnapshotView, ReadState: reads at one version; Latest: many keys as columns;
+Reading     View, SnapshotView, ReadState: reads at one version; Latest, FEW_ROWS_MAX: many keys;
             candidates, matching, are_newest, Cover: rows found source by source, without a merge;
             look: a point read that counts what it reads; take_snapshot
 Branches    create_branch, list_branches, Branch, drop_namespace, refuse_branches, lost_pins
@@ -45,7 +45,7 @@ from reef.engine._feed_place import Position
 from reef.engine._flush import write_window
 from reef.engine._fold_rows import FoldRows
 from reef.engine._group import WriteRequest
-from reef.engine._latest import Latest
+from reef.engine._latest import FEW_ROWS_MAX, Latest
 from reef.engine._layers import look
 from reef.engine._listing import are_live, list_namespaces
 from reef.engine._memtable import Memtable
@@ -93,6 +93,7 @@ __all__ = [
     "EXISTED",
     "EXISTS",
     "FACE",
+    "FEW_ROWS_MAX",
     "MISSING",
     "OP",
     "OUTCOMES",

@@ -102,6 +102,6 @@ def _unhidden(
 
 def are_newest(state: ReadState, lsn: int, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return for each of some rows whether it is the newest of its key at or below `lsn`."""
-    newest = state.newest(rows.column(0), lsn)
+    newest = state.many(rows.column(0), lsn, wide=False).lsns
     is_newest: npt.NDArray[np.bool_] = newest == rows.column(1).to_numpy()
     return is_newest

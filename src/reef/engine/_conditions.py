@@ -107,7 +107,7 @@ def resolve(
 
     Raises ConditionFailedError if `atomic` and it refuses any.
     """
-    found = state.latest(batch.column(KEY), LSN_MAX, wide=isinstance(condition, Equals))
+    found = state.many(batch.column(KEY), LSN_MAX, wide=isinstance(condition, Equals))
     refusals = _refusals(condition, found)
     return refuse(batch, refusals, atomic=atomic, why=condition)
 

@@ -65,7 +65,7 @@ def _look_up(
             f"the before images of changes from LSN {lsn + 1} on are not kept: {error}. Read these "
             "changes without before images, or set a longer `pitr_window` beforehand"
         ) from error
-    return view.latest(keys, wide=bool(vector_columns(layout)))
+    return view.many(keys, wide=bool(vector_columns(layout)))
 
 
 def _put_on(

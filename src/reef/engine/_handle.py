@@ -65,7 +65,7 @@ class Handle(ABC):
         """The unfolded log, for those who tell of it. Look, do not touch."""
         return self._tail
 
-    def get(self, key: bytes) -> RowVersion | None:
+    def one(self, key: bytes) -> RowVersion | None:
         """Return the newest row of `key`, or None."""
         if self._is_closed:
             self.check_open()
@@ -78,12 +78,8 @@ class Handle(ABC):
                 state.warm(key, key)
             found = lookup(state.layers, key, lsn)
         except (NotFoundError, DamagedError):
-            return self.view().get(key)
+            return self.view().one(key)
         return None if found is None or found.tombstone else found
-
-    def get_many(self, keys: Sequence[bytes]) -> list[RowVersion | None]:
-        """Return the newest row of each key, or None."""
-        return self.view().get_many(keys)
 
     def scan(
         self,

@@ -13,11 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from reef.engine._latest import Latest, Part, SortedKeys, parts_of, versions_of
+from reef.engine._latest import (
+    POINTS_MAX,
+    Columns,
+    Latest,
+    Part,
+    Points,
+    SortedKeys,
+    parts_of,
+    versions_of,
+)
 from reef.engine._layers import Run, layers_of
 from reef.errors import (
     DamagedError,
@@ -41,8 +48,6 @@ from reef.types import KEY_BYTES_MAX, after_prefix
 _T = TypeVar("_T")
 _RELOADS_MAX = 3
 _WARM_SEGMENTS_MAX = 64
-POINTS_MAX = 256
-"""So many keys are read one by one; more are joined with the blocks that may hold them."""
 
 
 class ReadState:
@@ -62,7 +67,7 @@ class ReadState:
         """The sources as point reads look into them: segments without common keys are one."""
         return layers_of(self.sources)
 
-    def get(self, key: bytes, lsn: int) -> RowVersion | None:
+    def one(self, key: bytes, lsn: int) -> RowVersion | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None."""
         if not self.is_warm:
             self.warm(key, key)
@@ -100,13 +105,23 @@ class ReadState:
             self._segments.prefetch_tails(refs[:_WARM_SEGMENTS_MAX])
         self.is_warm = True
 
-    def get_many(
-        self, keys: Sequence[bytes], lsn: int, *, wide: bool = True
-    ) -> list[RowVersion | None]:
+    def many(
+        self, keys: Sequence[bytes] | pa.BinaryArray, lsn: int, *, wide: bool = True
+    ) -> Latest:
         """Return the newest version of each key at or below `lsn`; all segments side by side.
 
-        A key that is in memory is looked for only in segments that may have a newer one. Without
-        `wide`, rows from segments lack the columns that lie in blocks of their own.
+        Without `wide`, rows from segments lack the columns that lie in blocks of their own.
+        """
+        if len(keys) <= POINTS_MAX:
+            listed = keys.to_pylist() if isinstance(keys, pa.Array) else keys
+            return Latest(Points(keys, self._points(listed, lsn, wide=wide)))
+        array = keys if isinstance(keys, pa.Array) else pa.array(keys, pa.binary())
+        return Latest(self._joined(SortedKeys.of(array), lsn, wide=wide))
+
+    def _points(self, keys: Sequence[bytes], lsn: int, *, wide: bool) -> list[RowVersion | None]:
+        """Return the newest version of each key, looked up one by one; all segments side by side.
+
+        A key that is in memory is looked for only in segments that may have a newer one.
         """
         best = lookup_many(
             [source for source in self.sources if not isinstance(source, SegmentSource)], keys, lsn
@@ -136,19 +151,8 @@ class ReadState:
                     best[i] = version
         return best
 
-    def newest(self, keys: pa.BinaryArray, lsn: int) -> npt.NDArray[np.int64]:
-        """Return the newest version of each key at or below `lsn`, a tombstone's too; 0 for none."""
-        if len(keys) <= POINTS_MAX:
-            return versions_of(self.get_many(keys.to_pylist(), lsn, wide=False))
-        return self.latest(keys, lsn, wide=False).lsns
-
-    def latest(self, keys: pa.BinaryArray, lsn: int, *, wide: bool = True) -> Latest:
-        """Return what `get_many` would, as columns: for many keys, with no step for each of them."""
-        if len(keys) <= POINTS_MAX:
-            found = self.get_many(keys.to_pylist(), lsn, wide=wide)
-            asked = SortedKeys(keys, np.arange(len(keys)))
-            return Latest(asked, versions_of(found), parts_of(found))
-        asked = SortedKeys.of(keys)
+    def _joined(self, asked: SortedKeys, lsn: int, *, wide: bool) -> Columns:
+        """Return the newest version of each key, with no step for each of them."""
         segments = [source for source in self.sources if isinstance(source, SegmentSource)]
         memory = [source for source in self.sources if not isinstance(source, SegmentSource)]
         held = lookup_many(memory, asked.keys.to_pylist(), lsn)
@@ -157,7 +161,7 @@ class ReadState:
         joined = self._segments.join(segments, asked.keys, newest, lsn, wide=wide)
         is_newest = (newest == known).tolist()
         parts = parts_of([one if ok else None for one, ok in zip(held, is_newest, strict=True)])
-        return Latest(asked, newest, parts + [Part(rows, None, at) for rows, at in joined])
+        return Columns(asked, newest, parts + [Part(rows, None, at) for rows, at in joined])
 
 
 class View:
@@ -187,19 +191,14 @@ class View:
         """Whose rows: a namespace, and the generation with which this life of its name began."""
         return self._held.manifest.namespace, self._held.manifest.born
 
-    def get(self, key: bytes) -> RowVersion | None:
+    def one(self, key: bytes) -> RowVersion | None:
         """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
-        found = self.read(lambda state: state.get(key, self.lsn))
+        found = self.read(lambda state: state.one(key, self.lsn))
         return None if found is None or found.tombstone else found
 
-    def get_many(self, keys: Sequence[bytes]) -> list[RowVersion | None]:
-        """Return the row of each key, or None."""
-        found = self.read(lambda state: state.get_many(keys, self.lsn))
-        return [None if row is None or row.tombstone else row for row in found]
-
-    def latest(self, keys: pa.BinaryArray, *, wide: bool = True) -> Latest:
+    def many(self, keys: Sequence[bytes] | pa.BinaryArray, *, wide: bool = True) -> Latest:
         """Return the newest version of each key; without `wide`, rows lack wide columns."""
-        return self.read(lambda state: state.latest(keys, self.lsn, wide=wide))
+        return self.read(lambda state: state.many(keys, self.lsn, wide=wide))
 
     def scan(
         self,

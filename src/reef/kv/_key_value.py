@@ -104,7 +104,7 @@ class KeyValue(Namespace):
             key = check_key(key)
         if self._reader is not None or min_lsn is not None:
             self._fresh(min_lsn)
-        found = self._handle.get(key)
+        found = self._handle.one(key)
         return None if found is None else value_of(found)
 
     def get_many(self, keys: Iterable[bytes], *, min_lsn: int | None = None) -> list[bytes | None]:
@@ -212,7 +212,7 @@ class KeyValue(Namespace):
                 resolve=None
                 if condition is None
                 else lambda state: resolve(batch, condition, atomic=atomic, state=state),
-                prepare=None if condition is None else lambda view: view.latest(batch.column(KEY)),
+                prepare=None if condition is None else lambda view: view.many(batch.column(KEY)),
                 condition=said,
                 idempotency_key=key,
                 digest=digest,

@@ -10,7 +10,6 @@ from reef.engine import HeldSnapshot, SnapshotView, View
 from reef.kv._rows import VALUE, check_key, pairs, scanned
 from reef.segment import RowVersion
 
-_FEW = 64  # columns of fewer values take longer to make than the values
 _VALUES = pa.schema([pa.field(VALUE, pa.binary())])
 
 
@@ -33,17 +32,16 @@ class KeyValueView:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None if it has none."""
-        found = self._view.get(check_key(key))
+        found = self._view.one(check_key(key))
         return None if found is None else value_of(found)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None; the blocks that are needed are fetched at once."""
         listed = [check_key(key) for key in keys]
-        if len(listed) <= _FEW:
-            found = self._view.get_many(listed)
-            return [None if row is None else value_of(row) for row in found]
-        asked = pa.array(listed, pa.binary())
-        values: list[bytes | None] = self._view.latest(asked).rows(_VALUES).column(0).to_pylist()
+        found = self._view.many(listed)
+        if (few := found.few) is not None:
+            return [None if row is None else value_of(row) for row in few]
+        values: list[bytes | None] = found.rows(_VALUES).column(0).to_pylist()
         return values
 
     def scan(

@@ -151,7 +151,7 @@ class Commits:
 
         def resolve(state: ReadState) -> Resolved:
             rows = batch
-            if top > extent_of(state.get(EXTENT_KEY, LSN_MAX)):
+            if top > extent_of(state.one(EXTENT_KEY, LSN_MAX)):
                 rows = pa.concat_batches([batch, extent_row(top)])
             return Resolved(rows, plain_codes(rows))
 
@@ -260,12 +260,12 @@ class Commits:
 
 
 def _read_extent(view: View) -> object:
-    return view.get(EXTENT_KEY)
+    return view.one(EXTENT_KEY)
 
 
 def _beside(view: View, commit: PageCommit, tops: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the last version beside its pages: what it cuts off, and the extent."""
-    extent = max([extent_of(view.get(EXTENT_KEY)), *tops[:-1]])
+    extent = max([extent_of(view.one(EXTENT_KEY)), *tops[:-1]])
     n_pages = max(extent, tops[-1]) if commit.n_pages is None else commit.n_pages
     if extent - n_pages > _SMALL_CUT:
         # Few of them may be there at all; those of the versions before this one are not there yet.

@@ -95,7 +95,7 @@ class Pages(Namespace):
     @property
     def n_pages(self) -> int:
         """How far the store extends: 1 + the greatest page id since the last truncate."""
-        return extent_of(self._handle.get(EXTENT_KEY))
+        return extent_of(self._handle.one(EXTENT_KEY))
 
     # Writing.
 
@@ -176,7 +176,7 @@ class Pages(Namespace):
             bring_ahead(self._handle.view(), self._ahead, key, key_of(run))
         if not self._reads() & _SAMPLED_MASK:
             return self._measured(key)
-        found = self._handle.get(key)
+        found = self._handle.one(key)
         return None if found is None else data_of(found)
 
     def get_pages(self, page_ids: Iterable[int], lsn: int | None = None) -> list[bytes | None]:

@@ -12,7 +12,6 @@ from reef.errors import UnavailableError, UnreadableError
 from reef.pages._ahead import Ahead
 from reef.pages._rows import DATA_FIELD, EXTENT_KEY, data_of, extent_of, keys_of, page_key
 
-_FEW = 64  # columns of fewer values take longer to make than the values
 _COLUMNS = pa.schema([DATA_FIELD])
 
 
@@ -33,7 +32,7 @@ class PageView:
     @property
     def n_pages(self) -> int:
         """How far the store extends: 1 + the greatest page id since the last truncate."""
-        return extent_of(self._view.get(EXTENT_KEY))
+        return extent_of(self._view.one(EXTENT_KEY))
 
     def get_page(self, page_id: int) -> bytes | None:
         """Return a page, or None if there is no such page."""
@@ -57,16 +56,16 @@ def page_of(view: View, ahead: Ahead, page_id: int) -> bytes | None:
     key = page_key(page_id)
     if run := ahead.next(page_id):
         bring_ahead(view, ahead, key, page_key(run))
-    found = view.get(key)
+    found = view.one(key)
     return None if found is None else data_of(found)
 
 
 def pages_of(view: View, keys: list[bytes]) -> list[bytes | None]:
     """Return what a view has under each key."""
-    if len(keys) <= _FEW:
-        return [None if row is None else data_of(row) for row in view.get_many(keys)]
-    asked = pa.array(keys, pa.binary())
-    values: list[bytes | None] = view.latest(asked).rows(_COLUMNS).column(0).to_pylist()
+    found = view.many(keys)
+    if (few := found.few) is not None:
+        return [None if row is None else data_of(row) for row in few]
+    values: list[bytes | None] = found.rows(_COLUMNS).column(0).to_pylist()
     return values
 
 

@@ -37,24 +37,13 @@ class _Lookup(NamedTuple):
     at: int
 
 
-def get_one(loader: Loader, clipped: Clip, key: bytes, lsn: int) -> RowVersion | None:
-    """Return the newest version of `key` at or below `lsn` in a segment, or None."""
-    file_lsn = clipped.file_lsn(lsn)
-    if not file_lsn or not clipped.key_min <= key < clipped.key_end:
-        return None
-    entry = loader.tail(clipped.object_key, clipped.ref)
-    wanted = tuple([Wanted(entry, number) for number in entry.blocks_of(key, file_lsn)])
-    if not wanted or (_is_cold(loader, wanted) and not loader.may_contain(entry, key)):
-        return None
-    answers: list[RowVersion | None] = [None]
-    _answer(loader, [_Lookup(wanted, key, file_lsn, clipped, answers, 0)], compact=False, wide=True)
-    return answers[0]
-
-
 def get_many(
     loader: Loader, asked: Sequence[tuple[Clip, Sequence[bytes]]], lsn: int, *, wide: bool
 ) -> list[list[RowVersion | None]]:
-    """Return for each segment what `get_one` would of each of its keys; without `wide`, less."""
+    """Return the newest version at or below `lsn` of each key of each segment, or None.
+
+    Without `wide`, rows lack the columns that lie in blocks of their own.
+    """
     answers: list[list[RowVersion | None]] = [[None] * len(keys) for _, keys in asked]
     visible: list[tuple[Clip, Sequence[bytes], list[int], list[RowVersion | None]]] = []
     for (clipped, keys), into in zip(asked, answers, strict=True):

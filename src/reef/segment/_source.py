@@ -28,7 +28,7 @@ from reef.segment._disk_cache import DiskCache
 from reef.segment._join import NewestRows, join
 from reef.segment._load import Loader, Wanted
 from reef.segment._model import Prune, RowVersion
-from reef.segment._point import cached_row, get_many, get_one
+from reef.segment._point import cached_row, get_many
 from reef.segment._scan import scan
 from reef.store import Store
 
@@ -162,7 +162,9 @@ class SegmentSource(Clip):
         The row has all columns; a tombstone's may lack the wide ones.
         """
         found: RowVersion | None = self._get_hot(key, lsn)
-        return found if found is not _COLD else get_one(self._loader, self, key, lsn)
+        if found is _COLD:
+            return get_many(self._loader, [(self, [key])], lsn, wide=True)[0][0]
+        return found
 
     def _get_hot(self, key: bytes, lsn: int, *, asks_filter: bool = True, wide: bool = True) -> Any:
         """Return what `get` does if memory has it and the case is plain; else `_COLD`.

@@ -67,7 +67,7 @@ def test_all_rows_are_there_at_one_version(store: Store, parallel: int) -> None:
     assert kv.lsn == receipt.lsn
     assert dict(kv.items()) == wanted
     assert dict(kv.at(lsn=before).items()) == {b"a": b"old", b"z": b"old"}
-    found = writer.get(b"a")
+    found = writer.one(b"a")
     assert found is not None
     assert found.lsn == receipt.lsn
     assert reader.refresh() == receipt.lsn
@@ -422,13 +422,13 @@ def test_a_namespace_that_takes_versions_from_its_caller_takes_that_of_an_attach
     with pytest.raises(InvalidInputError, match="lsn"):
         writer.attach([ref])
     assert writer.attach([ref], lsn=70).lsn == 70
-    found = open_for_reading(context, "ns", face).get(b"a")
+    found = open_for_reading(context, "ns", face).one(b"a")
     assert found is not None
     assert found.lsn == 70
     other = upload(context, begin_load(context), {b"b": b"1"})
     with pytest.raises(InvalidInputError, match="above 70"):
         writer.attach([other], lsn=70)
-    assert writer.get(b"b") is None
+    assert writer.one(b"b") is None
 
 
 def test_it_costs_a_look_at_the_manifest_a_head_for_each_segment_and_one_put(store: Store) -> None:

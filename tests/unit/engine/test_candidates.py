@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from reef.engine import _candidates, matching
+from reef.engine import Latest, _candidates, matching
 from reef.engine._view import ReadState
 from reef.format import Manifest
 from tests.support.segments import Bench, write
@@ -73,13 +73,13 @@ def test_rows_of_many_segments_are_asked_about_together(
 ) -> None:
     monkeypatch.setattr(_candidates, "_HELD_ROWS", held_rows)
     asked: list[int] = []
-    newest = ReadState.newest
+    many = ReadState.many
 
-    def counted(self: ReadState, keys: pa.BinaryArray, lsn: int) -> npt.NDArray[np.int64]:
+    def counted(self: ReadState, keys: pa.BinaryArray, lsn: int, *, wide: bool) -> Latest:
         asked.append(len(keys))
-        return newest(self, keys, lsn)
+        return many(self, keys, lsn, wide=wide)
 
-    monkeypatch.setattr(ReadState, "newest", counted)
+    monkeypatch.setattr(ReadState, "many", counted)
     histories = [
         [(b"%03d" % (7 * i % 30 + j), i, False) for j in range(5)] for i in range(30, 0, -1)
     ]

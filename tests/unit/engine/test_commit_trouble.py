@@ -471,6 +471,6 @@ def test_a_follower_sees_segments_that_the_log_attaches(store: Store) -> None:
     )
     store.put_if_absent(log_key("ns", slot), encode_log(log))
     assert reader.refresh() == lsn
-    found = reader._handle.get(b"a")
+    found = reader._handle.one(b"a")
     assert found is not None
     assert found.lsn == lsn

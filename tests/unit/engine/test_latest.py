@@ -66,7 +66,7 @@ def test_a_join_finds_what_point_reads_find(seed: int, monkeypatch: pytest.Monke
         monkeypatch.setattr(_view, "POINTS_MAX", points_max)
 
         def read(state: ReadState) -> tuple[list[int], list[bool], list[dict[str, object]]]:
-            latest = state.latest(keys, lsn)
+            latest = state.many(keys, lsn)
             part = latest.rows(COLUMNS, 7, 900).to_pylist()
             rows = latest.rows(COLUMNS).to_pylist()
             assert part == rows[7:907]
@@ -97,7 +97,7 @@ def test_wide_values_are_read_of_the_newest_versions_alone() -> None:
     def bytes_of(keys: pa.Array, *, wide: bool) -> int:
         again = opened(store)
         store.reset()
-        again._now()._view.latest(keys, wide=wide)
+        again._now()._view.many(keys, wide=wide)
         read = sum(store.counts.bytes.values())
         again.close()
         return read
@@ -139,7 +139,7 @@ def test_of_a_segment_with_one_version_the_first_row_of_a_key_counts() -> None:
     attached = msgspec.structs.replace(ref, version=9, lsn_min=9, lsn_max=9)
     reader = bench.reader()
     state = ReadState(MANIFEST, (reader.open(attached),), reader)
-    found = state.latest(pa.array(keys, pa.binary()), LSN_MAX)
+    found = state.many(pa.array(keys, pa.binary()), LSN_MAX)
     assert found.lsns.tolist() == [9] * 400
     values = found.rows(pa.schema([pa.field("value", pa.binary())])).column(0).to_pylist()
     assert values == [value_of(key, 3) for key in keys]

@@ -318,7 +318,7 @@ def test_a_view_of_a_handle_is_what_reads_go_by(shelf: Shelf) -> None:
     shelf.writer.flush()
     assert handle._current() is not before
     for state in (before, handle._current()):
-        assert state.get(key_of(3), handle.lsn) is not None
+        assert state.one(key_of(3), handle.lsn) is not None
 
 
 class Meeting(WrapperStore):

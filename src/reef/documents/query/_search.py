@@ -19,7 +19,7 @@ from reef.documents.query._distance import Distance, Floats, matrix_of
 from reef.documents.query._matching import prune_by
 from reef.documents.query._nearest import NearestRows, by_distance
 from reef.documents.types import Attribute, Schema
-from reef.engine import ReadState, View, are_newest, candidates, matching
+from reef.engine import FEW_ROWS_MAX, ReadState, View, are_newest, candidates, matching
 from reef.errors import InvalidInputError
 from reef.format import KEY, LSN
 from reef.segment import RowSource
@@ -27,7 +27,7 @@ from reef.segment import RowSource
 __all__ = ["search"]
 
 # A block of vectors holds some hundreds or thousands: of a few rows, each lies in another one.
-_FEW_ROWS = 64
+_FEW_ROWS = FEW_ROWS_MAX
 _GROWTH = 8
 # How many rows more than asked for are kept: where none should be old, and where some may be.
 _SPARE_ROWS = 16
@@ -123,7 +123,8 @@ class _Search:
         return found
 
     def _nearest_of(self, keys: list[bytes], limit: int) -> Nearest:
-        found = self._state.get_many(keys, self._lsn)
+        found = self._state.many(keys, self._lsn).few
+        assert found is not None  # there are at most _FEW_ROWS
         with_one: list[bytes] = []
         vectors: list[pa.Array] = []
         for key, one in zip(keys, found, strict=True):  # a few

@@ -20,12 +20,12 @@ def rows_by_key(
 
     `layout` begins with the key and the version; `wide` are those of its columns that are wide.
     """
-    return _all_of(view.latest(keys, wide=bool(wide))).rows(layout)
+    return _all_of(view.many(keys, wide=bool(wide))).rows(layout)
 
 
 def with_wide(view: View, rows: pa.RecordBatch, wide: Sequence[pa.Field]) -> pa.RecordBatch:
     """Return `rows`, whose first columns are key and version, with the values of wide columns."""
-    found = _all_of(view.latest(rows.column(0)))
+    found = _all_of(view.many(rows.column(0)))
     if (found.lsns != rows.column(1).to_numpy()).any():
         raise InvariantError(f"rows that were found at LSN {view.lsn} are of other versions now")
     arrays = [*rows.columns, *found.rows(pa.schema(wide)).columns]
