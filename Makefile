@@ -13,8 +13,8 @@ help: ## list the targets
 setup: ## install everything, with the servers that the tests run against
 	@scripts/setup --servers
 
-demo: ## set up what is needed and run the tour on a file:// bucket
-	@scripts/setup
+demo: ## install what the tour needs and run it on a local folder, in about a minute
+	@scripts/setup --demo
 	$(PY) examples/demo.py
 
 test: setup check ## set up everything, check the code and run all tests
