@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Literal
 from uuid import UUID
@@ -196,7 +197,7 @@ def matching(where: object, batch: pa.RecordBatch | None = None) -> str:
         (("Not", ("Or", [("stock", "Gt", 0), ("sold", "Eq", True)])), "b"),
         (("Or", [("sold", "Eq", True), ("sold", "IsNull")]), "acdé"),
     ],
-    ids=repr,
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", repr(value)),
 )
 def test_matches(where: object, expected: str) -> None:
     assert matching(where) == expected
