@@ -207,12 +207,16 @@ def sqlite() -> None:
     except apsw.ConstraintError as error:
         say(f"rolled back: {error}", "yellow")
     con.execute("UPDATE stock SET count = 0")
-    with reef.sqlite.connect(url, lsn=before) as past:
-        now, then = [dict(c.execute("SELECT * FROM stock").fetchall()) for c in (con, past)]
+    past = reef.sqlite.connect(url, lsn=before)
+    now, then = stock(con), stock(past)
     past.close()
     con.close()
     say(f"now {now}; at LSN {before} {then}")
     assert (now, then) == ({"apple": 0, "knife": 0}, {"apple": 10, "knife": 3})
+
+
+def stock(con: apsw.Connection) -> dict[str, int]:
+    return {str(name): int(str(count)) for name, count in con.execute("SELECT * FROM stock")}
 
 
 def fold_on_spark() -> None:

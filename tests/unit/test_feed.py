@@ -23,6 +23,7 @@ from tests.feed_history import Change, History, above, bare, history, told
 from tests.kernel import database
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_from_every_version_the_feed_is_the_rest_of_the_history(seed: int) -> None:
     h = history(seed)
