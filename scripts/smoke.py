@@ -32,7 +32,7 @@ def main(expected: str) -> None:
         with reef.connect(url) as db, db.kv("sessions", mode="r") as kv:
             assert kv.get(b"user") == b"here"
         assert run("--version") == f"reef {expected}\n"
-        assert '"price": 1.5' in run("docs", "get", url, "shop", "a", "--json")
+        assert "1.5" in run("docs", "get", url, "shop", "a")
 
 
 def run(*arguments: str) -> str:
