@@ -14,7 +14,7 @@ from reef.cli._app import app
 from reef.store._url import OPTIONS, SCHEMES
 
 REPO = Path(__file__).resolve().parents[2]
-DOCUMENTS = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(REPO.glob("*.md")), *sorted((REPO / "docs").rglob("*.md"))]
 
 _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENTS_AT_THE_END = re.compile(r"(?:^# .*\n)+\Z", re.MULTILINE)
