@@ -72,7 +72,7 @@ class Lance:
 
     def search(self, vector: object, metric: str, limit: int) -> pa.Table:
         """Return the nearest ids and `_distance` (squared if the metric is l2), by brute force."""
-        query = self.table.search(vector).distance_type(metric)
+        query = self.table.search(vector).distance_type(metric)  # type: ignore[attr-defined]
         return query.select(["id", "_distance"]).limit(limit).to_arrow()
 
     def filter(self, where: str, columns: Sequence[str]) -> pa.Table:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reef.documents import Incoming
     from reef.engine import CreateOnly, Equals, MustExist, Receipt
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 # Brought in when they are asked for: whoever wants an error only need not load the engine.
 _PACKAGES = ("jobs", "spark", "sqlite")

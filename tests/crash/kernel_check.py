@@ -142,7 +142,7 @@ class _Look:
         """Return the author and the LSN of each version of the hot key that is new."""
         found, at = {}, self.head
         while at > self.model.head:
-            row = self._at(at).get(HOT)
+            row = self._at(at).one(HOT)
             if row is None or row.lsn <= self.model.head:
                 break
             author = author_of(value_of(row))
@@ -158,7 +158,7 @@ class _Look:
         low = max(low, self.model.head)  # it was there then, and below it may be compacted away
         while high - low > 1:
             middle = (low + high) // 2
-            if self._at(middle).get(key) is None:
+            if self._at(middle).one(key) is None:
                 high = middle
             else:
                 low = middle
@@ -166,7 +166,7 @@ class _Look:
 
     def _check_single(self, batch: Batch, lsn: int) -> None:
         """A batch that was repeated must be there once."""
-        if batch.kind in ("rows", "put") and self._at(lsn - 1).get(batch.marker) is not None:
+        if batch.kind in ("rows", "put") and self._at(lsn - 1).one(batch.marker) is not None:
             self._wrong(f"batch {batch.number} is there twice, the second time at LSN {lsn}")
 
     # Whether everything is as it has to be.

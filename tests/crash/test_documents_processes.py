@@ -52,8 +52,8 @@ class Rivals:
     def run(self) -> None:
         done: list[int] = []
         victim = next(iter(self._ends))
-        for parent in self._ends:
-            parent.send("go")
+        for end in self._ends:
+            end.send("go")
         try:
             while self._ends:
                 for parent in wait(list(self._ends)):

@@ -105,8 +105,8 @@ def _contend(
     acked: dict[int, tuple[int, bytes]] = {}
     fenced: dict[int, Any] = {}
     first, second = ends
-    for end in ends:
-        assert end.recv() == ("ready",)
+    for writer in ends:
+        assert writer.recv() == ("ready",)
     first.send("go")
     waiting = {first, second}
     is_second_told = is_stopping = False

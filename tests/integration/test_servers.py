@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -66,7 +67,7 @@ def azure_store(server: Azurite, bucket: str) -> AzureStore:
     )
 
 
-def server_of(request: pytest.FixtureRequest, name: str) -> Server:
+def server_of(request: pytest.FixtureRequest, name: str) -> Any:
     return request.getfixturevalue(name)
 
 

@@ -311,6 +311,7 @@ def test_a_copy_whose_answers_are_all_lost_is_resolved_by_the_commit_loop(
     plain = seaweedfs_proxy.url(seaweedfs.shared_bucket, uuid.uuid4().hex)
     database = quote(f"sqlite:///{tmp_path}/cas.db", safe="")
     with open_store(f"{plain}&cas=two-phase&cas_store={database}") as store:
+        assert isinstance(store, TwoPhaseStore)
         # As many times as the client below tries; then the loop comes back to its own record.
         seaweedfs_proxy.inject(fault, "PUT", "wal/1", times=6)
         commit(store, KEY, b"our own nonce")
@@ -343,6 +344,7 @@ def test_racing_processes_have_one_winner_each(two_phase_url: str) -> None:
         won = list(pool.map(put_in_a_process, [two_phase_url] * 3, [keys] * 3, names))
     assert sorted(key for mine in won for key in mine) == sorted(keys)
     with open_store(two_phase_url) as store:
+        assert isinstance(store, TwoPhaseStore)
         for name, mine in zip(names, won, strict=True):
             assert [store.get(key) for key in mine] == [name] * len(mine)
         assert [meta.key for meta in store._inner.list()] == sorted(keys)

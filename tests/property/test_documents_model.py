@@ -356,7 +356,8 @@ class Story:
 
     def read(self) -> None:
         handle = self.handle()
-        view: Documents | DocumentView = self.rng.choice([handle, handle.view()])
+        views: list[Documents | DocumentView] = [handle, handle.view()]
+        view = self.rng.choice(views)
         check_all(view, self.model)
         for _ in range(3):
             check_query(view, self.model, self.rng)

@@ -115,7 +115,7 @@ def test_a_filter_says_what_the_expression_says_or_less(
 def test_what_is_not_understood_is_left_to_arrow() -> None:
     nested = pc.field("n", "inner") == 1
     pushed = pushed_filter(nested, SCHEMA)
-    assert (pushed.where, pushed.names) == (None, {"id", *SCHEMA.names})
+    assert (pushed.where, pushed.names) == (None, frozenset({"id", *SCHEMA.names}))
     assert pushed.rest is nested
     alone = pushed_filter(pc.field("on"), SCHEMA)
-    assert (alone.where, alone.names) == (None, {"on"})
+    assert (alone.where, alone.names) == (None, frozenset({"on"}))

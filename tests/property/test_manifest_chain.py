@@ -197,8 +197,9 @@ class Chains(RuleBasedStateMachine):
         assert old is not None
         collector.publish(
             lambda head: (
-                head
-                and advance_boundary(head.manifest, Boundary(slot=1, generation=old.generation))
+                advance_boundary(head.manifest, Boundary(slot=1, generation=old.generation))
+                if head
+                else None
             )
         )
         for found in collector.generations():

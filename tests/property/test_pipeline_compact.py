@@ -142,7 +142,7 @@ class Bucket:
     ) -> SegmentRef:
         rows.sort(key=lambda row: (row[0], -row[1]))
         schema = segment_schema([COLUMNS[name] for name in names])
-        table: dict[str, list[Any]] = {
+        table: dict[str, Any] = {
             "_key": [key for key, _, _ in rows],
             # The file of an attached segment does not know what its version will be.
             "_lsn": [1 if is_attached else lsn for _, lsn, _ in rows],

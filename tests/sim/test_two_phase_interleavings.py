@@ -309,8 +309,8 @@ def explore(
         for after in successors(state, clients, split_copy):
             was, now = state.world.objects.get(KEY), after.world.objects.get(KEY)
             assert was is None or now is None or was == now, "an object's bytes never change"
-            if (key := hash(after.key())) not in seen:
-                seen.add(key)
+            if (digest := hash(after.key())) not in seen:
+                seen.add(digest)
                 stack.append(after)
     return len(seen), endings
 
@@ -379,7 +379,7 @@ A, B = creator(b"a"), creator(b"b")
 A_LOOP, B_LOOP = persistent_creator(b"a"), persistent_creator(b"b")
 
 
-SPACES = {
+SPACES: dict[str, tuple[tuple[Client, ...], dict[str, Any]]] = {
     "two creators": ((A, B), {"faults": 2}),
     "creator, recoverer": ((A, RECOVERER), {"faults": 2}),
     "creator, collector": ((A, COLLECTOR), {"faults": 2}),

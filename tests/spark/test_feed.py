@@ -26,6 +26,7 @@ from reef.errors import InvalidInputError, RetentionError
 from reef.format import SegmentOrigin, segment_schema, with_field_id
 from reef.gc import collect
 from reef.jobs import Bucket
+from reef.kv import KeyValue
 from reef.manifest import end_intent, register_intent
 from reef.segment import write_segment
 from reef.spark.source._feed_options import FeedOptions, is_feed
@@ -302,7 +303,7 @@ def test_an_attach_ends_a_micro_batch_and_is_read_by_segments(db: reef.Database)
     assert [row[3] for row in rows_between(stream, first, rest)] == [b"z"]
 
 
-def _attach(db: reef.Database, kv: reef.KeyValue) -> None:
+def _attach(db: reef.Database, kv: KeyValue) -> None:
     context = db.context()
     chain = context.chain("ns")
     chain.publish(

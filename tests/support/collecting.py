@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -169,10 +169,10 @@ class World:
         prefix = f"namespaces/{NAMESPACE}/" + (f"{folder}/" if folder else "")
         return {meta.key[len(prefix) :]: meta for meta in self.inner.list(prefix)}
 
-    def slots(self) -> list[int]:
+    def slots(self) -> Sequence[int]:
         return [int(name[:20]) for name in self.list("wal")]
 
-    def generations(self) -> list[int]:
+    def generations(self) -> Sequence[int]:
         return [int(name[:20]) for name in self.list("manifest")]
 
     def segments(self) -> set[str]:

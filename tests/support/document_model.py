@@ -409,7 +409,8 @@ def check_aggregates(view: Documents | DocumentView, model: Model, rng: Random) 
 
 
 def aggregate(what: str | tuple[str, str], rows: list[Names]) -> Value:
-    if what == "count":
+    if isinstance(what, str):
+        assert what == "count"
         return len(rows)
     function, name = what
     values = [row[name] for row in rows if row.get(name) is not None]

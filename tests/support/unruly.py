@@ -131,7 +131,7 @@ class Unruly(InProcess):
                 lambda: self._once(task, payload, kind, self._open(self._alive).context())
             )
         # What only a duplicate meets, such as inputs that are gone, does not count.
-        sound = [one for one in back if unpack(one, Any).error is None]  # type: ignore[arg-type]
+        sound = [one for one in back if unpack(one, Any).error is None]  # type: ignore[type-var]
         return rng.choice(sound or back)
 
     def _once(self, task: Task[D, R], payload: bytes, kind: type[D], context: Context) -> bytes:

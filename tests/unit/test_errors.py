@@ -74,8 +74,8 @@ def test_what_a_caller_does_next_decides_the_group() -> None:
     assert issubclass(OverloadedError, UnavailableError)
     for kind in (IdempotencyError, RetentionError, ClosedError):
         assert issubclass(kind, InvalidInputError)
-    for kind in (ConditionFailedError, SnapshotExpiredError):
-        assert kind.__bases__ == (ReefError,)
+    for other in (ConditionFailedError, SnapshotExpiredError):
+        assert other.__bases__ == (ReefError,)
 
 
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)

@@ -14,7 +14,7 @@ from reef.cli._app import app
 from reef.store import OPTIONS, SCHEMES
 
 REPO = Path(__file__).resolve().parents[2]
-DOCUMENTS = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(REPO.glob("*.md")), *sorted((REPO / "docs").rglob("*.md"))]
 
 _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENTS_AT_THE_END = re.compile(r"(?:^# .*\n)+\Z", re.MULTILINE)
@@ -35,6 +35,7 @@ def examples_of(document: str) -> list[str]:
     return _PYTHON.findall((REPO / document).read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_example_of_documents_runs_and_runs_again(tmp_path: Path) -> None:
     example, _, _ = examples_of("README.md")
     first = run(example, tmp_path)
@@ -50,6 +51,7 @@ def test_the_example_of_documents_runs_and_runs_again(tmp_path: Path) -> None:
     assert (second.returncode, second.stderr, second.stdout) == (0, "", first.stdout)
 
 
+@pytest.mark.slow
 def test_the_example_of_keys_and_values_runs_and_runs_again(tmp_path: Path) -> None:
     _, example, _ = examples_of("README.md")
     first = run(example, tmp_path)
@@ -61,6 +63,7 @@ def test_the_example_of_keys_and_values_runs_and_runs_again(tmp_path: Path) -> N
     assert second.stdout == first.stdout
 
 
+@pytest.mark.slow
 def test_the_example_of_sqlite_runs_and_runs_again(tmp_path: Path) -> None:
     _, _, example = examples_of("README.md")
     for _ in range(2):
@@ -69,6 +72,7 @@ def test_the_example_of_sqlite_runs_and_runs_again(tmp_path: Path) -> None:
     assert (tmp_path / "bucket/namespaces/app.db@dev").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(6))
 def test_the_examples_of_documents_print_what_they_say(tmp_path: Path, number: int) -> None:
     examples = examples_of("docs/documents.md")
@@ -80,6 +84,7 @@ def test_the_examples_of_documents_print_what_they_say(tmp_path: Path, number: i
     assert said[0] == "".join(f"# {line}\n" for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_the_example_of_branches_prints_what_it_says(tmp_path: Path) -> None:
     (example,) = examples_of("docs/branches.md")
     done = run(example, tmp_path)
@@ -89,6 +94,7 @@ def test_the_example_of_branches_prints_what_it_says(tmp_path: Path) -> None:
     assert said[0] == "".join(f"# {line}\n" for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_the_tour_of_documents_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", REPO / "examples/documents.py"],
@@ -102,6 +108,7 @@ def test_the_tour_of_documents_runs(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # its bucket was a temporary one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_the_examples_of_keys_and_values_run(tmp_path: Path, number: int) -> None:
     examples = _PYTHON.findall((REPO / "docs/kv.md").read_text(encoding="utf-8"))

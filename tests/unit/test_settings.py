@@ -120,6 +120,7 @@ def test_a_size_has_bounds() -> None:
             parse_bytes("buffer", value, 10, 10)
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(max_size=12), st.floats(), st.integers(), st.booleans(), st.none()))
 def test_whatever_is_given_a_value_in_bounds_or_one_refusal(value: Any) -> None:
     for parse in (

@@ -269,6 +269,7 @@ def group_is_gone(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", ["racing-threads", "racing-processes"], indirect=True)
 def test_ctrl_c_is_one_line_and_leaves_nothing(running: tuple[subprocess.Popen[str], Path]) -> None:
     process, bucket = running

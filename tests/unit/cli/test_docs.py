@@ -214,6 +214,7 @@ def test_a_cell_that_is_no_list_of_base64_is_told_by_its_line(run: Run) -> None:
         assert "line 2, attribute 'raws'" in err
 
 
+@pytest.mark.slow
 def test_stdin_and_stdout_of_real_processes(url: str) -> None:
     put = process("put", url, NS, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     out, _ = put.communicate(lines(DOCUMENTS).encode())

@@ -376,6 +376,7 @@ def test_lines_tell_of_what_is_known(
     assert capsys.readouterr().err == f"verify: {line}, about 60 s left\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [

@@ -80,6 +80,7 @@ DAMAGE: dict[str, tuple[Callable[[Bucket], object], str, str, list[int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_found_then_mended_then_gone(
     bucket: Bucket, run: Run, run_json: RunJson, damage: str
@@ -180,6 +181,7 @@ def test_verify_all_goes_on_behind_one_that_cannot_be_read(
     assert len(report["namespaces"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "gc", "gc --apply", "stats"])
 def test_all_of_nothing_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
@@ -234,6 +236,7 @@ def looks(bucket: Bucket) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_inspect_each_kind_for_people_and_programs(
     bucket: Bucket, run: Run, run_json: RunJson
 ) -> None:
@@ -298,7 +301,7 @@ def test_inspect_shows_what_a_request_asked_for_and_got(
 def test_every_kind_is_documented() -> None:
     """What programs go by is in docs/cli.md, and nothing else is."""
     text = (REPO / "docs/cli.md").read_text(encoding="utf-8")
-    sources = [path.read_text() for path in (REPO / "src/reef/engine").glob("_*.py")]
+    sources = [path.read_text() for path in (REPO / "src/reef/doctor").rglob("_*.py")]
     found = set()
     for source in sources:
         found |= set(re.findall(r'Finding\(\s*"([a-z-]+)"', source))

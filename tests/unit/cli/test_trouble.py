@@ -111,6 +111,7 @@ def test_what_is_not_there_is_one_line_and_exit_code_2(
     assert bucket.everything() == before
 
 
+@pytest.mark.slow
 def test_no_progress_is_shown_in_a_pipe(bucket: Bucket) -> None:
     for command in ("verify", "repair", "gc"):
         done = subprocess.run(
@@ -121,6 +122,7 @@ def test_no_progress_is_shown_in_a_pipe(bucket: Bucket) -> None:
         assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal(bucket: Bucket) -> None:
     ours, theirs = pty.openpty()
     with open(ours, "rb", buffering=0) as terminal:
@@ -138,6 +140,7 @@ def test_progress_is_shown_on_a_terminal(bucket: Bucket) -> None:
     assert b"segments" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

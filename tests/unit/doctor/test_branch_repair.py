@@ -46,6 +46,7 @@ def mend(grove: Grove, branch: str | None) -> str:
     return report.steps[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("order", [(None, "b", "c"), ("c", "b", None)])

@@ -131,6 +131,7 @@ def harm_at_random(path: Path, rng: random.Random) -> None:
             flip(path, rng.choice([0, rng.randrange(40, path.stat().st_size)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_whatever_is_damaged_it_opens_again_or_it_is_said_why_not(
     tmp_path: Path, seed: int
@@ -166,6 +167,7 @@ def test_whatever_is_damaged_it_opens_again_or_it_is_said_why_not(
     expect(bucket, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_repair_that_is_killed_at_any_write_is_finished_by_the_next(
     tmp_path: Path, after: bool

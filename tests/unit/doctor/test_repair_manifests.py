@@ -16,6 +16,7 @@ from tests.support.mending import expect, is_quarantined, mend, only, plan
 # Manifests.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("harm", [flip, cut, lambda path: path.write_bytes(b"")])
 def test_a_damaged_head_is_gone_on_behind(

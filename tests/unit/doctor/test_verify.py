@@ -71,6 +71,7 @@ def test_a_namespace_that_is_not_there(bucket: Bucket) -> None:
         verify(bucket.context(), "other")
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_anywhere_is_found(bucket: Bucket) -> None:
     rng = random.Random(1)
     looked_at = 0
@@ -316,6 +317,7 @@ def write_vectors(root: Path) -> tuple[Store, SegmentRef, pa.RecordBatch]:
     return store, write_segment(store, "n", VECTORS, origin, options, [batch]), batch
 
 
+@pytest.mark.slow
 def test_blocks_of_wide_columns_are_looked_at_too(tmp_path: Path) -> None:
     store, ref, _ = write_vectors(tmp_path / "b")
     sound = check_segment(store, "n", ref, ref.size, deep=True)

@@ -247,7 +247,7 @@ def test_an_index_that_lies_about_one_block(
 
 
 def test_a_filter_that_denies_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = segment_writer.build_bloom
+    build = segment_writer.build_bloom  # type: ignore[attr-defined]
     denied = hash_key(b"k0101")
 
     def without(chunks: list[Any], _bits: int) -> bytes:

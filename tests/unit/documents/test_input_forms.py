@@ -23,7 +23,7 @@ from tests.support.document_rows import schema_of
 
 # Forms.
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"id": "a", "n": 1, "s": "x", "tags": ["p", "q"], "vector": [1.0, 2.0]},
     {"id": "b", "n": None, "s": "y", "tags": [], "vector": None},
     {"id": "ü", "n": 3, "s": None, "tags": None, "vector": [5.0, 6.0]},

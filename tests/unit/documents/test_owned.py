@@ -145,6 +145,7 @@ def test_a_slice_does_not_keep_what_it_was_cut_from(db: Database) -> None:
         assert gone() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [None, "key"])
 def test_a_flush_leaves_nothing_of_the_last_request(db: Database, key: str | None) -> None:
     def batches() -> list[pa.RecordBatch]:

@@ -125,6 +125,7 @@ def shown(table: pa.Table, namespace: Namespace) -> list[Document]:
     return comparable(documents_of(table, namespace.schema))
 
 
+@pytest.mark.slow
 def test_filters_find_what_a_plain_look_at_each_document_does(
     namespace: Namespace, path: str
 ) -> None:
@@ -150,6 +151,7 @@ def test_the_filters_of_these_tests_tell_documents_apart(namespace: Namespace) -
     assert sum(0 < count < len(documents) for count in counts) == len(FILTERS) - 3
 
 
+@pytest.mark.slow
 def test_orders_are_those_of_a_plain_sort(namespace: Namespace, path: str) -> None:
     view, documents = namespace.view(), [*namespace.documents().values()]
     for order_by in ORDERS:
@@ -390,7 +392,7 @@ def numbered(count: int, **settings: object) -> Namespace:
 def point_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that takes the number of rows asked about, each time it is asked."""
     asked: list[int] = []
-    are_newest = _stored_rows.are_newest
+    are_newest = _stored_rows.are_newest  # type: ignore[attr-defined]
 
     def counted(state: Any, lsn: int, rows: pa.RecordBatch) -> Any:
         asked.append(rows.num_rows)

@@ -35,6 +35,7 @@ class WatchedFilter:
         return self._filter.matches(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [10, 40])
 def test_a_few_rows_of_every_block_do_not_keep_the_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int

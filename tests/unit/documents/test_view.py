@@ -151,7 +151,7 @@ def test_an_empty_namespace_is_empty_in_every_way() -> None:
     ],
 )
 def test_what_cannot_be_asked_is_refused_at_once(
-    namespace: Namespace, call: object, message: str
+    namespace: Namespace, call: Callable[[DocumentView], object], message: str
 ) -> None:
     with pytest.raises(InvalidInputError) as refused:
         call(namespace.view())

@@ -171,6 +171,7 @@ def test_a_lone_writer_never_waits_for_the_window(store: Store) -> None:
     assert threads.count == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", PARALLEL)
 @pytest.mark.parametrize(
     "kind", ["reply_lost", "error_after", "timeout_before", "conflict", "false_conflict"]

@@ -24,6 +24,7 @@ from tests.support.feed_history import Change, History, above, bare, history, to
 from tests.support.kernel import database
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_from_every_version_the_feed_is_the_rest_of_the_history(seed: int) -> None:
     h = history(seed)

@@ -146,6 +146,7 @@ def test_a_window_keeps_the_log_below_every_retained_generation() -> None:
     assert told(h.world.kv("r").changes(after=h.lsns[-1])) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_collected_meanwhile_there_is_all_of_it_or_an_error(seed: int) -> None:
     """Never a gap, never twice: from any version, by readers old and new, and by followers."""

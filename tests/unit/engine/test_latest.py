@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import reef
+from reef.documents import Documents
 from reef.engine import ReadState, _view
 from reef.format import KEY, LSN
 from reef.store import MemoryStore
@@ -36,12 +37,12 @@ def documents(rng: random.Random, count: int) -> list[dict[str, object]]:
     ]
 
 
-def opened(store: CountingStore) -> reef.Documents:
+def opened(store: CountingStore) -> Documents:
     schema = {"n": "int64", "v": f"vector[{DIMENSION}]"}
     return reef.Database(store).namespace("ns", schema=schema, row_block_bytes=4096)
 
 
-def busy(seed: int) -> tuple[CountingStore, reef.Documents]:
+def busy(seed: int) -> tuple[CountingStore, Documents]:
     """Return a namespace with several segments and rows in memory, all over the same ids."""
     rng = random.Random(seed)
     store = CountingStore(MemoryStore())
@@ -54,6 +55,7 @@ def busy(seed: int) -> tuple[CountingStore, reef.Documents]:
     return store, namespace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_join_finds_what_point_reads_find(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _, namespace = busy(seed)

@@ -28,6 +28,7 @@ def test_many_small_namespaces_take_a_listing_and_a_get_for_each() -> None:
     assert (requests(grove, "list"), requests(grove, "get")) == (2, 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passed_max", [1, 2, 3, 5, 8, 13, 100_000])
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
 def test_what_is_passed_by_changes_nothing(

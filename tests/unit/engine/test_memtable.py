@@ -336,6 +336,7 @@ def test_a_key_with_very_many_versions() -> None:
     assert sum(batch.num_rows for batch in memtable.flush_batches(LSN_MAX)) == 20_001
 
 
+@pytest.mark.slow
 def test_a_scan_sorts_what_is_new_and_no_more() -> None:
     rng = random.Random(7)
     memtable, history = filled({b"%08d" % rng.randrange(10**8): b"x" for _ in range(20_000)})
@@ -354,6 +355,7 @@ def test_a_scan_sorts_what_is_new_and_no_more() -> None:
     assert scan(memtable) == visible(history, LSN_MAX)
 
 
+@pytest.mark.slow
 def test_scans_of_many_windows() -> None:
     rng = random.Random(8)
     batches: list[dict[bytes, bytes | None]] = [
@@ -418,6 +420,7 @@ class Race:
             self.reads += 1
 
 
+@pytest.mark.slow
 def test_readers_need_no_lock_beside_the_writer() -> None:
     race = Race(6000)
 

@@ -197,6 +197,7 @@ def test_multi_get_shares_requests(store: Store) -> None:
 # Views.
 
 
+@pytest.mark.slow
 def test_views_at_lsns_see_what_was_then(store: Store) -> None:
     kv = database(store).kv("ns")
     history = {}

@@ -42,6 +42,7 @@ def test_the_sample_itself_is_fine(sample: str) -> None:
     decode(data)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_noticed(sample: str) -> None:
     data, decode = SAMPLES[sample]
     for at in range(len(data)):

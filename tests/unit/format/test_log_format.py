@@ -260,7 +260,7 @@ def test_any_number_of_columns(columns: int, rows: int, codec: str) -> None:
     """What the codecs and Arrow add to small buffers must fit, too."""
     kinds = [pa.string(), pa.list_(pa.string()), pa.struct([("x", pa.int8()), ("y", pa.string())])]
     fields = [pa.field(f"column {i}", kinds[i % 3]) for i in range(columns)]
-    values = [[None, "text"], [None, ["a", None]], [None, {"x": 1, "y": "b"}]]
+    values: list[list[object]] = [[None, "text"], [None, ["a", None]], [None, {"x": 1, "y": "b"}]]
     batch = pa.record_batch(
         [
             pa.array([b"%d" % i for i in range(rows)], pa.binary()),
@@ -362,6 +362,7 @@ def test_values_that_a_reader_would_refuse_are_not_logged() -> None:
         encode_log(record(sample_log(), batch=rows_with("s", broken)))
 
 
+@pytest.mark.slow
 def test_a_batch_that_no_segment_could_hold_is_not_logged() -> None:
     huge = pa.array([b"x" * (1 << 20)] * 1030, pa.large_binary())
     batch = pa.record_batch(

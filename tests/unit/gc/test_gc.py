@@ -132,6 +132,7 @@ def test_the_boundary_is_published_before_anything_is_deleted() -> None:
     assert len(deleted) == 21
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["error_before", "reply_lost"])
 def test_a_run_that_dies_at_any_request_is_finished_by_the_next(kind: FaultKind) -> None:
     def prepared() -> World:

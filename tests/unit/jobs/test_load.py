@@ -455,6 +455,7 @@ def test_a_load_whose_intent_could_not_be_ended_is_a_load(store: Store) -> None:
         assert intents(db) == 0
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_request_leaves_all_or_nothing_and_the_key_can_be_tried_again() -> None:
     rows = pa.table({"id": ["c", "a", "b"], "price": [3.0, 1.0, 2.0], "new": ["x", "y", "z"]})
     old = {"b": 0.0, "d": 4.0}

@@ -519,6 +519,4 @@ def test_options_are_checked_before_anything_runs() -> None:
         CompactionOptions(min_input_files=1)
     with pytest.raises(InvalidInputError):
         index(db, "../a", runner=InProcess(db.context()))
-    with pytest.raises(InvalidInputError):
-        index(db, spark=object(), runner=InProcess(db.context()))  # type: ignore[arg-type]
     assert reef.__version__

@@ -470,6 +470,7 @@ def test_there_is_no_such_namespace(world: World) -> None:
 # Any history.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_any_history_reads_the_same(seed: int) -> None:
     world = World(seed)

@@ -67,6 +67,7 @@ def test_a_sound_namespace(bucket: Bucket, options: VerifyOptions | None) -> Non
     assert report.checked["blocks"] > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["manifest", "wal", "segments", "dedup"])
 @pytest.mark.parametrize(
     "harm",

@@ -106,7 +106,9 @@ class TestSnapshotsByTheStoresClock:
                 self.puts += 1
                 if self.puts == 3:  # after the namespace and the snapshot: its correction
                     actor(inner, there, "collector").publish(
-                        lambda head: head and expire_snapshots(head.manifest, there.now_us())
+                        lambda head: (
+                            expire_snapshots(head.manifest, there.now_us()) if head else None
+                        )
                     )
                 super().put_if_absent(key, data)
 
@@ -137,7 +139,9 @@ class TestSnapshotsByTheStoresClock:
         clock.advance(61)
         assert renew(chain, id="s", ttl_s=60)[1].generation == 2  # nobody has taken it out
         clock.advance(61)
-        chain.publish(lambda head: head and expire_snapshots(head.manifest, clock.now_us()))
+        chain.publish(
+            lambda head: expire_snapshots(head.manifest, clock.now_us()) if head else None
+        )
         with pytest.raises(NotFoundError, match="expired"):
             renew(chain, id="s", ttl_s=60)
 

@@ -259,6 +259,7 @@ def test_a_large_commit_is_uploaded_piece_by_piece(
     assert store.get_pages(range(3000)) == [*large(3000).values()]
 
 
+@pytest.mark.slow
 def test_a_dense_store_is_cut_without_reading_what_is_cut_off(bucket: Bucket) -> None:
     store = bucket.open().pages(NAME, page_size=SIZE)
     store.write(large(70_000))

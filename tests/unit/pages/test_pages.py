@@ -331,6 +331,7 @@ def test_a_store_lives_on_in_another_process(tmp_path: Path) -> None:
         assert store.get_page(3, lsn) == page("b")
 
 
+@pytest.mark.slow
 def test_the_example_prints_what_it_says(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs/pages.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

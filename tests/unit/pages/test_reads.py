@@ -221,6 +221,7 @@ def test_a_page_is_read_whatever_becomes_of_those_ahead(
         shelf.check(store, range(600))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 300])
 def test_old_versions_of_a_hot_page_are_not_brought_ahead(shelf: Shelf, behind: int) -> None:
     shelf.write(range(600), flush=False)

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,7 +53,7 @@ def age(folder: Path, seconds: int) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "of" / "blocks"
 
 
@@ -309,6 +308,7 @@ def churn(folder: Path, seed: int, steps: int) -> None:
     assert cache.nbytes <= 20_000
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_folder_read_what_is_right(folder: Path) -> None:
     context = multiprocessing.get_context("spawn")
     runners = [context.Process(target=churn, args=(folder, seed, 600)) for seed in range(2)]

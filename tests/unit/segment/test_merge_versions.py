@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from reef.format import SegmentRef, segment_schema
@@ -137,7 +138,7 @@ def test_what_one_segment_alone_holds_goes_through_without_a_copy(
     refs = [
         write(bench.store, rows[low : low + 100], number=n) for n, low in enumerate((100, 0, 200))
     ]
-    monkeypatch.setattr(module.pc, "sort_indices", lambda *_, **__: pytest.fail("sorted"))
+    monkeypatch.setattr("pyarrow.compute.sort_indices", lambda *_, **__: pytest.fail("sorted"))
     found = []
     for batch in merge_versions(opened(bench, refs), start=b"", end=None):
         found += rows_in(batch)
@@ -152,14 +153,14 @@ def test_stretches_between_the_rows_of_another_are_not_sorted(
     sparse = [(b"key-%05d" % i, 2, True) for i in (0, 500, 999)]
     refs = [write(bench.store, rows, number=n) for n, rows in enumerate((dense, sparse))]
     sorted_rows = 0
-    sort = module.pc.sort_indices
+    sort = pc.sort_indices
 
     def counted(rows: pa.RecordBatch, **how: Any) -> pa.Array:
         nonlocal sorted_rows
         sorted_rows += rows.num_rows
         return sort(rows, **how)
 
-    monkeypatch.setattr(module.pc, "sort_indices", counted)
+    monkeypatch.setattr("pyarrow.compute.sort_indices", counted)
     assert merged(opened(bench, refs)) == in_order(dense + sparse)
     assert 0 < sorted_rows < 100
 

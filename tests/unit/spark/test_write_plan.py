@@ -253,6 +253,7 @@ def test_rows_said_to_be_sorted_have_to_be(url: str) -> None:
     assert written(write, [rows([1, 2]), rows([3])]).rows == 3
 
 
+@pytest.mark.slow
 def test_what_was_aborted_is_not_visible_and_its_intent_ends(url: str) -> None:
     write = begin(url, method="bulk")
     some = staged(write, [[rows([1])]])
@@ -299,6 +300,7 @@ def test_a_task_that_goes_on_after_the_abort_stages_nothing(url: str, is_begun: 
     check_too_late(url, write)
 
 
+@pytest.mark.slow
 def test_a_task_that_goes_on_after_its_job_was_ended_stages_nothing(url: str) -> None:
     write = begin(url, method="bulk")
     some = staged(write, [[rows([1])]])
@@ -384,7 +386,7 @@ def test_a_write_through_the_log_goes_on_where_it_was_cut_off(
     write = begin(url, method="log", job_key="k", **setting)
     some = staged(write, [[rows(range(0, 300, 2))], [rows(range(1, 300, 2))]])
     sent: list[int] = []
-    real = _write_commit.write_batches
+    real = _write_commit.write_batches  # type: ignore[attr-defined]
 
     def dies(handle: Any, *rest: Any) -> Any:
         write_it = handle.write

@@ -265,6 +265,7 @@ def test_a_restore_that_is_refused_leaves_the_writer_alone(run: Run, tmp_path: P
     connection.close()
 
 
+@pytest.mark.slow
 def test_whoever_reads_what_the_shell_prints_may_have_seen_enough(tmp_path: Path) -> None:
     many = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
     command = [sys.executable, "-m", "reef", "sqlite", "shell", f"{tmp_path}/app.db", many]
@@ -284,6 +285,7 @@ def test_without_apsw_it_is_said_what_to_install(run: Run, monkeypatch: pytest.M
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_commands_that_cannot_be(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fenced(*_: object, **__: object) -> int:
         raise FencedError("as by another process")

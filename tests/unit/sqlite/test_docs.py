@@ -15,6 +15,7 @@ EXAMPLES = re.findall(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=["apsw", "sqlite3"])
 def test_the_example_runs_and_runs_again(example: str, tmp_path: Path) -> None:
     said = "".join(

@@ -248,10 +248,10 @@ def test_backoff_doubles_up_to_its_bound_with_full_jitter(bench: Bench) -> None:
             bench._replace(clock=clock).create(settings=settings, seed=seed)
         for i, slept in enumerate(clock.sleeps):
             waits[i].append(slept)
-    for bound, slept in zip(bounds, waits, strict=True):
-        assert len(set(slept)) == 200  # no two clients in step
-        assert 0 <= min(slept) < bound * 0.1
-        assert bound * 0.9 < max(slept) <= bound
+    for bound, times in zip(bounds, waits, strict=True):
+        assert len(set(times)) == 200  # no two clients in step
+        assert 0 <= min(times) < bound * 0.1
+        assert bound * 0.9 < max(times) <= bound
 
 
 @pytest.mark.parametrize("backoff", [(0.0, 0.0), (0.0, 1.0), (0.5, 0.5)])

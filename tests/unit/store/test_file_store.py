@@ -114,7 +114,7 @@ def test_the_kernel_sees_no_fsync_when_it_is_off(root: Path) -> None:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> Iterator[list[str]]:
+def calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
     """What the store asks of `os`, in order; descriptors by the path they were opened with."""
     seen: list[str] = []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reef.errors import AccessDeniedError, InvalidInputError, ReefError
 from reef.store import FileStore, MemoryStore, RemoteStore, open_store
-from reef.store._remote import exceptions
+from reef.store._remote import exceptions  # type: ignore[attr-defined]
 from reef.store._url import OPTIONS, parse_url
 
 SECRET = "zj/SECRET+t0p=="
@@ -189,6 +189,7 @@ def test_opening_gives_the_store_of_the_scheme(tmp_path: object) -> None:
     assert isinstance(open_store("az://container?account_name=a&account_key=YQ=="), RemoteStore)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40), st.sampled_from(["", "s3://", "file://", "memory://", "az://b/?"]))
 def test_whatever_the_url_is_a_store_or_one_refusal(text: str, start: str) -> None:
     with contextlib.suppress(InvalidInputError):
