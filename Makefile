@@ -1,6 +1,6 @@
 # Every target is safe to repeat; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench fuzz kill clean lock
+.PHONY: help setup demo docs test check bench fuzz kill clean lock
 
 PY := .venv/bin/python
 FUZZ_SECONDS ?= 60
@@ -16,6 +16,10 @@ setup: ## install everything, with the servers that the tests run against
 demo: ## set up what is needed and run the tour on a file:// bucket
 	@scripts/setup
 	$(PY) examples/demo.py
+
+docs: ## build the documentation as a site, in build/site
+	@scripts/setup
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 test: setup check ## set up everything, check the code and run all tests
 	$(PY) -m pytest
