@@ -20,15 +20,16 @@ HOOKS = runpy.run_path(str(REPO / "scripts/docs_hooks.py"))
 _PYTHON = re.compile(r"^```python\n.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```(?:sh|text)?\n.*?^```$|^    .*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _REEF = re.compile(r"(?<![\w./-])reef((?: +[a-z][a-z-]*(?:\|[a-z-]+)*)+)([^\n`]*)")
-_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
 def commands() -> list[tuple[str, ...]]:
-    return HOOKS["commands"]()
+    named: list[tuple[str, ...]] = HOOKS["commands"]()
+    return named
 
 
 def help_of(words: tuple[str, ...]) -> str:
-    return HOOKS["help_of"](words)
+    return str(HOOKS["help_of"](words))
 
 
 def code_of(document: Path) -> list[str]:
@@ -67,6 +68,25 @@ def test_commands_and_options_exist(document: Path) -> None:
                 assert re.search(rf"(?<![\w-]){option}\b", help_of(command)), (
                     f"{document.name}: reef {' '.join(command)} has no {option}"
                 )
+
+
+SECTIONS = [
+    section
+    for document in ("docs/cli.md", "docs/pipeline.md")
+    for section in re.split(
+        r"^##+ ", (REPO / document).read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    if known_of((section.partition("\n")[0],))
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.partition("\n")[0])
+def test_options_in_the_section_of_a_command_exist(section: str) -> None:
+    name = section.partition("\n")[0]
+    helps = "".join(help_of(command) for command in commands() if command[0] == name)
+    for span in re.findall(r"`(--[^`]*)`", section):
+        for option in _OPTION.findall(span):
+            assert re.search(rf"(?<![\w-]){option}\b", helps), f"reef {name} has no {option}"
 
 
 def test_every_command_is_documented() -> None:
