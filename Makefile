@@ -1,6 +1,6 @@
 # Every target is safe to repeat; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test check coverage nightly matrix bench fuzz kill lock release clean
+.PHONY: help setup demo docs quick test check coverage nightly matrix bench fuzz kill lock release clean
 
 PY := .venv/bin/python
 FUZZ_SECONDS ?= 60
@@ -24,6 +24,10 @@ setup: ## install everything, with the servers that the tests run against
 
 quick: check ## for every edit: lint, types and the fast tests
 	$(PY) -m pytest $(QUICK)
+
+docs: ## build the documentation as a site, in build/site
+	@scripts/setup
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 test: setup check ## what CI runs: lint, types and all tests
 	$(PY) -m pytest $(PARALLEL) -m "not serial and not nightly"
