@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import reef
-from bench._corpus import check
+from bench._measure import check
 
 NAMESPACE = "rows"
 ROW_BYTES = 300
