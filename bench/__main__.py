@@ -43,16 +43,15 @@ def main() -> int:
     """Measure, or print an earlier run, and say by the exit code whether every bar holds."""
     options = _options()
     if options.earlier is not None:
-        report = Report.load_from(options.earlier)
+        report, path = Report.load_from(options.earlier), options.earlier
     else:
         report = _measured(options.names or list(BENCHES), Scale(options.quick))
         path = options.json or CACHE / "bench" / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
         report.save(path)
-        print(f"written to {path}", file=sys.stderr)
     print_report(report)
-    if options.plots is not None:
-        for path in write_plots(report, options.plots):
-            print(f"written to {path}", file=sys.stderr)
+    plots = options.plots or path.with_suffix("")
+    write_plots(report, plots)
+    print(f"JSON in {path}, plots in {plots}", file=sys.stderr)
     return 2 if report.missed else 0
 
 
@@ -76,7 +75,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="default: .cache/bench/<time>.json"
     )
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="write an SVG chart for each")
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="SVG charts; default: beside the JSON"
+    )
     parser.add_argument(
         "--from",
         dest="earlier",

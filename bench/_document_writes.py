@@ -172,14 +172,12 @@ def opened_rival_singles(here: Path, count: int, way: Way) -> Iterator[Pass]:
     tables = [stock.slice(i, 1) for i in range(stock.num_rows)]
     rows = tables if way.takes_tables else [one.to_pylist() for one in tables]
     with Lance(here / way.table) as rival:
-        yield _tidied(
-            rival,
-            over(
-                _chunks(rows, RIVAL_SINGLES),
-                lambda some: [rival.upsert(one, way.use_index) for one in some],
-                RIVAL_SINGLES,
-            ),
-        )
+
+        def upsert(some: Sequence[object]) -> None:
+            for one in some:
+                rival.upsert(one, way.use_index)
+
+        yield _tidied(rival, over(_chunks(rows, RIVAL_SINGLES), upsert, RIVAL_SINGLES))
 
 
 @contextmanager

@@ -66,8 +66,8 @@ def _perform(bucket: Bucket, task: Task[Any, Any], payload: bytes, kind: type[An
     return perform(bucket.open(), task, payload, kind, attempt=0)
 
 
-class Noted:
-    """A runner that notes what each of its tasks took."""
+class PeakRunner:
+    """A runner that keeps the most memory of each task."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -80,19 +80,10 @@ class Noted:
         return self._runner.parallelism
 
     def run(
-        self,
-        task: Task[D, R],
-        descriptors: Sequence[D],
-        result: type[R],
-        *,
-        name: str,
-        weights: Sequence[int] | None = None,
-        progress: Progress | None = None,
+        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **options: Any
     ) -> list[Outcome[R]]:
-        """Run `task` for each descriptor."""
-        outcomes = self._runner.run(
-            task, descriptors, result, name=name, weights=weights, progress=progress
-        )
+        """Run `task` for each descriptor, as the runner within does."""
+        outcomes = self._runner.run(task, descriptors, result, **options)
         self.peaks += [outcome.peak_rss_bytes for outcome in outcomes]
         return outcomes
 

@@ -31,7 +31,7 @@ from bench._pipeline_rows import (
 )
 from bench._pipeline_runner import (
     Keys,
-    Noted,
+    PeakRunner,
     ProcessRunner,
     ReadBytes,
     processes,
@@ -133,11 +133,11 @@ def _part_bytes(rows: int) -> int:
     return min(IndexOptions().task_bytes, rows * ROW_BYTES // 4)
 
 
-def _runner(side: Side, db: Database) -> Noted:
+def _runner(side: Side, db: Database) -> PeakRunner:
     context = db.context()
     if side == "spark":
-        return Noted(spark_runner(context, spark_session()))
-    return Noted(ProcessRunner(Bucket.of(context)))
+        return PeakRunner(spark_runner(context, spark_session()))
+    return PeakRunner(ProcessRunner(Bucket.of(context)))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -78,7 +79,11 @@ def _commits(place: Place, scale: Scale) -> Iterator[Result]:
 def timed_connection(place: Place, name: str) -> Iterator[tuple[TimedStore, apsw.Connection]]:
     """Yield a database of SQLite with a table, and the store below it, which times requests."""
     timed = TimedStore(open_store(place.url))
-    quiet = {"flush_threshold_slots": 1 << 20, "flush_interval": 0, "max_staleness": 3600}
+    quiet: dict[str, Any] = {
+        "flush_threshold_slots": 1 << 20,
+        "flush_interval": 0,
+        "max_staleness": 3600,
+    }
     with Database(timed, **quiet) as db:
         connection = reef.sqlite.connect(name, database=db)
         _fill(connection, 1000)
