@@ -7,7 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import TypeAlias
 
 from rich.console import Console
 
@@ -15,27 +17,27 @@ from bench._measure import Result, Scale
 from bench._places import CACHE
 from bench._plot import write_plots
 from bench._report import Report, print_report
-from bench.documents import bench_documents
-from bench.formats import bench_log, bench_manifest, bench_segment
-from bench.kernel import bench_file, bench_seaweedfs
-from bench.pages import bench_pages
-from bench.pipeline import bench_pipeline
-from bench.put import bench_put
-from bench.requests import bench_requests
-from bench.sqlite import bench_sqlite
 
-BENCHES: dict[str, Callable[[Scale], Iterator[Result]]] = {
-    "log": bench_log,
-    "segment": bench_segment,
-    "manifest": bench_manifest,
-    "requests": lambda _: bench_requests(),
-    "file": bench_file,
-    "seaweedfs": bench_seaweedfs,
-    "put": lambda _: bench_put(),
-    "documents": bench_documents,
-    "pages": bench_pages,
-    "sqlite": bench_sqlite,
-    "pipeline": bench_pipeline,
+Bench: TypeAlias = Callable[[Scale], Iterator[Result]]
+
+
+def _bench(module: str, name: str) -> Bench:
+    """Return a benchmark whose module is imported when it runs: rivals bring threads and memory."""
+    return lambda scale: getattr(import_module(f"bench.{module}"), name)(scale)
+
+
+BENCHES: dict[str, Bench] = {
+    "log": _bench("formats", "bench_log"),
+    "segment": _bench("formats", "bench_segment"),
+    "manifest": _bench("formats", "bench_manifest"),
+    "requests": _bench("requests", "bench_requests"),
+    "file": _bench("kernel", "bench_file"),
+    "seaweedfs": _bench("kernel", "bench_seaweedfs"),
+    "put": lambda scale: import_module("bench.put").bench_put(scale.rows(500)),
+    "documents": _bench("documents", "bench_documents"),
+    "pages": _bench("pages", "bench_pages"),
+    "sqlite": _bench("sqlite", "bench_sqlite"),
+    "pipeline": _bench("pipeline", "bench_pipeline"),
 }
 
 
