@@ -1,6 +1,7 @@
 """SQLite on Reef: what a commit adds to its PUT, hot selects, and the mix of SQLite's documentation.
 
-The rival is the same SQLite on a file on the same disk, with its default settings: a rollback journal, fsync.
+The rival is the same SQLite on a file on the same disk, with its default settings: a rollback
+journal, fsync.
 """
 
 from __future__ import annotations
