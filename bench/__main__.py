@@ -1,144 +1,98 @@
-"""Run benchmarks and print their figures; exit 2 if one misses its bar."""
+"""Run benchmarks and print their figures; exit code 2 if one misses its bar."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TypeAlias
 
 from rich.console import Console
-from rich.table import Table
 
-from bench._measure import Count, Ratio, Result, Share
-from bench.documents import bench_documents
-from bench.formats import bench_log, bench_manifest, bench_segment
-from bench.kernel import bench_file, bench_seaweedfs
-from bench.pages import bench_pages
-from bench.pipeline import bench_pipeline
-from bench.put import bench_put
-from bench.requests import bench_requests
-from bench.sqlite import bench_sqlite
+from bench._measure import Result, Scale
+from bench._places import CACHE
+from bench._plot import write_plots
+from bench._report import Report, print_report
 
-BENCHES: dict[str, Callable[[], Iterator[Result]]] = {
-    "log": bench_log,
-    "segment": bench_segment,
-    "manifest": bench_manifest,
-    "requests": bench_requests,
-    "file": bench_file,
-    "seaweedfs": bench_seaweedfs,
-    "put": bench_put,
-    "documents": bench_documents,
-    "pages": bench_pages,
-    "sqlite": bench_sqlite,
-    "pipeline": bench_pipeline,
+Bench: TypeAlias = Callable[[Scale], Iterator[Result]]
+
+
+def _bench(module: str, name: str) -> Bench:
+    """Return a benchmark whose module is imported when it runs: rivals bring threads and memory."""
+    return lambda scale: getattr(import_module(f"bench.{module}"), name)(scale)
+
+
+BENCHES: dict[str, Bench] = {
+    "log": _bench("formats", "bench_log"),
+    "segment": _bench("formats", "bench_segment"),
+    "manifest": _bench("formats", "bench_manifest"),
+    "requests": _bench("requests", "bench_requests"),
+    "file": _bench("kernel", "bench_file"),
+    "seaweedfs": _bench("kernel", "bench_seaweedfs"),
+    "put": lambda scale: import_module("bench.put").bench_put(scale.rows(500)),
+    "documents": _bench("documents", "bench_documents"),
+    "pages": _bench("pages", "bench_pages"),
+    "sqlite": _bench("sqlite", "bench_sqlite"),
+    "pipeline": _bench("pipeline", "bench_pipeline"),
 }
 
 
 def main() -> int:
+    """Measure, or print an earlier run, and say by the exit code whether every bar holds."""
+    options = _options()
+    if options.earlier is not None:
+        report, path = Report.load_from(options.earlier), options.earlier
+    else:
+        report = _measured(options.names or list(BENCHES), Scale(options.quick))
+        path = options.json or CACHE / "bench" / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
+        report.save(path)
+    print_report(report)
+    plots = options.plots or path.with_suffix("")
+    write_plots(report, plots)
+    print(f"JSON in {path}, plots in {plots}", file=sys.stderr)
+    return 2 if report.missed else 0
+
+
+def _measured(names: list[str], scale: Scale) -> Report:
+    progress = Console(stderr=True)
+    results: dict[str, list[Result]] = {}
+    load = os.getloadavg()[0]
+    for name in names:
+        results[name] = []
+        with progress.status(f"measuring {name}") as status:
+            for result in BENCHES[name](scale):
+                results[name].append(result)
+                status.update(f"measuring {name}, after: {result.name}")
+    return Report.here(results, load=load, is_quick=scale.is_quick)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which: {', '.join(BENCHES)} (default: all)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="small sizes; no bar counts")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="default: .cache/bench/<time>.json"
+    )
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="SVG charts; default: beside the JSON"
+    )
+    parser.add_argument(
+        "--from",
+        dest="earlier",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing: print and plot the JSON of an earlier run",
+    )
     options = parser.parse_args()
     unknown = set(options.names) - BENCHES.keys()
     if unknown:
-        parser.error(
-            f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}"
-        )
-    progress = Console(stderr=True)
-    results: list[Result] = []
-    load_before = os.getloadavg()[0]
-    for name in options.names or BENCHES:
-        with progress.status(f"measuring {name}"):
-            results += BENCHES[name]()
-    if options.json:
-        machine = {"machine": platform.platform(), "cores": os.cpu_count(), "load": load_before}
-        print(json.dumps(machine | _listed(results)))
-    else:
-        console = Console()
-        console.print(
-            f"{platform.platform()}, {os.cpu_count()} cores, load {load_before:.1f} before"
-        )
-        for table in _tables(results):
-            console.print(table)
-    return 0 if all(result.holds for result in results) else 2
-
-
-def _listed(results: list[Result]) -> dict[str, list[dict[str, object]]]:
-    named = {"ratios": Ratio, "counts": Count, "shares": Share}
-    return {
-        name: [asdict(r) | {"holds": r.holds} for r in results if isinstance(r, kind)]
-        for name, kind in named.items()
-    }
-
-
-def _tables(results: list[Result]) -> Iterator[Table]:
-    ratios = [result for result in results if isinstance(result, Ratio)]
-    counts = [result for result in results if isinstance(result, Count)]
-    shares = [result for result in results if isinstance(result, Share)]
-    if ratios:
-        yield _ratio_table(ratios)
-    if counts:
-        yield _count_table(counts)
-    if shares:
-        yield _share_table(shares)
-
-
-def _ratio_table(ratios: list[Ratio]) -> Table:
-    table = Table(
-        title="measured in turn: throughput as a multiple of the rival's (≥), or time as one (≤)"
-    )
-    texts = ("what", "against", "note")
-    for heading in (
-        *("what", "Reef", "rival", "against", "ratio", "fastest", "medians", "bar"),
-        *("verdict", "note"),
-    ):
-        table.add_column(heading, justify="left" if heading in texts else "right")
-    for ratio in ratios:
-        sign = "≤" if ratio.at_most else "≥"
-        table.add_row(
-            ratio.name,
-            _time(ratio.ours_s),
-            _time(ratio.rival_s),
-            ratio.rival,
-            f"{ratio.ratio:.2f}x",
-            f"{ratio.fastest_ratio:.2f}x",
-            f"{ratio.median_ratio:.2f}x",
-            "" if ratio.bar is None else f"{sign} {ratio.bar:.2f}x",
-            "" if ratio.bar is None else _verdict(ratio),
-            ratio.note,
-        )
-    return table
-
-
-def _count_table(counts: list[Count]) -> Table:
-    table = Table(title="counted")
-    for heading in ("what", "counted", "bar", "verdict", "note"):
-        table.add_column(heading, justify="left" if heading in ("what", "note") else "right")
-    for count in counts:
-        row = (count.name, str(count.counted), f"≤ {count.allowed}", _verdict(count), count.note)
-        table.add_row(*row)
-    return table
-
-
-def _share_table(shares: list[Share]) -> Table:
-    table = Table(title="where the time goes")
-    for heading in ("what", "median", "share", "note"):
-        table.add_column(heading, justify="left" if heading in ("what", "note") else "right")
-    for share in shares:
-        table.add_row(share.name, _time(share.seconds), f"{share.share:.0%}", share.note)
-    return table
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:,.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.1f} µs"
-
-
-def _verdict(result: Ratio | Count) -> str:
-    return "holds" if result.holds else "[red]misses[/red]"
+        names = ", ".join(sorted(unknown))
+        parser.error(f"there is no benchmark {names}; choose from {', '.join(BENCHES)}")
+    return options
 
 
 if __name__ == "__main__":

@@ -1,22 +1,18 @@
-"""The documents that benchmarks measure with, where they lie, and turns that are fair to all."""
+"""The documents that benchmarks measure with, and the folder they lie in."""
 
 from __future__ import annotations
 
-import gc
-import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench._measure import Ratio
 from bench._places import CACHE
 
 BATCH = 10_000
@@ -47,9 +43,15 @@ def shuffled(count: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(count)
 
 
-def some_of(table: pa.Table, count: int, seed: int) -> pa.Table:
-    """Return documents with ids that are in `table` of `shuffled` numbers, and with new values."""
-    chosen = np.random.default_rng(seed).choice(table.num_rows, count, replace=False)
+@cache
+def corpus(count: int) -> pa.Table:
+    """Return so many documents in random order of ids; made once by each process."""
+    return documents_of(shuffled(count))
+
+
+def changes_of(corpus_count: int, count: int, seed: int) -> pa.Table:
+    """Return new values for some documents of the corpus."""
+    chosen = np.random.default_rng(seed).choice(corpus_count, count, replace=False)
     return documents_of(chosen, seed=seed + 1000)
 
 
@@ -76,37 +78,3 @@ def emptied(path: Path) -> None:
     """Remove what a run has left."""
     shutil.rmtree(path)
     path.mkdir()
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Return the seconds that `run` takes when nobody's garbage and dirty pages are in its way."""
-    gc.collect()
-    os.sync()
-    begun = time.perf_counter()
-    run()
-    return time.perf_counter() - begun
-
-
-def in_turn(
-    runs: Mapping[str, Callable[[], float]], rounds: int, first: int = 0
-) -> dict[str, list[float]]:
-    """Return what each run says that it took, round by round, each time another one first."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
-    for turn in range(first, first + rounds):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            times[name].append(runs[name]())
-    return times
-
-
-def rated(result: Ratio, documents: int, note: str) -> Ratio:
-    """Return `result` with documents per second in its note."""
-    speeds = f"{documents / result.ours_s:,.0f} docs/s to {documents / result.rival_s:,.0f}"
-    return replace(result, note=f"{speeds} ({note})")
-
-
-def check(holds: object, what: str) -> None:
-    """Refuse to measure what does not do the same work on both sides."""
-    if not holds:
-        raise AssertionError(f"this does not hold: {what}")

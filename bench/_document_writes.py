@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,182 +12,263 @@ import pyarrow as pa
 
 import reef
 from bench import lance
-from bench._corpus import BATCH, SYNCS, batches_of, check, emptied, in_turn, rated, some_of, timed
-from bench._measure import Ratio, ratio_of
+from bench._corpus import BATCH, SYNCS, batches_of, changes_of, corpus, emptied
+from bench._fresh import Opening, Pass, over, whole
+from bench._measure import Ratio, Scale, check, in_turn, rated, ratio_of, with_fresh
 from bench.lance import Lance
 from reef.documents import Documents
 
+INGEST_BARS = {"fsync=off": 2.3, "fsync": 1.0}
+INGEST_FRESH_BARS = {"fsync=off": 1.5}
+SINGLES = 100
+RIVAL_SINGLES = 15
 
-def bench_ingest(here: Path, table: pa.Table, rounds: int = 9) -> Iterator[Ratio]:
+
+def bench_ingest(here: Path, count: int, scale: Scale) -> Iterator[Ratio]:
     """Everything in batches, each committed and readable when the call returns, into nothing."""
-    batches = batches_of(table)
-    last = table["id"][-1].as_py()
-
-    def ours(options: str) -> float:
-        url = f"file://{here}/reef{options}"
-        with reef.connect(url) as db, db.namespace("documents") as ns:
-            taken = timed(lambda: [ns.upsert(batch) for batch in batches])
-            check(ns.get(last) is not None, "the last document can be read")
-        emptied(here / "reef")  # after the close: no flush of ours goes on in the rival's turn
-        return taken
-
-    def theirs(parallelism: int | None) -> float:
-        with Lance(here / "rival", table.schema) as made:
-            taken = timed(lambda: made.add(batches, parallelism))
-            check(made.table.count_rows() == table.num_rows, "all documents are there")
-        emptied(here / "rival")
-        return taken
-
-    tried = in_turn({str(way): partial(theirs, way) for way in lance.PARALLELISMS}, 2)
-    way = min(lance.PARALLELISMS, key=lambda way: min(tried[str(way)]))
-    runs = {name: partial(ours, options) for name, options in SYNCS.items()}
-    times = in_turn({**runs, "rival": partial(theirs, way)}, rounds)
+    ways = {str(way): partial(opened_rival_ingest, here, count, way) for way in lance.PARALLELISMS}
+    way = _fastest(in_turn(ways, scale.rounds(2), reopened=True))
+    runs: dict[str, Opening] = {
+        sync: partial(opened_ingest, here, count, options) for sync, options in SYNCS.items()
+    }
+    runs["rival"] = ways[way]
     yield from _ratios(
         f"ingest in batches of {BATCH:,}",
-        times,
-        bars={"fsync=off": 2.0, "fsync": 1.0},
-        documents=table.num_rows,
+        runs,
+        in_turn(runs, scale.rounds(9), reopened=True),
+        bars=INGEST_BARS,
+        fresh_bars=INGEST_FRESH_BARS,
+        rows=count,
+        written_bytes=corpus(count).nbytes,
         note=f"add, write_parallelism={way}",
     )
 
 
-def bench_upserts(here: Path, table: pa.Table, rounds: int = 9) -> Iterator[Ratio]:
-    """Batches of documents that are there already, with new values."""
-    seeds = itertools.count()
-
-    def changes() -> pa.Table:
-        return some_of(table, BATCH, next(seeds))
-
-    with _loaded(here, table) as (writers, ways):
-        way = _fastest(ways, lambda way: timed(partial(way.upsert, [changes()])))
-        times: dict[str, list[float]] = {name: [] for name in (*writers, "rival")}
-        for turn in range(-1, rounds):
-            change = changes()  # the same for all of a round
-            runs = {name: _timing(ns.upsert, change) for name, ns in writers.items()}
-            taken = in_turn({**runs, "rival": partial(_tidy_upsert, way, [change])}, 1, turn)
-            for name, times_of in times.items():
-                times_of += taken[name] if turn >= 0 else []
-        _check_same(writers, way, change["id"].to_pylist()[:10], table.num_rows)
-    yield from _ratios(
-        f"upsert of {BATCH:,} existing ids",
-        times,
-        bars={"fsync=off": 3.0, "fsync": None},
-        documents=BATCH,
-        note=str(way),
-    )
+@contextmanager
+def opened_ingest(here: Path, count: int, options: str) -> Iterator[Pass]:
+    """All documents into an empty bucket."""
+    batches = batches_of(corpus(count))
+    url = f"file://{here}/reef{options}"
+    with reef.connect(url) as db, db.namespace("documents") as ns:
+        yield whole(lambda: [ns.upsert(batch) for batch in batches])
+        last = batches[-1]["id"][-1].as_py()
+        check(ns.get(last) is not None, "the last document can be read")
+    emptied(here / "reef")  # after the close: no flush of ours goes on in the rival's turn
 
 
-def bench_single_upserts(here: Path, table: pa.Table, rounds: int = 9) -> Iterator[Ratio]:
-    """Single documents that are there already, one call after the other, each from a dict."""
-    ours_each, theirs_each = 100, 15
-    stock = some_of(table, min(BATCH, table.num_rows), 0)
-    dicts = itertools.cycle(stock.to_pylist())
-    tables = itertools.cycle(stock.slice(i, 1) for i in range(stock.num_rows))
+@contextmanager
+def opened_rival_ingest(here: Path, count: int, parallelism: int | None) -> Iterator[Pass]:
+    """All documents into an empty table."""
+    table = corpus(count)
+    with Lance(here / "rival", table.schema) as rival:
+        batches = batches_of(table)
+        yield whole(lambda: rival.add(batches, parallelism))
+        check(rival.table.count_rows() == count, "all documents are there")
+    emptied(here / "rival")
 
-    def ours(ns: Documents) -> float:
-        some = list(itertools.islice(dicts, ours_each))
-        return timed(lambda: [ns.upsert([document]) for document in some]) / ours_each
 
-    def theirs(way: Way, count: int = theirs_each) -> float:
-        way.lance.table.optimize()
-        some = list(itertools.islice(tables if way.takes_tables else dicts, count))
-        rows = some if way.takes_tables else [[document] for document in some]
-        return timed(partial(way.upsert, rows)) / count
-
-    with _loaded(here, table) as (writers, ways):
-        ways += [Way(way.lance, way.has_index, way.use_index, True) for way in ways]
-        way = _fastest(ways, lambda way: theirs(way, 5))
-        runs = {name: partial(ours, ns) for name, ns in writers.items()}
-        for run in runs.values():
-            run()
-        times = in_turn({**runs, "rival": partial(theirs, way)}, rounds)
-        document = next(dicts)
-        for ns in writers.values():
-            ns.upsert([document])
-        way.upsert([[document]])
-        _check_same(writers, way, [document["id"]], table.num_rows)
-    yield from _ratios(
-        "single-document upserts",
-        times,
-        bars={"fsync=off": 5.0, "fsync": None},
-        documents=1,
-        note=f"{way}, from {'tables of one row' if way.takes_tables else 'dicts'}",
-    )
+# Upserts.
 
 
 @dataclass(frozen=True)
 class Way:
     """A way to upsert that LanceDB offers."""
 
-    lance: Lance
-    has_index: bool
+    table: str
+    """Either `plain`, or `indexed` with a B-tree."""
     use_index: bool
-    takes_tables: bool = False
-
-    def upsert(self, batches: Sequence[object]) -> None:
-        """Upsert one batch after the other."""
-        for rows in batches:
-            self.lance.upsert(rows, self.use_index)
+    takes_tables: bool = True
 
     def __str__(self) -> str:
-        if not self.has_index:
-            return "merge_insert without an index"
-        return f"merge_insert {'by' if self.use_index else 'beside'} its B-tree"
+        by = "by" if self.use_index else "beside"
+        way = "without an index" if self.table == "plain" else f"{by} its B-tree"
+        return f"merge_insert {way}, from {'tables' if self.takes_tables else 'dicts'}"
+
+
+WAYS = (Way("plain", False), Way("indexed", False), Way("indexed", True))
+
+
+def bench_upserts(here: Path, count: int, scale: Scale) -> Iterator[Ratio]:
+    """Batches of documents that are there already, with new values."""
+    _load(here, count)
+    batch, rounds = min(BATCH, count), scale.rounds(9)
+    ways: dict[Way, Opening] = {
+        way: partial(opened_rival_upserts, here, count, way, batch, rounds) for way in WAYS
+    }
+    way = _fastest_way(ways, scale)
+    runs: dict[str, Opening] = {
+        sync: partial(opened_upserts, here, count, sync, batch, rounds) for sync in SYNCS
+    }
+    runs["rival"] = ways[way]
+    times = in_turn(runs, rounds)
+    _check_same(here, way, changes_of(count, batch, rounds)["id"].to_pylist()[:10], count)
+    yield from _ratios(
+        f"upsert of {batch:,} existing ids",
+        runs,
+        times,
+        bars={"fsync=off": 3.0, "fsync": None},
+        rows=batch,
+        written_bytes=changes_of(count, batch, 0).nbytes,
+        note=str(way),
+    )
 
 
 @contextmanager
-def _loaded(here: Path, table: pa.Table) -> Iterator[tuple[dict[str, Documents], list[Way]]]:
-    """Yield Reef without and with fsync, and the ways of LanceDB, all with the same documents."""
+def opened_upserts(here: Path, count: int, sync: str, batch: int, rounds: int) -> Iterator[Pass]:
+    """A batch of new values into ours."""
+    with _namespace(here, sync) as ns:
+        yield over(_changes(count, batch, rounds), ns.upsert)
+
+
+@contextmanager
+def opened_rival_upserts(
+    here: Path, count: int, way: Way, batch: int, rounds: int
+) -> Iterator[Pass]:
+    """A batch of new values into the rival's table, tidied between passes."""
+    with Lance(here / way.table) as rival:
+        changes = _changes(count, batch, rounds)
+        yield _tidied(rival, over(changes, lambda rows: rival.upsert(rows, way.use_index)))
+
+
+def bench_single_upserts(here: Path, count: int, scale: Scale) -> Iterator[Ratio]:
+    """Single documents that are there already, one call after the other, each from a dict."""
+    _load(here, count)
+    ways: dict[Way, Opening] = {}
+    for one in WAYS:
+        for takes_tables in (False, True):
+            way = Way(one.table, one.use_index, takes_tables)
+            ways[way] = partial(opened_rival_singles, here, count, way)
+    way = _fastest_way(ways, scale)
+    runs: dict[str, Opening] = {sync: partial(opened_singles, here, count, sync) for sync in SYNCS}
+    runs["rival"] = ways[way]
+    times = in_turn(runs, scale.rounds(9))
+    _check_same(here, way, [], count)
+    yield from _ratios(
+        "single-document upserts",
+        runs,
+        times,
+        bars={"fsync=off": 5.0, "fsync": None},
+        rows=1,
+        note=str(way),
+    )
+
+
+@contextmanager
+def opened_singles(here: Path, count: int, sync: str) -> Iterator[Pass]:
+    """A hundred single documents into ours."""
+    dicts = changes_of(count, min(BATCH, count), 0).to_pylist()
+    with _namespace(here, sync) as ns:
+        yield over(
+            _chunks(dicts, min(SINGLES, len(dicts))),
+            lambda some: [ns.upsert([document]) for document in some],
+            min(SINGLES, len(dicts)),
+        )
+
+
+@contextmanager
+def opened_rival_singles(here: Path, count: int, way: Way) -> Iterator[Pass]:
+    """Some single documents into the rival's table, tidied between passes."""
+    stock = changes_of(count, min(BATCH, count), 0)
+    tables = [stock.slice(i, 1) for i in range(stock.num_rows)]
+    rows = tables if way.takes_tables else [one.to_pylist() for one in tables]
+    with Lance(here / way.table) as rival:
+
+        def upsert(some: Sequence[object]) -> None:
+            for one in some:
+                rival.upsert(one, way.use_index)
+
+        yield _tidied(rival, over(_chunks(rows, RIVAL_SINGLES), upsert, RIVAL_SINGLES))
+
+
+@contextmanager
+def _namespace(here: Path, sync: str) -> Iterator[Documents]:
+    """Open the namespace that is written with or without fsync."""
+    url = f"file://{here}/reef{SYNCS[sync]}"
+    with reef.connect(url) as db, db.namespace(sync.replace("=", "-")) as ns:
+        yield ns
+
+
+def _chunks(values: Sequence[object], size: int) -> list[Sequence[object]]:
+    """Return the values in pieces of the same size; what is left over stays out."""
+    return [values[at : at + size] for at in range(0, len(values) - size + 1, size)]
+
+
+def _changes(count: int, batch: int, rounds: int) -> list[pa.Table]:
+    return [changes_of(count, batch, seed) for seed in range(rounds + 1)]
+
+
+def _tidied(rival: Lance, run: Pass) -> Pass:
+    """Call `optimize` before each pass, as its documentation advises; it is not counted."""
+    rival.table.optimize()
+    is_tidy = True
+
+    def tidy_run() -> Sequence[float]:
+        nonlocal is_tidy
+        if not is_tidy:
+            rival.table.optimize()
+        is_tidy = False
+        return run()
+
+    return tidy_run
+
+
+def _load(here: Path, count: int) -> None:
+    """Write the corpus into ours, without and with fsync, and into the rival's two tables."""
+    table = corpus(count)
     batches = batches_of(table)
-    fast, safe = (reef.connect(f"file://{here}/reef{SYNCS[name]}") for name in SYNCS)
-    plain, indexed = (Lance(here / name, table.schema) for name in ("plain", "indexed"))
-    with fast, safe, fast.namespace("fast") as first, safe.namespace("safe") as second:
-        for ns in (first, second):
+    for sync in SYNCS:
+        with _namespace(here, sync) as ns:
             for batch in batches:
                 ns.upsert(batch)
             ns.flush()
-        with plain, indexed:
-            for lance in (plain, indexed):
-                lance.add(batches)
-                lance.table.optimize()
-            indexed.index()
-            ways = [Way(plain, False, False), Way(indexed, True, False), Way(indexed, True, True)]
-            yield {"fsync=off": first, "fsync": second}, ways
+    for name in ("plain", "indexed"):
+        with Lance(here / name, table.schema) as rival:
+            rival.add(batches)
+            rival.table.optimize()
+            if name == "indexed":
+                rival.index()
 
 
-def _fastest(ways: Sequence[Way], seconds: Callable[[Way], float]) -> Way:
-    """Return the fastest way, each tried three times after a first time that does not count."""
-    for way in ways:
-        seconds(way)
-    tried = in_turn({str(i): partial(seconds, way) for i, way in enumerate(ways)}, 3)
-    return ways[int(min(tried, key=lambda i: min(tried[i])))]
+def _check_same(here: Path, way: Way, ids: Sequence[str], count: int) -> None:
+    """Check documents on all sides: those by id, and one that is written now."""
+    document = changes_of(count, 1, 77).to_pylist()
+    with ExitStack() as stack:
+        rival = stack.enter_context(Lance(here / way.table))
+        rival.upsert(document, way.use_index)
+        for sync in SYNCS:
+            ns = stack.enter_context(_namespace(here, sync))
+            ns.upsert(document)
+            for id in (*ids, document[0]["id"]):
+                check(ns.get(id) == rival.get(id), f"{id} is the same on both sides")
+            check(ns.count() == count == rival.table.count_rows(), "no document was added")
 
 
-def _timing(upsert: Callable[[pa.Table], object], change: pa.Table) -> Callable[[], float]:
-    return lambda: timed(lambda: upsert(change))
+def _fastest_way(ways: Mapping[Way, Opening], scale: Scale) -> Way:
+    by_name = {str(way): way for way in ways}
+    # Reopened: two open handles of one table would commit into each other.
+    openings = {str(way): opening for way, opening in ways.items()}
+    times = in_turn(openings, scale.rounds(3), reopened=True)
+    return by_name[_fastest(times)]
 
 
-def _tidy_upsert(way: Way, batches: Sequence[pa.Table]) -> float:
-    way.lance.table.optimize()  # as its users are told to do once in a while; not counted
-    return timed(partial(way.upsert, batches))
-
-
-def _check_same(writers: Mapping[str, Documents], way: Way, ids: Sequence[str], count: int) -> None:
-    for ns in writers.values():
-        for id in ids:
-            check(ns.get(id) == way.lance.get(id), f"{id} is the same on both sides")
-        check(ns.count() == count == way.lance.table.count_rows(), "there are no more documents")
+def _fastest(times: Mapping[str, Sequence[float]]) -> str:
+    return min(times, key=lambda name: min(times[name]))
 
 
 def _ratios(
     name: str,
+    runs: Mapping[str, Opening],
     times: Mapping[str, Sequence[float]],
     *,
     bars: Mapping[str, float | None],
-    documents: int,
+    rows: int,
     note: str,
+    written_bytes: int = 0,
+    fresh_bars: Mapping[str, float] | None = None,
 ) -> Iterator[Ratio]:
+    """Yield a figure without and with fsync, each with its first passes."""
     for sync, bar in bars.items():
+        fresh_bar = (fresh_bars or {}).get(sync)
         result = ratio_of(
             f"{name}, {sync}",
             times[sync],
@@ -197,4 +277,11 @@ def _ratios(
             bar=bar,
             against=lance.NAME,
         )
-        yield rated(result, documents, note)
+        yield with_fresh(
+            rated(result, rows, "docs", note),
+            runs[sync],
+            runs["rival"],
+            bar=fresh_bar,
+            times=1 if fresh_bar is None else 3,  # a bar deserves more than one try
+            written_bytes=written_bytes,
+        )

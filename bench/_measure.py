@@ -2,46 +2,75 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Literal, TypeAlias
+
+import msgspec
+
+from bench._fresh import FirstPass, Opening, first_passes, settle
 
 By: TypeAlias = Literal["fastest", "median"]
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """What we take against what a rival takes for the same, and the bar that it must reach."""
+class Bar(msgspec.Struct, frozen=True):
+    """A limit that a figure must reach, or must not pass."""
 
-    name: str
-    ours_s: float
-    rival_s: float
-    ratio: float
-    """What the verdict goes by. Our throughput as a multiple of the rival's, or, with `at_most`, our
-    time as a multiple of the rival's."""
-    fastest_ratio: float
-    """Of the fastest runs: what the code costs when nobody disturbs it."""
-    median_ratio: float
-    """Of the medians: what a disturbed machine makes of it."""
-    bar: float | None
-    """None: only for people to see."""
-    note: str = ""
-    rival: str = "plain Arrow IPC"
+    figure: float
+    limit: float
+    unit: Literal["x", "s"]
+    """A multiple of the rival's, or seconds of ours."""
     at_most: bool = False
+    is_fresh: bool = False
+    """Of the first pass in a fresh process, not of the warm ones."""
+    rule: str = ""
+    """How the limit follows from the rival's time, where it is one in seconds."""
 
     @property
     def holds(self) -> bool:
-        if self.bar is None:
-            return True
-        return self.ratio <= self.bar if self.at_most else self.ratio >= self.bar
+        """Return whether the figure is on the right side of the limit."""
+        return self.figure <= self.limit if self.at_most else self.figure >= self.limit
 
 
-@dataclass(frozen=True)
-class Count:
-    """Requests that were counted, and how many there may be."""
+class Ratio(msgspec.Struct, frozen=True, tag="ratio"):
+    """Our time against a rival's for the same work, and the bars it must reach."""
+
+    name: str
+    rival: str
+    ours_s: float
+    rival_s: float
+    ratio: float
+    """Our throughput as a multiple of the rival's; with `at_most`, our time as a multiple of it."""
+    fastest_ratio: float
+    """Of the fastest passes: what the code costs when nobody disturbs it."""
+    median_ratio: float
+    """Of the median passes: what a disturbed machine makes of it."""
+    at_most: bool
+    bars: tuple[Bar, ...] = ()
+    """Without one, the figure is for information only."""
+    note: str = ""
+    fresh: FirstPass | None = None
+    """Our first pass in a fresh process."""
+    rival_fresh: FirstPass | None = None
+    written_bytes: int = 0
+    """What a pass writes, where that is known."""
+
+    @property
+    def holds(self) -> bool:
+        """Return whether every bar holds."""
+        return all(bar.holds for bar in self.bars)
+
+    @property
+    def fresh_ratio(self) -> float | None:
+        """The ratio of the first passes, the same way round as `ratio`."""
+        if self.fresh is None or self.rival_fresh is None:
+            return None
+        return _ratio(self.fresh.seconds, self.rival_fresh.seconds, self.at_most)
+
+
+class Count(msgspec.Struct, frozen=True, tag="count"):
+    """Something counted, such as requests, and how many there may be."""
 
     name: str
     counted: int
@@ -50,12 +79,12 @@ class Count:
 
     @property
     def holds(self) -> bool:
+        """Return whether there are not too many."""
         return self.counted <= self.allowed
 
 
-@dataclass(frozen=True)
-class Share:
-    """A stage of an operation and what it takes of the whole."""
+class Share(msgspec.Struct, frozen=True, tag="share"):
+    """A stage of an operation, and its share of the whole."""
 
     name: str
     seconds: float
@@ -64,42 +93,97 @@ class Share:
 
     @property
     def holds(self) -> bool:
+        """A share has no bar."""
         return True
 
 
 Result: TypeAlias = Ratio | Count | Share
 
 
+class Scale(msgspec.Struct, frozen=True):
+    """How much is measured: everything, or with `is_quick` just enough to see that it works."""
+
+    is_quick: bool = False
+
+    def rows(self, count: int) -> int:
+        """Return how many rows, puts or pages to measure with."""
+        return max(min(count, 20), count // 50) if self.is_quick else count
+
+    def rounds(self, count: int) -> int:
+        """Return how many rounds to measure."""
+        return min(count, 2) if self.is_quick else count
+
+
 def compare(
     name: str,
-    ours: Callable[[], object],
-    rival: Callable[[], object],
+    ours: Opening,
+    rival: Opening,
     *,
-    bar: float | None,
     rounds: int,
+    bar: float | None,
+    against: str,
+    by: By = "fastest",
     note: str = "",
-    against: str = "plain Arrow IPC",
+    at_most: bool = False,
+    fresh_bar: float | None = None,
+    written_bytes: int = 0,
 ) -> Ratio:
-    """Run `ours` and `rival` in turn, in changing order, and compare the fastest of each.
+    """Run `ours` and `rival` warm and in turn, then each once in a fresh process.
 
-    The fastest is what the code costs when nobody disturbs it; medians of a shared machine tell
+    The fastest pass is what the code costs when nobody disturbs it; medians of a shared machine tell
     more of its neighbours.
     """
-    ours(), rival()  # warm: code, allocator, page cache
-    times: dict[Callable[[], object], list[float]] = {ours: [], rival: []}
-    for i in range(rounds):
-        for run in (ours, rival) if i % 2 else (rival, ours):
-            times[run].append(_seconds(run))
-    return ratio_of(
-        name, times[ours], times[rival], by="fastest", bar=bar, note=note, against=against
+    times = in_turn({"ours": ours, "rival": rival}, rounds)
+    result = ratio_of(
+        name,
+        times["ours"],
+        times["rival"],
+        by=by,
+        bar=bar,
+        note=note,
+        against=against,
+        at_most=at_most,
     )
+    return with_fresh(result, ours, rival, bar=fresh_bar, written_bytes=written_bytes)
 
 
-def limit(name: str, run: Callable[[], object], *, seconds: float, rounds: int) -> Ratio:
-    """Compare `run` with a time that it must stay under: the ratio is how many times faster it is."""
-    run()
-    times = [_seconds(run) for _ in range(rounds)]
-    return ratio_of(name, times, [seconds], by="fastest", bar=1.0, against="the limit")
+def limited(
+    name: str,
+    run: Opening,
+    *,
+    seconds: float,
+    rounds: int,
+    by: By = "fastest",
+    note: str = "",
+    written_bytes: int = 0,
+) -> Ratio:
+    """Compare warm passes with a time that they must stay under; run one in a fresh process too."""
+    times = in_turn({"ours": run}, rounds)["ours"]
+    result = ratio_of(name, times, [seconds], by=by, bar=1.0, against="the limit", note=note)
+    return with_fresh(result, run, None, written_bytes=written_bytes)
+
+
+def in_turn(
+    openings: Mapping[str, Opening], rounds: int, *, reopened: bool = False
+) -> dict[str, list[float]]:
+    """Return the seconds of each operation, opening by opening: all take turns, round by round.
+
+    Each round another one goes first. A pass of each goes before, uncounted, for code, allocator
+    and file cache. With `reopened` each pass has an opening of its own.
+    """
+    times: dict[str, list[float]] = {name: [] for name in openings}
+    names = list(openings)
+    with ExitStack() as stack:
+        opened = {} if reopened else {n: stack.enter_context(openings[n]()) for n in names}
+        for turn in range(-1, rounds):
+            shift = turn % len(names)
+            for name in names[shift:] + names[:shift]:
+                with ExitStack() as once:
+                    run = opened.get(name) or once.enter_context(openings[name]())
+                    settle()
+                    seconds = run()
+                times[name] += seconds if turn >= 0 else []
+    return times
 
 
 def ratio_of(
@@ -109,34 +193,75 @@ def ratio_of(
     *,
     by: By,
     bar: float | None,
-    note: str = "",
     against: str,
+    note: str = "",
     at_most: bool = False,
 ) -> Ratio:
     """Return the ratio of two lists of times that were measured in turn."""
-    pairs = {
-        "fastest": (min(ours), min(rival)),
-        "median": (statistics.median(ours), statistics.median(rival)),
-    }
-    ratios = {
-        how: mine / theirs if at_most else theirs / mine for how, (mine, theirs) in pairs.items()
-    }
+    fastest = (min(ours), min(rival))
+    median = (statistics.median(ours), statistics.median(rival))
+    ours_s, rival_s = fastest if by == "fastest" else median
+    ratio = _ratio(ours_s, rival_s, at_most)
     return Ratio(
         name=name,
-        ours_s=pairs[by][0],
-        rival_s=pairs[by][1],
-        ratio=ratios[by],
-        fastest_ratio=ratios["fastest"],
-        median_ratio=ratios["median"],
-        bar=bar,
-        note=note,
         rival=against,
+        ours_s=ours_s,
+        rival_s=rival_s,
+        ratio=ratio,
+        fastest_ratio=_ratio(*fastest, at_most),
+        median_ratio=_ratio(*median, at_most),
         at_most=at_most,
+        bars=() if bar is None else (Bar(ratio, bar, "x", at_most),),
+        note=note,
     )
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    gc.collect()
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def within(result: Ratio, limit_s: float, rule: str) -> Ratio:
+    """Return `result` with the bar that our time is at most `limit_s`; `rule` says how it follows."""
+    bar = Bar(result.ours_s, limit_s, "s", at_most=True, rule=rule)
+    return msgspec.structs.replace(result, bars=(*result.bars, bar))
+
+
+def with_fresh(
+    result: Ratio,
+    ours: Opening,
+    rival: Opening | None,
+    *,
+    bar: float | None = None,
+    times: int = 1,
+    written_bytes: int = 0,
+) -> Ratio:
+    """Return `result` with first passes in fresh processes, and a bar for their ratio."""
+    fresh, *others = first_passes([ours] if rival is None else [ours, rival], times)
+    result = msgspec.structs.replace(
+        result,
+        fresh=fresh,
+        rival_fresh=others[0] if others else None,
+        written_bytes=written_bytes,
+    )
+    ratio = result.fresh_ratio
+    if bar is None or ratio is None:
+        return result
+    bars = (*result.bars, Bar(ratio, bar, "x", result.at_most, is_fresh=True))
+    return msgspec.structs.replace(result, bars=bars)
+
+
+def noted(result: Ratio, note: str) -> Ratio:
+    """Return `result` with another note."""
+    return msgspec.structs.replace(result, note=note)
+
+
+def rated(result: Ratio, rows: int, unit: str, note: str = "") -> Ratio:
+    """Return `result` with the rows per second of both sides in its note."""
+    speeds = f"{rows / result.ours_s:,.0f} {unit}/s to {rows / result.rival_s:,.0f}"
+    return noted(result, f"{speeds} ({note})" if note else speeds)
+
+
+def check(holds: object, what: str) -> None:
+    """Refuse to measure what does not do the same work on both sides."""
+    if not holds:
+        raise AssertionError(f"the benchmark is not fair, because this does not hold: {what}")
+
+
+def _ratio(ours_s: float, rival_s: float, at_most: bool) -> float:
+    return ours_s / rival_s if at_most else rival_s / ours_s

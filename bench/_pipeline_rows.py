@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import reef
-from bench._corpus import check
+from bench._measure import check
 
 NAMESPACE = "rows"
 ROW_BYTES = 300
@@ -32,7 +32,7 @@ _AGAIN = 16
 _LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", "u1")
 
 # The writer folds nothing by itself: all of the log is there for `index`.
-_NEVER_FLUSHED: dict[str, object] = {
+_NEVER_FLUSHED: dict[str, Any] = {
     "memtable_max_bytes": 1 << 40,
     "unfolded_log_max_bytes": 1 << 40,
     "flush_threshold_bytes": 1 << 40,

@@ -1,34 +1,35 @@
-"""Tasks of the pipeline without Spark: the same functions, on two processes of our own."""
+"""Where tasks of the pipeline run: on a Spark session, and on two processes without Spark."""
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Self
+from functools import cache
+from typing import Any
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from reef.engine import Context
 from reef.jobs import Bucket, D, Outcome, Progress, R, Runner, Task, pack, perform, unpack
+from reef.spark import session
 
 PROCESSES = 2
 
 
-class Processes:
-    """Processes that stay, as Spark's workers do: what they have imported, they keep."""
+@cache
+def spark_session() -> SparkSession:
+    """Return the session of this process, on two cores; the first call starts it."""
+    return session("bench", "local[2,4]")
 
-    def __init__(self) -> None:
-        spawn = multiprocessing.get_context(
-            "spawn"
-        )  # a fork would have the threads of a JVM's driver
-        self.pool = ProcessPoolExecutor(PROCESSES, mp_context=spawn)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown()
+@cache
+def processes() -> ProcessPoolExecutor:
+    """Return processes that stay, as Spark's workers do: what they have imported, they keep."""
+    # A fork would have the threads of a JVM's driver.
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(PROCESSES, mp_context=spawn)
 
 
 class ProcessRunner:
@@ -36,8 +37,7 @@ class ProcessRunner:
 
     parallelism = PROCESSES
 
-    def __init__(self, processes: Processes, bucket: Bucket) -> None:
-        self._pool = processes.pool
+    def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
     def run(
@@ -53,20 +53,20 @@ class ProcessRunner:
         """Run `task` for each descriptor; whatever is no ReefError raises."""
         packed, kind = pack(descriptors)
         sizes = weights or [1] * len(packed)
-        order = sorted(range(len(packed)), key=lambda place: -sizes[place])
+        order = sorted(range(len(packed)), key=lambda number: -sizes[number])
         running = {
-            place: self._pool.submit(_perform, self._bucket, task, packed[place], kind)
-            for place in order
+            number: processes().submit(_perform, self._bucket, task, packed[number], kind)
+            for number in order
         }
-        return [unpack(running[place].result(), result) for place in range(len(packed))]
+        return [unpack(running[number].result(), result) for number in range(len(packed))]
 
 
 def _perform(bucket: Bucket, task: Task[Any, Any], payload: bytes, kind: type[Any]) -> bytes:
     return perform(bucket.open(), task, payload, kind, attempt=0)
 
 
-class Noted:
-    """A runner that notes what each of its tasks took."""
+class PeakRunner:
+    """A runner that keeps the most memory of each task."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -79,19 +79,10 @@ class Noted:
         return self._runner.parallelism
 
     def run(
-        self,
-        task: Task[D, R],
-        descriptors: Sequence[D],
-        result: type[R],
-        *,
-        name: str,
-        weights: Sequence[int] | None = None,
-        progress: Progress | None = None,
+        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **options: Any
     ) -> list[Outcome[R]]:
-        """Run `task` for each descriptor."""
-        outcomes = self._runner.run(
-            task, descriptors, result, name=name, weights=weights, progress=progress
-        )
+        """Run `task` for each descriptor, as the runner within does."""
+        outcomes = self._runner.run(task, descriptors, result, **options)
         self.peaks += [outcome.peak_rss_bytes for outcome in outcomes]
         return outcomes
 
@@ -112,5 +103,5 @@ class ReadBytes(msgspec.Struct, frozen=True):
 
 
 def read_objects(context: Context, some: Keys) -> ReadBytes:
-    """Read objects, one after the other, and look at nothing."""
+    """Read objects, one after the other, and check nothing."""
     return ReadBytes(sum(len(context.store.get(key)) for key in some.keys))

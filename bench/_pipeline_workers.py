@@ -12,7 +12,7 @@ _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 def forget_peaks() -> None:
-    """Make the kernel count the most memory of each worker anew."""
+    """Reset the kernel's count of the most memory of each worker."""
     for process in _workers():
         with suppress(*_GONE):
             (process / "clear_refs").write_text("5")
@@ -20,14 +20,14 @@ def forget_peaks() -> None:
 
 def peaks() -> dict[int, int]:
     """Return the most memory of each worker that runs since then, in bytes, by its process id."""
-    found = {}
+    peaks_by_pid = {}
     for process in _workers():
         with suppress(*_GONE):
             status = (process / "status").read_text()
-            told = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-            if told:
-                found[int(process.name)] = int(told[1]) << 10
-    return found
+            match = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+            if match:
+                peaks_by_pid[int(process.name)] = int(match[1]) << 10
+    return peaks_by_pid
 
 
 def _workers() -> Iterator[Path]:

@@ -15,7 +15,7 @@ import reef
 
 @dataclass(frozen=True)
 class Peak:
-    """What a scan found and what it took."""
+    """The rows of a scan, and the time and memory it took."""
 
     rows: int
     seconds: float
@@ -25,7 +25,7 @@ class Peak:
 
 
 def scan_peak(url: str, namespace: str) -> Peak:
-    """Scan all columns of a namespace in a process of its own and return what it needed."""
+    """Scan all columns of a namespace in a process of its own and return its figures."""
     done = subprocess.run(
         [sys.executable, "-m", "bench._scan_peak", url, namespace],
         check=True,
@@ -44,12 +44,12 @@ def _scan(url: str, namespace: str) -> Peak:
 
 
 def _mib(field: str) -> int:
-    """Return a figure of this process; `ru_maxrss` would also know what it was forked from."""
+    """Return a figure of this process. `ru_maxrss` would count its parent's memory too."""
     status = Path("/proc/self/status").read_text()
-    found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+    if match is None:
         raise AssertionError(f"/proc/self/status has no {field}")
-    return int(found[1]) // 1024
+    return int(match[1]) // 1024
 
 
 if __name__ == "__main__":

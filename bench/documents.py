@@ -1,17 +1,16 @@
 """Documents against LanceDB: the same 200,000 on the same disk, 128-d vectors and 3 attributes.
 
-Ids are text and come in random order. Reef runs with its default settings. What is written is
-measured without fsync, as LanceDB does it, and with.
+Ids are text and come in random order. Reef runs with its default settings. Writes are measured
+without fsync, as LanceDB does it, and with.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,212 +22,304 @@ from bench._corpus import (
     CATEGORIES,
     DIMENSION,
     batches_of,
-    check,
+    corpus,
     documents_of,
     folder,
-    rated,
     shuffled,
 )
 from bench._document_writes import bench_ingest, bench_single_upserts, bench_upserts
-from bench._measure import Count, Ratio, Result, compare, ratio_of
+from bench._fresh import Pass, each, over, whole
+from bench._measure import (
+    Count,
+    Ratio,
+    Result,
+    Scale,
+    check,
+    compare,
+    in_turn,
+    rated,
+    ratio_of,
+    with_fresh,
+)
 from bench._scan_peak import scan_peak
-from bench.lance import Lance, fastest_of
+from bench.lance import Lance
 from reef.documents import Documents
 
-T = TypeVar("T")
+NEAREST = 10
+GETS = 25
 
-K = 10
 
-
-def bench_documents(documents: int = 200_000, scanned: int = 5_000_000) -> Iterator[Result]:
+def bench_documents(scale: Scale) -> Iterator[Result]:
     """All figures of documents, in a folder on a disk."""
-    table = documents_of(shuffled(documents))
+    count = scale.rows(200_000)
     for figure in (bench_ingest, bench_upserts, bench_single_upserts):
         with folder() as here:  # empty, so that no figure meets what another has left
-            yield from figure(here, table)
-    with folder() as here, _read_only(here, table) as (ns, rival):
-        for reading in (_gets, _scans, _searches, _filters):
-            yield from reading(ns, rival, table)
+            yield from figure(here, count, scale)
     with folder() as here:
-        yield _peak(here, scanned)
+        _load(here, count)
+        for reading in (_gets, _scans, _searches, _filters):
+            yield from reading(here, count, scale)
+    with folder() as here:
+        yield _peak(here, scale.rows(5_000_000))
 
 
-@contextmanager
-def _read_only(here: Path, table: pa.Table) -> Iterator[tuple[Documents, Lance]]:
-    """Yield both sides with the same documents: ours in segments, theirs optimized and indexed."""
-    url = f"file://{here}/reef?fsync=off"
-    with (
-        reef.connect(url) as db,
-        db.namespace("documents") as ns,
-        Lance(here / "rival", table.schema) as rival,
-    ):
+def _load(here: Path, count: int) -> None:
+    """Write the same documents on both sides: ours into segments, theirs optimized and indexed."""
+    table = corpus(count)
+    with _ours(here) as ns, Lance(here / "rival", table.schema) as rival:
         for batch in batches_of(table):
             ns.upsert(batch)
             rival.table.add(batch)
         ns.flush()
         rival.table.optimize()
         rival.index()
-        yield ns, rival
 
 
-def _gets(ns: Documents, rival: Lance, table: pa.Table, rounds: int = 21) -> Iterator[Ratio]:
-    """Whole documents as dicts, by id; each was read before."""
-    chosen = np.random.default_rng(2).choice(table.num_rows, (rounds, 25))
-    ids = [table["id"].take(pa.array(some)).to_pylist() for some in chosen]
-    every = list(itertools.chain.from_iterable(ids))
-    way = fastest_of(lance.GETS, lambda way: [rival.get(id, way) for id in every[:100]])
-    for id in every:
-        check(ns.get(id) == rival.get(id, way), f"{id} is the same on both sides")
-    times: list[list[float]] = [[], [], []]
-    runs = (
-        lambda some: _each(ns.get, some),
-        lambda some: _each(lambda id: rival.get(id, way), some),
-        rival.time_async_gets,
-    )
-    for turn, some in enumerate(ids):
-        for i in range(3):
-            which = (turn + i) % 3
-            times[which] += runs[which](some)
-    note = f"{table.num_rows:,} documents in segments, B-tree; a dict with its vector"
-    for rival_times, bar, api in ((times[1], 20.0, way), (times[2], None, "its async API")):
-        yield ratio_of(
+@contextmanager
+def _ours(here: Path) -> Iterator[Documents]:
+    url = f"file://{here}/reef?fsync=off"
+    with reef.connect(url) as db, db.namespace("documents") as ns:
+        yield ns
+
+
+def _rival(here: Path) -> Lance:
+    return Lance(here / "rival")
+
+
+# Gets.
+
+
+def _gets(here: Path, count: int, scale: Scale) -> Iterator[Ratio]:
+    """Whole documents as dicts, by id; the warm ones were each read before."""
+    ids = _ids(count)
+    with _ours(here) as ns, _rival(here) as rival:
+        for id in ids:
+            check(ns.get(id) == rival.get(id), f"{id} is the same on both sides")
+    ours = partial(opened_gets, here, count)
+    ways = {way: partial(opened_rival_gets, here, count, way) for way in lance.GETS}
+    tried = in_turn(ways, scale.rounds(3))
+    way = min(tried, key=lambda way: min(tried[way]))
+    rivals = {way: ways[way], "its async API": partial(opened_async_gets, here, count)}
+    times = in_turn({"ours": partial(ours, is_hot=True), **rivals}, scale.rounds(21))
+    for (api, rival_gets), bar in zip(rivals.items(), (20.0, None), strict=True):
+        result = ratio_of(
             "get by id p50",
-            times[0],
-            rival_times,
+            times["ours"],
+            times[api],
             by="median",
             bar=bar,
-            note=note,
+            note=f"{count:,} documents in segments, B-tree; a dict with its vector",
             against=f"{lance.NAME}, {api}",
         )
+        yield with_fresh(result, ours, rival_gets)
 
 
-def _each(get: Callable[[str], object], ids: Sequence[str]) -> list[float]:
-    times = []
-    now = time.perf_counter
-    for id in ids:
-        begun = now()
-        get(id)
-        times.append(now() - begun)
-    return times
+def _ids(count: int) -> list[str]:
+    chosen = np.random.default_rng(2).choice(count, 21 * GETS)
+    ids: list[str] = corpus(count)["id"].take(pa.array(chosen)).to_pylist()
+    return ids
 
 
-def _scans(ns: Documents, rival: Lance, table: pa.Table, rounds: int = 20) -> Iterator[Ratio]:
-    """Everything as one Arrow table, in no order; and ours in order of ids, for which there is no bar."""
-
-    def scan(*, ordered: bool = False) -> pa.Table:
-        return pa.Table.from_batches(ns.scan(ordered=ordered))
-
-    way = fastest_of(lance.SCANS, rival.scan)
-    mine, theirs = scan().sort_by("id"), rival.scan(way).sort_by("id")
-    for name in table.column_names:
-        same = mine[name].combine_chunks().equals(theirs[name].combine_chunks())
-        check(same, f"{name} is the same on both sides")
-    del mine, theirs
-    result = compare(
-        "full scan to Arrow",
-        scan,
-        lambda: rival.scan(way),
-        bar=1.0,
-        rounds=rounds,
-        against=lance.NAME,
-    )
-    yield rated(result, table.num_rows, way)
-    result = compare(
-        "full scan to Arrow, in order of ids",
-        lambda: scan(ordered=True),
-        lambda: rival.scan(way),
-        bar=None,
-        rounds=rounds,
-        against=f"{lance.NAME}, in no order",
-    )
-    yield rated(result, table.num_rows, way)
+@contextmanager
+def opened_gets(here: Path, count: int, *, is_hot: bool = False) -> Iterator[Pass]:
+    """Some gets of ours; `is_hot` reads every id before."""
+    ids = _ids(count)
+    with _ours(here) as ns:
+        for id in ids if is_hot else ():
+            ns.get(id)
+        yield each(ids, GETS, ns.get)
 
 
-def _searches(ns: Documents, rival: Lance, table: pa.Table, rounds: int = 25) -> Iterator[Ratio]:
+@contextmanager
+def opened_rival_gets(here: Path, count: int, way: str) -> Iterator[Pass]:
+    """Some gets of the rival's."""
+    with _rival(here) as rival:
+        yield each(_ids(count), GETS, lambda id: rival.get(id, way))
+
+
+@contextmanager
+def opened_async_gets(here: Path, count: int) -> Iterator[Pass]:
+    """Some gets of the rival's asynchronous API."""
+    with _rival(here) as rival:
+        ids = _ids(count)[:GETS]
+        yield lambda: rival.time_async_gets(ids)
+
+
+# Scans.
+
+
+def _scans(here: Path, count: int, scale: Scale) -> Iterator[Ratio]:
+    """Everything as one Arrow table: ours in no order, and in order of ids, which has no bar."""
+    ways = {way: partial(opened_rival_scan, here, way) for way in lance.SCANS}
+    tried = in_turn(ways, scale.rounds(3))
+    way = min(tried, key=lambda way: min(tried[way]))
+    with _ours(here) as ns, _rival(here) as rival:
+        mine, theirs = (
+            table.sort_by("id") for table in (_scanned(ns, ordered=False), rival.scan(way))
+        )
+        for name in corpus(count).column_names:
+            same = mine[name].combine_chunks().equals(theirs[name].combine_chunks())
+            check(same, f"{name} is the same on both sides")
+    for ordered, what, against, bar in (
+        (False, "full scan to Arrow", lance.NAME, 1.0),
+        (True, "full scan to Arrow, in order of ids", f"{lance.NAME}, in no order", None),
+    ):
+        result = compare(
+            what,
+            partial(opened_scan, here, ordered=ordered),
+            ways[way],
+            bar=bar,
+            rounds=scale.rounds(20),
+            against=against,
+        )
+        yield rated(result, count, "docs", way)
+
+
+def _scanned(ns: Documents, *, ordered: bool) -> pa.Table:
+    return pa.Table.from_batches(ns.scan(ordered=ordered))
+
+
+@contextmanager
+def opened_scan(here: Path, *, ordered: bool) -> Iterator[Pass]:
+    """A scan of ours."""
+    with _ours(here) as ns:
+        yield whole(lambda: _scanned(ns, ordered=ordered))
+
+
+@contextmanager
+def opened_rival_scan(here: Path, way: str) -> Iterator[Pass]:
+    """A scan of the rival's."""
+    with _rival(here) as rival:
+        yield whole(lambda: rival.scan(way))
+
+
+# Search.
+
+
+def _searches(here: Path, count: int, scale: Scale) -> Iterator[Ratio]:
     """The nearest ids with their distances, exactly, without an index on both sides."""
-    queries = np.random.default_rng(3).standard_normal((rounds + 1, DIMENSION), dtype=np.float32)
     for metric in ("cosine", "l2"):
-
-        def mine(vector: np.ndarray, metric: str = metric) -> pa.Table:
-            return ns.query(vector=vector, metric=metric, limit=K, columns=[])
-
-        def theirs(vector: np.ndarray, metric: str = metric) -> pa.Table:
-            return rival.search(vector, metric, K)
-
-        for vector in queries[:5]:
-            _check_found(mine(vector), theirs(vector), is_squared=metric == "l2")
+        with _ours(here) as ns, _rival(here) as rival:
+            for vector in _queries()[:5]:
+                _check_nearest(
+                    _search(ns, metric, vector),
+                    rival.search(vector, metric, NEAREST),
+                    is_squared=metric == "l2",
+                )
         yield compare(
-            f"exact search of {table.num_rows:,}, {metric}, k={K}",
-            _over(queries, mine),
-            _over(queries, theirs),
+            f"exact search of {count:,}, {metric}, k={NEAREST}",
+            partial(opened_search, here, metric),
+            partial(opened_rival_search, here, metric),
             bar=1.0,
-            rounds=rounds,
+            rounds=scale.rounds(25),
             note="ids and distances, the same on both sides",
             against=f"{lance.NAME}, brute force",
         )
 
 
-def _check_found(mine: pa.Table, theirs: pa.Table, *, is_squared: bool) -> None:
+def _queries() -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((26, DIMENSION), dtype=np.float32)
+
+
+def _search(ns: Documents, metric: str, vector: np.ndarray) -> pa.Table:
+    return ns.query(vector=vector, metric=metric, limit=NEAREST, columns=[])
+
+
+@contextmanager
+def opened_search(here: Path, metric: str) -> Iterator[Pass]:
+    """A search of ours, each with another vector."""
+    with _ours(here) as ns:
+        yield over(_queries(), lambda vector: _search(ns, metric, vector))
+
+
+@contextmanager
+def opened_rival_search(here: Path, metric: str) -> Iterator[Pass]:
+    """A search of the rival's."""
+    with _rival(here) as rival:
+        yield over(_queries(), lambda vector: rival.search(vector, metric, NEAREST))
+
+
+def _check_nearest(mine: pa.Table, theirs: pa.Table, *, is_squared: bool) -> None:
     same = set(mine["id"].to_pylist()) == set(theirs["id"].to_pylist())
-    check(same and mine.num_rows == K, "a search finds the same on both sides")
+    check(same and mine.num_rows == NEAREST, "a search returns the same on both sides")
     distances = theirs["_distance"].to_numpy()
     distances = np.sqrt(distances) if is_squared else distances
     check(np.allclose(mine["_distance"].to_numpy(), distances, atol=1e-4), "the same distances")
 
 
-def _filters(ns: Documents, rival: Lance, table: pa.Table, rounds: int = 60) -> Iterator[Ratio]:
+# Filters.
+
+
+def _filters(here: Path, count: int, scale: Scale) -> Iterator[Ratio]:
     """Ids and attributes of one document in a thousand, by a range and by equality."""
-    rng = np.random.default_rng(4)
-    prices = (rng.random(rounds + 1) * 0.999).tolist()
-    categories = rng.integers(0, CATEGORIES, rounds + 1).tolist()
-
-    def mine(where: str) -> pa.Table:
-        return ns.query(where=where, columns=ATTRIBUTES)
-
-    def theirs(where: str) -> pa.Table:
-        return rival.filter(where, ["id", *ATTRIBUTES])
-
-    for name, wheres in (
-        ("a range of prices", [f"price >= {x!r} and price < {x + 0.001!r}" for x in prices]),
-        ("one category", [f"category = 'category-{number:04d}'" for number in categories]),
-    ):
-        for where in wheres[:5]:
-            same = mine(where).to_pylist() == theirs(where).sort_by("id").to_pylist()
-            check(same, f"{where} finds the same on both sides")
-        found = sum(mine(where).num_rows for where in wheres) / len(wheres)
+    for name, wheres in _wheres().items():
+        with _ours(here) as ns, _rival(here) as rival:
+            for where in wheres[:5]:
+                mine, theirs = _filter(ns, where), _rival_filter(rival, where)
+                same = mine.to_pylist() == theirs.sort_by("id").to_pylist()
+                check(same, f"{where} returns the same on both sides")
+            matches = sum(_filter(ns, where).num_rows for where in wheres) / len(wheres)
         yield compare(
             f"filter at 0.1%, {name}",
-            _over(wheres, mine),
-            _over(wheres, theirs),
+            partial(opened_filter, here, name),
+            partial(opened_rival_filter, here, name),
             bar=1.0,
-            rounds=rounds,
-            note=f"ids and attributes of {found:.0f}",
+            rounds=scale.rounds(60),
+            note=f"ids and attributes of {matches:.0f}",
             against=f"{lance.NAME}, B-tree",
         )
 
 
-def _over(values: Sequence[T], run: Callable[[T], object]) -> Callable[[], object]:
-    """Return a function that runs with one value after the other."""
-    following = iter(values)
-    return lambda: run(next(following))
+def _wheres() -> dict[str, Sequence[str]]:
+    rng = np.random.default_rng(4)
+    prices = (rng.random(61) * 0.999).tolist()
+    categories = rng.integers(0, CATEGORIES, 61).tolist()
+    return {
+        "a range of prices": [f"price >= {x!r} and price < {x + 0.001!r}" for x in prices],
+        "one category": [f"category = 'category-{number:04d}'" for number in categories],
+    }
+
+
+def _filter(ns: Documents, where: str) -> pa.Table:
+    return ns.query(where=where, columns=ATTRIBUTES)
+
+
+def _rival_filter(rival: Lance, where: str) -> pa.Table:
+    return rival.filter(where, ["id", *ATTRIBUTES])
+
+
+@contextmanager
+def opened_filter(here: Path, name: str) -> Iterator[Pass]:
+    """A filter of ours, each with another value."""
+    with _ours(here) as ns:
+        yield over(_wheres()[name], partial(_filter, ns))
+
+
+@contextmanager
+def opened_rival_filter(here: Path, name: str) -> Iterator[Pass]:
+    """A filter of the rival's."""
+    with _rival(here) as rival:
+        yield over(_wheres()[name], partial(_rival_filter, rival))
+
+
+# Memory.
 
 
 def _peak(here: Path, count: int, dimension: int = 8, batch: int = 100_000) -> Count:
     """The most memory of a process that scans what another one wrote, in random order of ids."""
-    url = f"file://{here}/reef?fsync=off"
     numbers = shuffled(count)
     begun = time.perf_counter()
-    with reef.connect(url) as db, db.namespace("documents") as ns:
+    with _ours(here) as ns:
         for first in range(0, count, batch):
             ns.upsert(documents_of(numbers[first : first + batch], dimension, seed=first))
         ns.flush()
-    built = time.perf_counter() - begun
-    found = scan_peak(url, "documents")
-    check(found.rows == count, f"{count:,} documents were scanned, not {found.rows:,}")
+    write_s = time.perf_counter() - begun
+    peak = scan_peak(f"file://{here}/reef?fsync=off", "documents")
+    check(peak.rows == count, f"{count:,} documents were scanned, not {peak.rows:,}")
     return Count(
         name=f"MiB at the peak of a scan of {count:,} documents",
-        counted=found.peak_mib,
+        counted=peak.peak_mib,
         allowed=1024,
-        note=f"{found.idle_mib} before it, {dimension}-d vectors; it took {found.seconds:.1f} s, "
-        f"and writing {built:.0f} s",
+        note=f"{peak.idle_mib} before it, {dimension}-d vectors; it took {peak.seconds:.1f} s, "
+        f"and writing {write_s:.0f} s",
     )

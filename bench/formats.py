@@ -6,13 +6,17 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from bench._measure import Ratio, compare, limit
+from bench._fresh import Opening, Pass, whole
+from bench._measure import Ratio, Scale, compare, limited
 from reef.format import (
     LogKind,
     LogObject,
@@ -35,6 +39,7 @@ from reef.format import (
 )
 from reef.types import pack_lsn
 
+PLAIN = "plain Arrow IPC"
 DIMENSIONS = 128
 FIELDS = [
     pa.field("vector", pa.list_(pa.float32(), DIMENSIONS)),
@@ -42,6 +47,9 @@ FIELDS = [
     pa.field("price", pa.float64()),
     pa.field("quantity", pa.int64()),
 ]
+
+Codec: TypeAlias = Literal["lz4", "zstd"]
+CODECS: tuple[Codec, ...] = ("lz4", "zstd")
 
 
 def documents(rows: int) -> list[pa.Array]:
@@ -59,12 +67,36 @@ def documents(rows: int) -> list[pa.Array]:
     ]
 
 
-def bench_log(rows: int = 10_000, rounds: int = 101) -> Iterator[Ratio]:
-    """Encoding and decoding a log object of `rows` documents."""
+# Log objects.
+
+
+def bench_log(scale: Scale) -> Iterator[Ratio]:
+    """Encoding and decoding a log object."""
+    rows = scale.rows(10_000)
+    for codec in CODECS:
+        size = len(encode_log(_log(rows), codec=codec))
+        for action in ("encode", "decode"):
+            yield compare(
+                f"log {action}, {codec}",
+                partial(opened_log, action, rows, codec),
+                partial(opened_plain_log, action, rows, codec),
+                bar=0.5,
+                rounds=scale.rounds(101),
+                note=f"{rows:,} rows, {size / 1e6:.1f} MB",
+                against=PLAIN,
+                written_bytes=size if action == "encode" else 0,
+            )
+
+
+@cache
+def _log_batch(rows: int) -> pa.RecordBatch:
     key, *payload = documents(rows)
     alive = pa.array(np.zeros(rows, np.bool_))
-    batch = pa.record_batch([key, alive, *payload], schema=log_schema(FIELDS))
-    log = LogObject(
+    return pa.record_batch([key, alive, *payload], schema=log_schema(FIELDS))
+
+
+def _log(rows: int) -> LogObject:
+    return LogObject(
         kind=LogKind.DATA,
         slot=2,
         epoch=1,
@@ -72,90 +104,145 @@ def bench_log(rows: int = 10_000, rounds: int = 101) -> Iterator[Ratio]:
         nonce=os.urandom(16),
         created_at_us=1,
         prev=Prev(1, 1),
-        records=(LogRecord(lsn=pack_lsn(2, 0), batch=batch),),
+        records=(LogRecord(lsn=pack_lsn(2, 0), batch=_log_batch(rows)),),
     )
-    for codec in ("lz4", "zstd"):
-        options = pa.ipc.IpcWriteOptions(compression=codec)
-
-        def plain_encode(options: pa.ipc.IpcWriteOptions = options) -> pa.Buffer:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-                writer.write_batch(batch)
-            return sink.getvalue()
-
-        data, plain = encode_log(log, codec=codec), plain_encode()
-        note = f"{rows:,} rows, {len(data) / 1e6:.1f} MB"
-        yield compare(
-            f"log encode, {codec}",
-            lambda codec=codec: encode_log(log, codec=codec),
-            plain_encode,
-            bar=0.5,
-            rounds=rounds,
-            note=note,
-        )
-        yield compare(
-            f"log decode, {codec}",
-            lambda data=data: decode_log(data),
-            lambda plain=plain: pa.ipc.open_stream(plain).read_all(),
-            bar=0.5,
-            rounds=rounds,
-            note=note,
-        )
 
 
-def bench_segment(rows: int = 1_000_000) -> Iterator[Ratio]:
-    """Writing a segment of `rows` documents to a file, and decoding it from memory."""
+@contextmanager
+def opened_log(action: str, rows: int, codec: Codec) -> Iterator[Pass]:
+    """A log object of ours."""
+    log = _log(rows)
+    if action == "encode":
+        yield whole(lambda: encode_log(log, codec=codec))
+    else:
+        data = encode_log(log, codec=codec)
+        yield whole(lambda: decode_log(data))
+
+
+@contextmanager
+def opened_plain_log(action: str, rows: int, codec: Codec) -> Iterator[Pass]:
+    """The same rows as a plain Arrow stream."""
+    batch = _log_batch(rows)
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+
+    def encode() -> pa.Buffer:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+    if action == "encode":
+        yield whole(encode)
+    else:
+        data = encode()
+        yield whole(lambda: pa.ipc.open_stream(data).read_all())
+
+
+# Segments.
+
+
+def bench_segment(scale: Scale) -> Iterator[Ratio]:
+    """Writing a segment to a file, and decoding it from memory, where a GET has put it."""
+    rows = scale.rows(1_000_000)
+    nbytes = _segment_batch(rows).nbytes
+    with tempfile.TemporaryDirectory() as folder:
+        for codec in CODECS:
+            for action, bar, rounds in (("write", 0.5, 7), ("read", 0.7, 21)):
+                yield compare(
+                    f"segment {action}, {codec}",
+                    partial(opened_segment, action, Path(folder), rows, codec),
+                    partial(opened_plain_segment, action, Path(folder), rows, codec),
+                    bar=bar,
+                    rounds=scale.rounds(rounds),
+                    note=f"{rows:,} rows, {nbytes / 1e6:.0f} MB in memory",
+                    against=PLAIN,
+                    written_bytes=nbytes if action == "write" else 0,
+                )
+
+
+@cache
+def _segment_batch(rows: int) -> pa.RecordBatch:
     key, *payload = documents(rows)
     lsns = pa.array(np.full(rows, pack_lsn(1, 0)))
     alive = pa.array(np.zeros(rows, np.bool_))
-    batch = pa.record_batch([key, lsns, alive, *payload], schema=segment_schema(FIELDS))
-    batches = [batch.slice(start, 65_536) for start in range(0, rows, 65_536)]
+    return pa.record_batch([key, lsns, alive, *payload], schema=segment_schema(FIELDS))
+
+
+def _segment_batches(rows: int) -> list[pa.RecordBatch]:
+    return [_segment_batch(rows).slice(start, 65_536) for start in range(0, rows, 65_536)]
+
+
+@contextmanager
+def opened_segment(action: str, folder: Path, rows: int, codec: Codec) -> Iterator[Pass]:
+    """A segment of ours. Reading comes after writing, and finds its file."""
+    path = folder / f"{codec}.seg"
+    if action == "read":
+        data = path.read_bytes()
+        # As many threads as Arrow takes for its own file.
+        with ThreadPoolExecutor(pa.cpu_count()) as pool:
+            yield whole(lambda: decode_segment(data, run_all=pool.map))
+        return
+    batches = _segment_batches(rows)
     origin = SegmentOrigin(
         id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0F", namespace="n", level=0, author="bench", created_at_us=1
     )
-    # As many threads as Arrow takes for its own file.
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(pa.cpu_count()) as pool:
-        for codec in ("lz4", "zstd"):
-            ours_path, plain_path = Path(folder, f"{codec}.seg"), Path(folder, f"{codec}.arrow")
 
-            def write(codec: str = codec, path: Path = ours_path) -> None:
-                options = SegmentOptions(codec=codec)  # type: ignore[arg-type]
-                writer = SegmentWriter(batch.schema, origin, options)
-                with path.open("wb", buffering=0) as file:
-                    for part in writer.parts(batches):
-                        file.write(part)
+    def write() -> None:
+        writer = SegmentWriter(batches[0].schema, origin, SegmentOptions(codec=codec))
+        with path.open("wb", buffering=0) as file:
+            for part in writer.parts(batches):
+                file.write(part)
 
-            def plain_write(codec: str = codec, path: Path = plain_path) -> None:
-                options = pa.ipc.IpcWriteOptions(compression=codec)
-                with pa.ipc.new_file(str(path), batch.schema, options=options) as writer:
-                    for some in batches:
-                        writer.write_batch(some)
-
-            note = f"{rows:,} rows, {batch.nbytes / 1e6:.0f} MB in memory"
-            yield compare(
-                f"segment write, {codec}", write, plain_write, bar=0.5, rounds=7, note=note
-            )
-            # From memory, where a GET has put it.
-            data, plain = ours_path.read_bytes(), pa.py_buffer(plain_path.read_bytes())
-            yield compare(
-                f"segment read, {codec}",
-                lambda data=data: decode_segment(data, run_all=pool.map),
-                lambda plain=plain: pa.ipc.open_file(plain).read_all(),
-                bar=0.7,
-                rounds=21,
-                note=note,
-            )
+    yield whole(write)
 
 
-def bench_manifest(segments: int = 100_000, snapshots: int = 1_000) -> Iterator[Ratio]:
+@contextmanager
+def opened_plain_segment(action: str, folder: Path, rows: int, codec: Codec) -> Iterator[Pass]:
+    """The same rows as a plain Arrow file."""
+    path = folder / f"{codec}.arrow"
+    if action == "read":
+        data = pa.py_buffer(path.read_bytes())
+        yield whole(lambda: pa.ipc.open_file(data).read_all())
+        return
+    batches = _segment_batches(rows)
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+
+    def write() -> None:
+        with pa.ipc.new_file(str(path), batches[0].schema, options=options) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+
+    yield whole(write)
+
+
+# Manifests.
+
+
+def bench_manifest(scale: Scale) -> Iterator[Ratio]:
     """Writing and reading a large manifest, against half a second."""
+    segments, snapshots = scale.rows(100_000), scale.rows(1_000)
+    size = len(encode_manifest(large_manifest(segments, snapshots)))
+    for action in ("encode", "decode"):
+        opening: Opening = partial(opened_manifest, action, segments, snapshots)
+        yield limited(
+            f"manifest {action}",
+            opening,
+            seconds=0.5,
+            rounds=scale.rounds(7),
+            note=f"{segments:,} segments, {snapshots:,} snapshots, {size / 1e6:.1f} MB",
+            written_bytes=size if action == "encode" else 0,
+        )
+
+
+@contextmanager
+def opened_manifest(action: str, segments: int, snapshots: int) -> Iterator[Pass]:
+    """A large manifest."""
     manifest = large_manifest(segments, snapshots)
-    data = encode_manifest(manifest)
-    name = f"{segments:,} segments, {snapshots:,} snapshots, {len(data) / 1e6:.1f} MB"
-    yield limit(
-        f"manifest encode, {name}", lambda: encode_manifest(manifest), seconds=0.5, rounds=7
-    )
-    yield limit(f"manifest decode, {name}", lambda: decode_manifest(data), seconds=0.5, rounds=7)
+    if action == "encode":
+        yield whole(lambda: encode_manifest(manifest))
+    else:
+        data = encode_manifest(manifest)
+        yield whole(lambda: decode_manifest(data))
 
 
 def large_manifest(segments: int, snapshots: int) -> Manifest:
@@ -177,14 +264,14 @@ def large_manifest(segments: int, snapshots: int) -> Manifest:
         )
         for i in range(segments)
     )
-    held = tuple(
+    saved = tuple(
         Snapshot(id=f"snapshot-{i}", generation=1, lsn=pack_lsn(i + 1, 0), expires_at_us=0)
         for i in range(snapshots)
     )
     return msgspec.structs.replace(
         base,
         segments=refs,
-        snapshots=held,
+        snapshots=saved,
         writer_epoch=1,
         wal_floor=segments + 2,
         wal_last_seen=segments + 1,

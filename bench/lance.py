@@ -1,7 +1,7 @@
 """The rival for documents: LanceDB, by its Python package `lancedb`, as its documentation advises.
 
 Its synchronous API, with data as Arrow tables, scalar indexes where they help, and `optimize` after
-ingest and between writes, which is not counted. Where it offers ways, the fastest here is taken.
+ingest and between writes, which is not counted. Where it offers several ways, the fastest counts.
 """
 
 from __future__ import annotations
@@ -34,21 +34,25 @@ SCANS: Mapping[str, Callable[[Any], pa.Table]] = {
 
 
 class Lance:
-    """A table of its own in a folder. Use as a context manager."""
+    """A table in a folder: a new one if there is a schema. Use as a context manager."""
 
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema | None = None) -> None:
         self._folder = folder
-        self.table = lancedb.connect(folder).create_table("documents", schema=schema)
+        db = lancedb.connect(folder)
+        if schema is None:
+            self.table = db.open_table("documents")
+        else:
+            self.table = db.create_table("documents", schema=schema)
         self._loop = asyncio.new_event_loop()
         self._async_table: Any = None
 
     def add(self, batches: Sequence[pa.Table], parallelism: int | None = None) -> None:
-        """Append batches, each a commit of its own. It does not look whether ids are there."""
+        """Append batches, each a commit of its own. It does not check ids."""
         for batch in batches:
             self.table.add(batch, write_parallelism=parallelism)
 
     def index(self) -> None:
-        """Make a B-tree of each column that is looked up."""
+        """Build a B-tree on each column that lookups use."""
         for column in INDEXED:
             self.table.create_index(column, config=BTree())
 
@@ -59,8 +63,8 @@ class Lance:
 
     def get(self, id: str, way: str = "to_list()") -> dict[str, Any] | None:
         """Return one document."""
-        found = GETS[way](self.table.search().where(f"id = '{id}'").limit(1))
-        return found[0] if found else None
+        rows = GETS[way](self.table.search().where(f"id = '{id}'").limit(1))
+        return rows[0] if rows else None
 
     def time_async_gets(self, ids: Sequence[str]) -> list[float]:
         """Return the seconds of each get by the asynchronous API, inside of its event loop."""
@@ -96,14 +100,3 @@ class Lance:
             (await query.to_arrow()).to_pylist()
             times.append(time.perf_counter() - begun)
         return times
-
-
-def fastest_of(ways: Mapping[str, object], run: Callable[[str], object], tries: int = 3) -> str:
-    """Return the way that `run` goes fastest, each tried some times, in turn."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(tries):
-        for way, times in seconds.items():
-            begun = time.perf_counter()
-            run(way)
-            times.append(time.perf_counter() - begun)
-    return min(seconds, key=lambda way: min(seconds[way]))

@@ -1,27 +1,25 @@
 """The pipeline on Spark, on two cores: what Spark costs its passes, and its rows against Parquet.
 
 Rows have 300 bytes and come in random order of ids; one in sixteen is written twice. All of it lies in
-a folder on a disk, `?fsync=off`. A session and two processes stay for the whole run; each has folded,
-compacted and verified a few rows before anything is timed, and loads and reads have a first run.
+a folder on a disk, `?fsync=off`. A session and two processes stay for the whole run; each has run a
+pass before anything is timed. A fresh process has a session, or processes, that have run nothing.
 """
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-from pyspark.sql import SparkSession
+from typing import Literal, TypeAlias
 
 import reef
 from bench import _pipeline_workers as workers
-from bench._corpus import check, folder, in_turn, timed
-from bench._measure import Count, Ratio, Result, ratio_of
+from bench._corpus import folder
+from bench._fresh import Opening, Pass, whole
+from bench._measure import Count, Ratio, Result, Scale, check, in_turn, ratio_of, with_fresh
 from bench._pipeline_rows import (
     NAMESPACE,
     ROW_BYTES,
@@ -33,234 +31,259 @@ from bench._pipeline_rows import (
 )
 from bench._pipeline_runner import (
     Keys,
-    Noted,
-    Processes,
+    PeakRunner,
     ProcessRunner,
     ReadBytes,
+    processes,
     read_objects,
+    spark_session,
 )
 from bench._pipeline_spark import bench_loads, bench_reads
 from reef.database import Database
-from reef.jobs import Bucket, CompactionOptions, IndexOptions, Runner, VerifyOptions, compact, index
-from reef.jobs._verify import verify_deep
-from reef.spark import session
-from reef.spark._runner import SparkRunner
+from reef.jobs import (
+    Bucket,
+    CompactionOptions,
+    IndexOptions,
+    Runner,
+    VerifyOptions,
+    compact,
+    index,
+    verify,
+)
+from reef.spark import spark_runner
 
 ROWS = 4_500_000
 ROUNDS = 3
 TASK_MIB_MAX = 1024
 SESSION_MS_MAX = 60_000
-_TINY_ROWS = 20_000
-_READING = "Spark tasks that read the same objects, and look at nothing"
-_WITHOUT = "the same tasks on two processes, without Spark"
+READING = "Spark tasks that only read the same objects"
+WITHOUT = "the same tasks on two processes, without Spark"
+
+Side: TypeAlias = Literal["spark", "processes"]
+Codec: TypeAlias = Literal["lz4", "zstd"]
 
 
-def bench_pipeline(rows: int = ROWS, rounds: int = ROUNDS) -> Iterator[Result]:
+def bench_pipeline(scale: Scale) -> Iterator[Result]:
     """All figures of the pipeline, in a folder on a disk."""
-    with folder() as here, Processes() as processes:
+    with folder() as here:
         begun = time.perf_counter()
-        spark = session("bench", "local[2,4]")
-        started = time.perf_counter() - begun
+        spark = spark_session()
+        took = time.perf_counter() - begun
         try:
-            bench = _Bench(here, spark, processes, rows, rounds)
-            bench.warm()
             yield Count(
                 name="ms to start a Spark session",
-                counted=round(started * 1000),
+                counted=round(took * 1000),
                 allowed=SESSION_MS_MAX,
-                note=f"not in any figure; with a first run of each task "
-                f"{time.perf_counter() - begun:.0f} s",
+                note="not in any figure",
             )
-            yield from bench.figures()
+            yield from _figures(here, scale)
         finally:
             spark.stop()
+            processes().shutdown()
 
 
-@dataclass
-class _Bench:
-    """Where everything is, on both sides."""
+def _figures(here: Path, scale: Scale) -> Iterator[Result]:
+    """Yield every figure; each stands on what the one before it has left."""
+    log, source, by_id = (here / name for name in ("log", "source", "sorted"))
+    rounds = scale.rounds(ROUNDS)
+    written = write_rows(log, source, scale.rows(ROWS))
+    count, expected = written.rows, digest(log, written.rows)
+    yield from _verifies(log, "a log", rounds)
+    folded, compacted = here / "folded", here / "compacted"
+    yield from _passes("fold", log, folded, count, expected, rounds)
+    yield from _passes("compact", folded, compacted, count, expected, rounds)
+    yield from _verifies(compacted, "a log and segments", rounds)
+    loads = bench_loads(here, source, by_id, count, max(1, rounds - 1), expected)
+    yield from _with_workers("bulk load", loads)
+    reads = bench_reads(address(compacted), by_id, count, rounds)
+    yield from _with_workers("Spark reads", reads)
+    smaller = linked(folded, here / "zstd")
+    with reef.connect(address(smaller)) as db:
+        _compact(db, _runner("spark", db), _part_bytes(count), "zstd")
+    reads = bench_reads(address(smaller), by_id, count, rounds, codec="zstd")
+    yield from _with_workers("Spark reads of zstd", reads)
 
-    here: Path
-    spark: SparkSession
-    processes: Processes
-    rows: int
-    rounds: int
-    numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def figures(self) -> Iterator[Result]:
-        """Yield every figure; each stands on what the one before it has left."""
-        log, source, by_id = (self.here / name for name in ("log", "source", "sorted"))
-        written = write_rows(log, source, self.rows)
-        count, expected = written.rows, digest(log, written.rows)
-        yield from self._verifies(log, "a log")
-        folded = yield from self._passes("fold", self._index, log, expected, count)
-        compacted = yield from self._passes("compact", self._compact, folded, expected, count)
-        yield from self._verifies(compacted, "a log and segments")
-        loads = bench_loads(self.spark, self.here, source, count, max(1, self.rounds - 1), expected)
-        yield from self._with_workers("bulk load", loads)
-        reads = bench_reads(self.spark, address(compacted), by_id, count, self.rounds)
-        yield from self._with_workers("Spark reads", reads)
-        smaller = linked(folded, self.here / "zstd")
-        with reef.connect(address(smaller)) as db:
-            self._compact(db, self._runners(db)["ours"], bottom_codec="zstd")
-        reads = bench_reads(self.spark, address(smaller), by_id, count, self.rounds, ", zstd")
-        yield from self._with_workers(
-            "Spark reads of zstd", (replace(one, bar=None) for one in reads)
-        )
+# Passes.
 
-    def warm(self) -> None:
-        """Run the tasks of passes on both sides: they load code and start their workers then."""
-        log = self.here / "tiny"
-        count = write_rows(log, self.here / "tiny-source", _TINY_ROWS).rows
-        small = replace(self, rows=_TINY_ROWS, rounds=1)
-        expected = digest(log, count)
-        _returned(small._verifies(log, "a few rows"))
-        folded = _returned(small._passes("fold", small._index, log, expected, count))
-        _returned(small._passes("compact", small._compact, folded, expected, count))
 
-    @property
-    def _part_bytes(self) -> int:
-        """What a task takes, and a segment: the default, but for small tests."""
-        return min(IndexOptions().task_bytes, self.rows * ROW_BYTES // 4)
+def _index(db: Database, runner: Runner, part_bytes: int) -> int:
+    """Fold a log; return how many tasks did it."""
+    done = index(db, NAMESPACE, runner=runner, options=IndexOptions(task_bytes=part_bytes))
+    check(not done.failed and done.totals["segments"] > 1, f"the log was folded: {done}")
+    return done.tasks.count
 
-    def _runners(self, db: Database) -> dict[str, Noted]:
-        bucket = Bucket.of(db.context())
-        return {
-            "ours": Noted(SparkRunner(self.spark, bucket)),
-            "rival": Noted(ProcessRunner(self.processes, bucket)),
-        }
 
-    def _index(self, db: Database, runner: Runner) -> int:
-        options = IndexOptions(task_bytes=self._part_bytes)
-        done = index(db, NAMESPACE, runner=runner, options=options)
-        check(not done.failed and done.totals["segments"] > 1, f"it was folded: {done}")
-        return done.tasks.count
+def _compact(db: Database, runner: Runner, part_bytes: int, codec: Codec = "lz4") -> int:
+    """Compact everything into one run; return how many tasks did it."""
+    options = CompactionOptions(full=True, target_file_size_bytes=part_bytes, bottom_codec=codec)
+    done = compact(db, NAMESPACE, runner=runner, options=options)
+    check(not done.failed and done.totals["dropped"], f"segments were merged: {done}")
+    return done.tasks.count
 
-    def _compact(
-        self, db: Database, runner: Runner, bottom_codec: Literal["lz4", "zstd"] = "lz4"
-    ) -> int:
-        options = CompactionOptions(
-            full=True, target_file_size_bytes=self._part_bytes, bottom_codec=bottom_codec
-        )
-        done = compact(db, NAMESPACE, runner=runner, options=options)
-        check(not done.failed and done.totals["dropped"], f"it was merged: {done}")
-        return done.tasks.count
 
-    def _passes(
-        self,
-        name: str,
-        run: Callable[[Database, Runner], int],
-        source: Path,
-        expected: str,
-        count: int,
-    ) -> Generator[Result, None, Path]:
-        """Yield the figures of a pass over copies of `source`; return the last of them."""
-        peaks: list[list[int]] = []
-        last: dict[str, Path] = {}
+PASSES: Mapping[str, Callable[[Database, Runner, int], int]] = {
+    "fold": _index,
+    "compact": _compact,
+}
 
-        def turn(side: str) -> float:
-            bucket = linked(source, self.here / f"{name}-{side}-{next(self.numbers)}")
-            with reef.connect(address(bucket)) as db:
-                runner = self._runners(db)[side]
-                taken = timed(partial(run, db, runner))
-            if side in last:
-                shutil.rmtree(last[side])
-            else:
-                check(digest(bucket, count) == expected, f"{name} changes no row ({side})")
-            last[side] = bucket
-            if side == "ours":
-                peaks.append(runner.peaks)
-            return taken
 
-        times = in_turn({side: partial(turn, side) for side in ("ours", "rival")}, self.rounds)
-        shutil.rmtree(last["rival"])
-        yield self._rated(name, times, bar=0.75, against=_WITHOUT, tasks=len(peaks[-1]))
-        yield _peak(name, max(peaks, key=max))
-        return last["ours"]
+def _part_bytes(rows: int) -> int:
+    """Return what a task takes, and a segment: the default, but for small runs."""
+    return min(IndexOptions().task_bytes, rows * ROW_BYTES // 4)
 
-    def _verifies(self, bucket: Path, what: str) -> Iterator[Result]:
-        """Deep verify against reading the same objects, and nothing else, by tasks of the same session."""
+
+def _runner(side: Side, db: Database) -> PeakRunner:
+    context = db.context()
+    if side == "spark":
+        return PeakRunner(spark_runner(context, spark_session()))
+    return PeakRunner(ProcessRunner(Bucket.of(context)))
+
+
+@contextmanager
+def opened_pass(name: str, side: Side, source: Path, rows: int) -> Iterator[Pass]:
+    """A pass over a copy of `source`, which is removed."""
+    bucket = linked(source, source.parent / f"{name}-{side}")
+    try:
         with reef.connect(address(bucket)) as db:
-            runners = self._runners(db)
-            reading = SparkRunner(self.spark, Bucket.of(db.context()))
-            objects = list(db.store.list(f"namespaces/{NAMESPACE}/"))
-            size = sum(meta.size for meta in objects)
-            keys = [Keys((meta.key,)) for meta in objects]
-            # A few rows, too, are read by the tasks that read many.
-            options = VerifyOptions(small_bytes=min(VerifyOptions().small_bytes, size // 2))
+            runner = _runner(side, db)
+            yield whole(lambda: PASSES[name](db, runner, _part_bytes(rows)))
+    finally:
+        shutil.rmtree(bucket)
 
-            peaks: list[list[int]] = []
 
-            def ours() -> None:
-                runners["ours"].peaks.clear()
-                (report,) = verify_deep(db.context(), [NAMESPACE], runners["ours"], options=options)
-                looked = sum(
-                    report.checked[kind] for kind in ("manifests", "log_objects", "segments")
-                )
-                check(not report.problems and not report.orphans, f"nothing is damaged: {report}")
-                rest = [meta for meta in objects if not _is_checked(meta.key)]
-                check(looked == len(objects) - len(rest), f"all were looked at: {report.checked}")
-                peaks.append([*runners["ours"].peaks])
+def _passes(
+    name: str, source: Path, target: Path, rows: int, expected: str, rounds: int
+) -> Iterator[Result]:
+    """Yield the figures of a pass over copies of `source`; leave the result as `target`."""
+    sides: tuple[Side, ...] = ("processes", "spark")
+    for side in sides:
+        shutil.rmtree(target, ignore_errors=True)
+        bucket = linked(source, target)
+        with reef.connect(address(bucket)) as db:
+            runner = _runner(side, db)
+            tasks = PASSES[name](db, runner, _part_bytes(rows))
+        check(digest(bucket, rows) == expected, f"{name} changes no row on {side}")
+    yield from _timed(
+        name,
+        partial(opened_pass, name, "spark", source, rows),
+        partial(opened_pass, name, "processes", source, rows),
+        rounds,
+        bar=0.75,
+        against=WITHOUT,
+        nbytes=rows * ROW_BYTES,
+        note=f"{tasks} tasks",
+    )
+    yield _peak(name, runner.peaks)
 
-            def theirs() -> None:
-                outcomes = reading.run(
-                    read_objects,
-                    keys,
-                    ReadBytes,
-                    name="read",
-                    weights=[meta.size for meta in objects],
-                )
-                check(sum(one.returned().count for one in outcomes) == size, "all bytes were read")
 
-            def cold(run: Callable[[], None]) -> float:
-                uncached(bucket)
-                return timed(run)
+# Verify.
 
-            for name, clock in (
-                (f"deep verify of {what}, from disk", cold),
-                (f"deep verify of {what}, from the kernel's memory", timed),
-            ):
-                runs = {"ours": partial(clock, ours), "rival": partial(clock, theirs)}
-                times = in_turn(runs, self.rounds)
-                yield self._rated(name, times, bar=0.5, against=_READING, size=size)
-            yield _peak(f"deep verify of {what}", max(peaks, key=max))
 
-    def _with_workers(self, name: str, figures: Iterator[Result]) -> Iterator[Result]:
-        """Yield figures, and the most memory that Spark's Python workers had meanwhile."""
-        workers.forget_peaks()
-        peaks: dict[int, int] = {}
-        for figure in figures:
-            peaks |= workers.peaks()  # one that idles for a minute is ended
-            yield figure
-        yield _peak(name, list(peaks.values()))
-
-    def _rated(
-        self,
-        name: str,
-        times: dict[str, list[float]],
-        *,
-        bar: float,
-        against: str,
-        size: int = 0,
-        tasks: int = 0,
-    ) -> Ratio:
-        size = size or self.rows * ROW_BYTES
-        mine, theirs = (size / min(times[side]) / 2**20 for side in ("ours", "rival"))
-        shown = f"{size / 2**30:.2f} GiB, {mine:,.0f} MiB/s to {theirs:,.0f}"
-        return ratio_of(
-            name,
-            times["ours"],
-            times["rival"],
-            by="fastest",
-            bar=bar,
-            note=f"{shown}, {tasks} tasks" if tasks else shown,
-            against=against,
+def _verifies(bucket: Path, what: str, rounds: int) -> Iterator[Result]:
+    """Deep verify against reading the same objects, and nothing else, by tasks on the same session."""
+    with reef.connect(address(bucket)) as db:
+        nbytes = sum(meta.size for meta in db.store.list(f"namespaces/{NAMESPACE}/"))
+        runner = _runner("spark", db)
+        _verify(db, runner)
+    for is_cold, where in ((True, "from disk"), (False, "from the kernel's memory")):
+        yield from _timed(
+            f"deep verify of {what}, {where}",
+            partial(opened_verify, bucket, is_cold=is_cold),
+            partial(opened_reading, bucket, is_cold=is_cold),
+            rounds,
+            bar=0.5,
+            against=READING,
+            nbytes=nbytes,
         )
+    yield _peak(f"deep verify of {what}", runner.peaks)
+
+
+@contextmanager
+def opened_verify(bucket: Path, *, is_cold: bool) -> Iterator[Pass]:
+    """Verify every byte; with `is_cold` none of it is in the kernel's memory."""
+    if is_cold:
+        uncached(bucket)
+    with reef.connect(address(bucket)) as db:
+        runner = _runner("spark", db)
+        yield whole(lambda: _verify(db, runner))
+
+
+def _verify(db: Database, runner: Runner) -> None:
+    objects = list(db.store.list(f"namespaces/{NAMESPACE}/"))
+    size = sum(meta.size for meta in objects)
+    # Of a few rows, too, each object is read by a task of its own.
+    options = VerifyOptions(small_bytes=min(VerifyOptions().small_bytes, size // 2))
+    (one,) = verify(db, [NAMESPACE], runner=runner, options=options).namespaces
+    report = one.result
+    check(report is not None, f"verify came to an end: {one.error}")
+    assert report is not None
+    check(not report.problems and not report.orphans, f"nothing is damaged: {report}")
+    read = sum(report.checked[kind] for kind in ("manifests", "log_objects", "segments"))
+    check(read == sum(_is_checked(meta.key) for meta in objects), f"all were read: {report}")
 
 
 def _is_checked(key: str) -> bool:
-    """Return whether verify counts an object: it reads dedup windows too, but tells nothing."""
+    """Return whether verify counts an object: it reads dedup windows too, but does not count them."""
     return any(f"/{kind}/" in key for kind in ("manifest", "wal", "segments"))
+
+
+@contextmanager
+def opened_reading(bucket: Path, *, is_cold: bool) -> Iterator[Pass]:
+    """Read every byte, and check nothing."""
+    if is_cold:
+        uncached(bucket)
+    with reef.connect(address(bucket)) as db:
+        objects = list(db.store.list(f"namespaces/{NAMESPACE}/"))
+        weights = [meta.size for meta in objects]
+        keys = [Keys((meta.key,)) for meta in objects]
+        runner = _runner("spark", db)
+
+        def read() -> None:
+            outcomes = runner.run(read_objects, keys, ReadBytes, name="read", weights=weights)
+            total = sum(one.returned().count for one in outcomes)
+            check(total == sum(weights), "all bytes were read")
+
+        yield whole(read)
+
+
+# What all figures share.
+
+
+def _timed(
+    name: str,
+    ours: Opening,
+    rival: Opening,
+    rounds: int,
+    *,
+    bar: float,
+    against: str,
+    nbytes: int,
+    note: str = "",
+) -> Iterator[Ratio]:
+    times = in_turn({"ours": ours, "rival": rival}, rounds, reopened=True)
+    mine, theirs = (nbytes / min(times[side]) / 2**20 for side in ("ours", "rival"))
+    rates = f"{nbytes / 2**30:.2f} GiB, {mine:,.0f} MiB/s to {theirs:,.0f}"
+    result = ratio_of(
+        name,
+        times["ours"],
+        times["rival"],
+        by="fastest",
+        bar=bar,
+        note=f"{rates}, {note}" if note else rates,
+        against=against,
+    )
+    yield with_fresh(result, ours, rival)
+
+
+def _with_workers(name: str, figures: Iterator[Result]) -> Iterator[Result]:
+    """Yield figures, and the most memory that Spark's Python workers had meanwhile."""
+    workers.forget_peaks()
+    peaks: dict[int, int] = {}
+    for figure in figures:
+        peaks |= workers.peaks()  # one that idles for a minute is ended
+        yield figure
+    yield _peak(name, list(peaks.values()))
 
 
 def _peak(name: str, peaks: Sequence[int]) -> Count:
@@ -271,12 +294,3 @@ def _peak(name: str, peaks: Sequence[int]) -> Count:
         allowed=TASK_MIB_MAX,
         note=f"every one: {', '.join(map(str, mib))}",
     )
-
-
-def _returned(figures: Iterator[Result]) -> Any:
-    """Return what a generator of figures returns, and forget the figures."""
-    while True:
-        try:
-            next(figures)
-        except StopIteration as stop:
-            return stop.value

@@ -1,4 +1,4 @@
-"""What the kernel asks of its store, counted: these hold on every store alike."""
+"""Requests of the kernel to its store, counted: the same on every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from bench._measure import Count
+from bench._measure import Count, Scale, check
 from bench.kernel import rows_of
 from reef.database import Database
 from reef.store import MemoryStore, Store
@@ -22,12 +22,12 @@ SAMPLES = 300
 HOUR_S = 3600
 
 
-class _NotingStore(WrapperStore):
-    """Notes every request with its key, and whether there was an answer to it."""
+class _RecordingStore(WrapperStore):
+    """Keeps every request with its key, and whether it found an object."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self.noted: list[tuple[Operation, str, bool]] = []
+        self.requests: list[tuple[Operation, str, bool]] = []
 
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         is_answered = False
@@ -36,13 +36,13 @@ class _NotingStore(WrapperStore):
             is_answered = True
             return answer
         finally:
-            self.noted.append((operation, key, is_answered))
+            self.requests.append((operation, key, is_answered))
 
 
-def bench_requests() -> Iterator[Count]:
+def bench_requests(scale: Scale) -> Iterator[Count]:
     """Opening a reader, a cold point read, and an idle hour."""
     yield from _opening()
-    yield from _cold_reads()
+    yield from _cold_reads(scale.rows(SAMPLES))
     yield from _idle_hour()
 
 
@@ -53,28 +53,28 @@ def _opening() -> Iterator[Count]:
         kv.flush()
         for key, value in rows_of(UNFOLDED).items():
             kv.put(key, value)
-    noting = _NotingStore(store)
-    with Database(noting).kv("n", mode="r"):
-        asked = Counter(
+    recording = _RecordingStore(store)
+    with Database(recording).kv("n", mode="r"):
+        counts = Counter(
             (operation, key.split("/")[2], is_answered)
-            for operation, key, is_answered in noting.noted
+            for operation, key, is_answered in recording.requests
         )
     what = f"opening a reader, {UNFOLDED} unfolded log objects"
-    beyond = asked.pop(("get", "wal", False), 0)
-    yield Count(f"{what}: LIST", asked.pop(("list", "manifest", True), 0), 1)
-    yield Count(f"{what}: GET of a manifest", asked.pop(("get", "manifest", True), 0), 1)
-    yield Count(f"{what}: GET of a log object", asked.pop(("get", "wal", True), 0), UNFOLDED)
+    past_end = counts.pop(("get", "wal", False), 0)
+    yield Count(f"{what}: LIST", counts.pop(("list", "manifest", True), 0), 1)
+    yield Count(f"{what}: GET of a manifest", counts.pop(("get", "manifest", True), 0), 1)
+    yield Count(f"{what}: GET of a log object", counts.pop(("get", "wal", True), 0), UNFOLDED)
     yield Count(
         f"{what}: GET behind the log's end",
-        beyond,
+        past_end,
         16,
-        "side by side with the last ones: that is how the end is found without a LIST",
+        "side by side with the last ones: they find the end of the log without a LIST",
     )
-    yield Count(f"{what}: anything else", sum(asked.values()), 0)
+    yield Count(f"{what}: anything else", sum(counts.values()), 0)
 
 
-def _cold_reads() -> Iterator[Count]:
-    """Point reads by readers that know nothing yet, over runs that all span the key's range."""
+def _cold_reads(samples: int) -> Iterator[Count]:
+    """Point reads by readers just opened, over runs that all span the key's range."""
     store = MemoryStore()
     rows = rows_of(RUNS * 1000)
     keys = list(rows)
@@ -83,13 +83,12 @@ def _cold_reads() -> Iterator[Count]:
             kv.write({key: rows[key] for key in keys[run::RUNS]})
             kv.flush()
     most = blocks = 0
-    for key in random.Random(3).sample(keys[RUNS:-RUNS], SAMPLES):
-        noting = _NotingStore(store)
-        reader = Database(noting).kv("n", mode="r")
-        noting.noted.clear()
-        if reader.get(key) != rows[key]:
-            raise AssertionError(f"{key!r} came back with another value")
-        by_run = Counter(asked for _, asked, _ in noting.noted)
+    for key in random.Random(3).sample(keys[RUNS:-RUNS], samples):
+        recording = _RecordingStore(store)
+        reader = Database(recording).kv("n", mode="r")
+        recording.requests.clear()
+        check(reader.get(key) == rows[key], f"{key!r} has the value that was written")
+        by_run = Counter(key for _, key, _ in recording.requests)
         most = max(most, *by_run.values())
         blocks += by_run.total() - len(by_run)  # beside the tail of each run
     what = f"cold point read, {RUNS} runs of {len(rows) // RUNS:,} rows"
@@ -97,15 +96,15 @@ def _cold_reads() -> Iterator[Count]:
         f"{what}: GETs of one run, at most", most, 2, "its tail, with the filter, then one block"
     )
     yield Count(
-        f"{what}: blocks fetched by {SAMPLES} reads",
+        f"{what}: blocks fetched by {samples} reads",
         blocks,
-        SAMPLES + SAMPLES // 10,
+        samples + max(2, samples // 10),
         "one run has the key; more are false positives of the filters",
     )
 
 
 def _idle_hour() -> Iterator[Count]:
-    """An hour of simulated time, in which every wait and every sleep of every thread comes to pass."""
+    """An hour of simulated time, in which every wait and every sleep of every thread ends."""
     with Simulation(seed=1) as sim:
         process = sim.process("writer")
         counting = CountingStore(process.store)

@@ -120,12 +120,12 @@ class Slate:
             max_fetch_tasks=tasks,
             cache_blocks=cached,
         )
-        found = await self._db.scan_with_options(_ALL, options)
+        scan = await self._db.scan_with_options(_ALL, options)
         count = 0
         while True:
-            some = await found.next_batch(rows)
-            count += len(some)
-            if len(some) < rows:
+            batch = await scan.next_batch(rows)
+            count += len(batch)
+            if len(batch) < rows:
                 return count
 
 
