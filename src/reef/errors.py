@@ -3,9 +3,12 @@
 ReefError
 ├── UnavailableError          wait and retry: the store did not answer, nothing is decided
 │   └── NotWrittenError       the store did not carry it out, for certain: retry
-│       └── OverloadedError   writes wait for a flush: retry later, or write less
+│       ├── OverloadedError   writes wait for a flush: retry later, or write less
+│       └── StalePlanError    prepare it anew: the namespace has changed since it was prepared
 ├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
 ├── FencedError               re-open: another writer took over, for good
+├── DroppedError              open anew: the namespace was dropped while this handle had it open
+├── ClosedError               open a new handle: this one was closed
 ├── NotFoundError             nothing is there
 ├── AlreadyExistsError        the name is taken
 │   └── ConflictError         the name is taken by somebody else, whose object is at hand
@@ -16,8 +19,7 @@ ReefError
 │   ├── AccessDeniedError     fix the credentials or the permissions
 │   ├── UnsupportedStoreError use another store, or two-phase CAS
 │   ├── IdempotencyError      use a new key: this one was spent on another request
-│   ├── RetentionError        ask for a later version: this one lies below the retention floor
-│   └── ClosedError           open a new handle: this one was closed
+│   └── RetentionError        ask for a later version: this one lies below the retention floor
 ├── UnreadableError           an object's bytes cannot be used; says which, where and why
 │   ├── DamagedError          read it again, then repair
 │   │   ├── CorruptError      the bytes are not what was written
@@ -39,6 +41,7 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "DamagedError",
+    "DroppedError",
     "FencedError",
     "FormatVersionError",
     "IdempotencyError",
@@ -52,6 +55,7 @@ __all__ = [
     "ReefError",
     "RetentionError",
     "SnapshotExpiredError",
+    "StalePlanError",
     "UnavailableError",
     "UnreadableError",
     "UnsupportedStoreError",
@@ -67,11 +71,19 @@ class UnavailableError(ReefError):
 
 
 class NotWrittenError(UnavailableError):
-    """The store did not carry out this write, for certain: retry, when what it names is mended."""
+    """The store did not carry out this write, for certain: fix the cause it names, then retry."""
 
 
 class OverloadedError(NotWrittenError):
     """Writes come faster than they are flushed; this one was not begun. Retry later."""
+
+
+class StalePlanError(NotWrittenError):
+    """The namespace has changed since this work was prepared; nothing of it was published.
+
+    Sending the same work again cannot succeed: prepare it anew (plan the pass, load the rows or run
+    the write again) on the namespace as it is now.
+    """
 
 
 class OutcomeUnknownError(ReefError):
@@ -107,6 +119,25 @@ class FencedError(ReefError):
 
     def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
         return type(self), (str(self), self.durable_lsn)
+
+
+class DroppedError(ReefError):
+    """The namespace was dropped while this handle had it open. Terminal for this handle: open it anew.
+
+    Whatever has the name by now is another namespace, which this handle never reads or writes.
+    `durable_lsn` is the newest version that the handle's writes reached before; None for a reader.
+    """
+
+    def __init__(self, message: str, durable_lsn: int | None = None) -> None:
+        super().__init__(message)
+        self.durable_lsn = durable_lsn
+
+    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
+        return type(self), (str(self), self.durable_lsn)
+
+
+class ClosedError(ReefError):
+    """The handle was closed, by its owner or after a failure that it names: open a new one."""
 
 
 class NotFoundError(ReefError):
@@ -175,10 +206,6 @@ class IdempotencyError(InvalidInputError):
 
 class RetentionError(InvalidInputError):
     """The version asked for lies below the retention floor: its rows may be gone. Ask for a later one."""
-
-
-class ClosedError(InvalidInputError):
-    """The handle was closed, by its owner or after a failure that it named: open a new one."""
 
 
 class UnreadableError(ReefError):

@@ -26,7 +26,7 @@ from reef.cli._pass import (
     tell,
     watched,
 )
-from reef.errors import InvalidInputError, NotFoundError
+from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -321,7 +321,6 @@ def _show_plans(
 def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
     """Return a plan that was kept, and say if it is stale."""
     from reef.jobs import NamespaceResult, check_plan
-    from reef.manifest import StalePlanError
 
     head = db.context().chain(plan.namespace).load()
     if head is None or head.manifest.state != "live":

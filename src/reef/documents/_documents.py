@@ -31,9 +31,8 @@ from reef.engine import (
     check_stream,
     open_for_reading,
 )
-from reef.errors import InvalidInputError, NotFoundError
+from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 from reef.format import SegmentRef, log_schema
-from reef.manifest import StalePlanError
 from reef.types import LSN_MAX
 
 _NOTHING = pa.RecordBatch.from_pylist([], schema=log_schema([]))

@@ -71,9 +71,13 @@ def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | Non
         if "cas_store" in parsed.options:
             raise InvalidInputError.of("cas_store", "...", "only together with cas=two-phase")
         return remote
-    from reef.store.two_phase._records import Records
-    from reef.store.two_phase._store import TwoPhaseStore
-
+    try:
+        from reef.store.two_phase._records import Records
+        from reef.store.two_phase._store import TwoPhaseStore
+    except ModuleNotFoundError as error:
+        if error.name != "sqlalchemy":
+            raise
+        raise InvalidInputError(f"cas=two-phase cannot be used: {error}") from error
     if "cas_store" not in parsed.options:
         raise InvalidInputError.of(
             "cas_store", None, "the SQLAlchemy URL of a transactional store that all clients share"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from reef.engine._view import View
-from reef.errors import FencedError, OutcomeUnknownError
+from reef.errors import FencedError, OutcomeUnknownError, StalePlanError
 from reef.gc import _judge
 from reef.gc._plan import Planner
-from reef.manifest import StalePlanError, _changes, _overlap
+from reef.manifest import _changes, _overlap
 from reef.manifest._chain import ManifestChain
 from tests.support.collecting import DAY_S, NAMESPACE
 from tests.support.guards import Edit

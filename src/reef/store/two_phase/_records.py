@@ -24,7 +24,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
+try:
+    import sqlalchemy as sa
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "two-phase CAS needs SQLAlchemy, which is not installed: pip install 'reefdb[two-phase]' "
+        "(or [postgresql], [mysql], which bring the database's driver along)",
+        name="sqlalchemy",
+    ) from error
 from sqlalchemy import exc
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL, make_url
@@ -123,7 +130,7 @@ class Records:
         """Use the database at `url` for the objects of `bucket`. Connects at the first use.
 
         `bucket` must be spelt alike by every client of the same objects: it is what they meet at.
-        Raises InvalidInputError for a URL that cannot be, or if its driver is not installed.
+        Raises InvalidInputError for a URL that cannot be used, or if its driver is not installed.
         """
         if not 0 < len(bucket) <= BUCKET_BYTES_MAX or not bucket.isascii():
             raise InvalidInputError.of(
