@@ -14,7 +14,7 @@ ReefError
 │   └── ConflictError         the name is taken by somebody else, whose object is at hand
 ├── ConditionFailedError      read again and decide anew: the rows are not as the write asked
 ├── SnapshotExpiredError      take a new one: what this view stands on has been collected
-├── InvalidInputError         fix the input: names the setting, the value and what is allowed
+├── InvalidInputError         fix the input: names what was given and what was expected
 │   ├── BucketNotFoundError   create the bucket or fix the URL
 │   ├── AccessDeniedError     fix the credentials or the permissions
 │   ├── UnsupportedStoreError use another store, or two-phase CAS
@@ -30,6 +30,7 @@ ReefError
 
 from __future__ import annotations
 
+import reprlib
 from typing import Self
 
 __all__ = [
@@ -60,6 +61,9 @@ __all__ = [
     "UnreadableError",
     "UnsupportedStoreError",
 ]
+
+_EXCERPT = reprlib.Repr()
+_EXCERPT.maxstring = _EXCERPT.maxother = _EXCERPT.maxlong = 200
 
 
 class ReefError(Exception):
@@ -183,9 +187,15 @@ class InvalidInputError(ReefError):
     """Something the caller gave cannot be accepted; nothing was read, written or deleted."""
 
     @classmethod
-    def of(cls, setting: str, value: object, allowed: str) -> Self:
-        """Build the one form of message: the setting, the value, and what is allowed."""
-        return cls(f"{setting} = {value!r} is not valid: {allowed}")
+    def of(cls, name: str, value: object, expected: str, do: str = "") -> Self:
+        """Refuse one argument: `limit = -1: expected a whole number of at least 1`.
+
+        `name` is the argument as the caller wrote it, `value` is what was given, cut where it is
+        long, and never a secret. `expected` says what would be accepted, `do` what else helps. What
+        does not fit into that sentence is said in one of its own: `InvalidInputError("...")`.
+        """
+        advice = f"; {do}" if do else ""
+        return cls(f"{name} = {_EXCERPT.repr(value)}: expected {expected}{advice}")
 
 
 class BucketNotFoundError(InvalidInputError):

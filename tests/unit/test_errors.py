@@ -117,4 +117,7 @@ def test_damage_names_the_commands_that_help(kind: type[DamagedError]) -> None:
 
 def test_the_form_of_a_refusal_keeps_its_kind() -> None:
     assert type(RetentionError.of("lsn", 3, "at least 7")) is RetentionError
-    assert str(RetentionError.of("lsn", 3, "at least 7")) == "lsn = 3 is not valid: at least 7"
+    assert str(RetentionError.of("lsn", 3, "at least 7")) == "lsn = 3: expected at least 7"
+    said = InvalidInputError.of("key", "k" * 5000, "at most 512 bytes", "give a shorter one")
+    assert str(said).endswith("kkk': expected at most 512 bytes; give a shorter one")
+    assert len(str(said)) < 300

@@ -304,7 +304,7 @@ def _parse(url: str) -> URL:
         parsed = make_url(url).set(drivername=_DRIVERS[scheme][0])
     except (exc.ArgumentError, ValueError):
         raise InvalidInputError.of(
-            "cas_store", f"{scheme}://...", f"{allowed}, with what is special percent-encoded"
+            "cas_store", f"{scheme}://...", allowed, "percent-encode special characters"
         ) from None
     if scheme == "sqlite" and not (parsed.database or "").startswith("/"):
         # In memory it would arbitrate for nobody; a relative path is another one in each folder.
@@ -312,7 +312,9 @@ def _parse(url: str) -> URL:
             "cas_store", _shown(parsed), "an absolute path: sqlite:////data/cas.db"
         )
     if scheme == "sqlite" and parsed.query.keys() - {"timeout"}:
-        raise InvalidInputError.of("cas_store", "sqlite://...", "no option but timeout=SECONDS")
+        raise InvalidInputError(
+            "cas_store = 'sqlite://...' has an option other than timeout=SECONDS: leave it out"
+        )
     if scheme != "sqlite" and not (parsed.host and parsed.database):
         raise InvalidInputError.of("cas_store", _shown(parsed), allowed)
     return parsed
