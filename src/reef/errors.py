@@ -3,21 +3,23 @@
 ReefError
 ├── UnavailableError          wait and retry: the store did not answer, nothing is decided
 │   └── NotWrittenError       the store did not carry it out, for certain: retry
-│       └── OverloadedError   writes wait for a flush: retry later, or write less
+│       ├── OverloadedError   writes wait for a flush: retry later, or write less
+│       └── StalePlanError    prepare it anew: the namespace has changed since it was prepared
 ├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
 ├── FencedError               re-open: another writer took over, for good
+├── DroppedError              open anew: the namespace was dropped while this handle had it open
+├── ClosedError               open a new handle: this one was closed
 ├── NotFoundError             nothing is there
 ├── AlreadyExistsError        the name is taken
 │   └── ConflictError         the name is taken by somebody else, whose object is at hand
 ├── ConditionFailedError      read again and decide anew: the rows are not as the write asked
 ├── SnapshotExpiredError      take a new one: what this view stands on has been collected
-├── InvalidInputError         fix the input: names the setting, the value and what is allowed
+├── InvalidInputError         fix the input: names what was given and what was expected
 │   ├── BucketNotFoundError   create the bucket or fix the URL
 │   ├── AccessDeniedError     fix the credentials or the permissions
 │   ├── UnsupportedStoreError use another store, or two-phase CAS
 │   ├── IdempotencyError      use a new key: this one was spent on another request
-│   ├── RetentionError        ask for a later version: this one lies below the retention floor
-│   └── ClosedError           open a new handle: this one was closed
+│   └── RetentionError        ask for a later version: this one lies below the retention floor
 ├── UnreadableError           an object's bytes cannot be used; says which, where and why
 │   ├── DamagedError          read it again, then repair
 │   │   ├── CorruptError      the bytes are not what was written
@@ -28,6 +30,7 @@ ReefError
 
 from __future__ import annotations
 
+import reprlib
 from typing import Self
 
 __all__ = [
@@ -39,6 +42,7 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "DamagedError",
+    "DroppedError",
     "FencedError",
     "FormatVersionError",
     "IdempotencyError",
@@ -52,10 +56,14 @@ __all__ = [
     "ReefError",
     "RetentionError",
     "SnapshotExpiredError",
+    "StalePlanError",
     "UnavailableError",
     "UnreadableError",
     "UnsupportedStoreError",
 ]
+
+_EXCERPT = reprlib.Repr()
+_EXCERPT.maxstring = _EXCERPT.maxother = _EXCERPT.maxlong = 200
 
 
 class ReefError(Exception):
@@ -67,11 +75,19 @@ class UnavailableError(ReefError):
 
 
 class NotWrittenError(UnavailableError):
-    """The store did not carry out this write, for certain: retry, when what it names is mended."""
+    """The store did not carry out this write, for certain: fix the cause it names, then retry."""
 
 
 class OverloadedError(NotWrittenError):
     """Writes come faster than they are flushed; this one was not begun. Retry later."""
+
+
+class StalePlanError(NotWrittenError):
+    """The namespace has changed since this work was prepared; nothing of it was published.
+
+    Sending the same work again cannot succeed: prepare it anew (plan the pass, load the rows or run
+    the write again) on the namespace as it is now.
+    """
 
 
 class OutcomeUnknownError(ReefError):
@@ -107,6 +123,25 @@ class FencedError(ReefError):
 
     def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
         return type(self), (str(self), self.durable_lsn)
+
+
+class DroppedError(ReefError):
+    """The namespace was dropped while this handle had it open. Terminal for this handle: open it anew.
+
+    Whatever has the name by now is another namespace, which this handle never reads or writes.
+    `durable_lsn` is the newest version that the handle's writes reached before; None for a reader.
+    """
+
+    def __init__(self, message: str, durable_lsn: int | None = None) -> None:
+        super().__init__(message)
+        self.durable_lsn = durable_lsn
+
+    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
+        return type(self), (str(self), self.durable_lsn)
+
+
+class ClosedError(ReefError):
+    """The handle was closed, by its owner or after a failure that it names: open a new one."""
 
 
 class NotFoundError(ReefError):
@@ -152,9 +187,15 @@ class InvalidInputError(ReefError):
     """Something the caller gave cannot be accepted; nothing was read, written or deleted."""
 
     @classmethod
-    def of(cls, setting: str, value: object, allowed: str) -> Self:
-        """Build the one form of message: the setting, the value, and what is allowed."""
-        return cls(f"{setting} = {value!r} is not valid: {allowed}")
+    def of(cls, name: str, value: object, expected: str, do: str = "") -> Self:
+        """Refuse one argument: `limit = -1: expected a whole number of at least 1`.
+
+        `name` is the argument as the caller wrote it, `value` is what was given, cut where it is
+        long, and never a secret. `expected` says what would be accepted, `do` what else helps. What
+        does not fit into that sentence is said in one of its own: `InvalidInputError("...")`.
+        """
+        advice = f"; {do}" if do else ""
+        return cls(f"{name} = {_EXCERPT.repr(value)}: expected {expected}{advice}")
 
 
 class BucketNotFoundError(InvalidInputError):
@@ -175,10 +216,6 @@ class IdempotencyError(InvalidInputError):
 
 class RetentionError(InvalidInputError):
     """The version asked for lies below the retention floor: its rows may be gone. Ask for a later one."""
-
-
-class ClosedError(InvalidInputError):
-    """The handle was closed, by its owner or after a failure that it named: open a new one."""
 
 
 class UnreadableError(ReefError):

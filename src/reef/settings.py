@@ -104,7 +104,10 @@ def _parse_cadence(name: str, value: object) -> tuple[int, float]:
     parts = value if isinstance(value, tuple | list) else str(value).split("/")
     if len(parts) != 2:
         raise InvalidInputError.of(
-            name, value, "so many delta layers, or so long after the last look, such as 4/10m"
+            name,
+            value,
+            "LAYERS/DURATION, such as 4/10m",
+            "a look is due after so many delta layers, or so long after the last",
         )
     return parse_int(name, parts[0], 2, 1_000_000), parse_seconds(name, parts[1], low=0.001)
 
@@ -236,7 +239,9 @@ def override(settings: Settings, arguments: Mapping[str, object]) -> Settings:
         if name not in _PARSERS:
             known = sorted(_PARSERS)
             allowed = "one of " + ", ".join(known)
-            raise InvalidInputError.of("setting", name, allowed + _hint(name, known))
+            raise InvalidInputError(
+                f"there is no setting {name!r}: expected {allowed}{_hint(name, known)}"
+            )
     return replace(
         settings, **{name: _PARSERS[name](name, value) for name, value in arguments.items()}
     )
@@ -257,7 +262,9 @@ def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:
             allowed = f"{_CONFIG}, or {_VARIABLE} and a setting in capitals"
             known = [name[len(_VARIABLE) :] for name in (*names, _CONFIG)]
             hint = _hint(variable[len(_VARIABLE) :], known, _VARIABLE)
-            raise InvalidInputError.of("variable", variable, allowed + hint)
+            raise InvalidInputError(
+                f"the environment variable {variable} names no setting: expected {allowed}{hint}"
+            )
     return values
 
 
@@ -274,6 +281,4 @@ def _read_toml(path: Path, *, required: bool) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInputError.of(
-            "reef.toml", str(path), f"a readable TOML file: {error}"
-        ) from error
+        raise InvalidInputError(f"{str(path)!r} is not a readable TOML file: {error}") from error

@@ -61,9 +61,7 @@ def check_namespace(name: str) -> str:
 def namespace_of(name: str, branch: str | None = None) -> str:
     """Return the namespace that holds `name`, or that branch of it. Raises InvalidInputError."""
     if not isinstance(name, str) or not _is_name(name):
-        raise InvalidInputError.of(
-            "namespace", name, f"{_NAMES}; a branch of it is given as branch="
-        )
+        raise InvalidInputError.of("namespace", name, _NAMES, "a branch is given as branch=")
     if branch is None:
         return name
     if not isinstance(branch, str) or not _is_name(branch):

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 from reef.engine import Context
-from reef.errors import NotFoundError, UnavailableError
-from reef.manifest import StalePlanError
+from reef.errors import NotFoundError, StalePlanError, UnavailableError
 from tests.support.collecting import collect_garbage
 from tests.support.compactor import Compactor, fold_log
 

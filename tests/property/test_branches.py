@@ -18,10 +18,10 @@ from reef.errors import (
     NotFoundError,
     RetentionError,
     SnapshotExpiredError,
+    StalePlanError,
 )
 from reef.jobs import CompactionOptions, InProcess, compact, detach, index, rebuild
 from reef.kv import KeyValue
-from reef.manifest import StalePlanError
 from reef.types import namespace_of
 from tests.support.attaching import begin_load, upload
 from tests.support.branching import NS, Grove

@@ -58,7 +58,7 @@ def test_what_keeps_an_export_from_being_written_is_told_in_a_line(
         ns.upsert([{"id": "a", "X": 1, "x": 2}])
         ns.flush()
     out = tmp_path / "out"
-    with pytest.raises(InvalidInputError, match=r"'X, x' is not valid.*--columns"):
+    with pytest.raises(InvalidInputError, match=r"'X' and 'x' differ.*--columns"):
         export(spark, bucket.url, "ns", str(out))
     (tmp_path / "file").write_text("")
     for where, text in (

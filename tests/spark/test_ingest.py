@@ -292,7 +292,7 @@ def test_an_error_of_spark_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_options_that_would_do_nothing(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"id": "a", "n": 1}\n{"id": "a", "n": 1}\n')
-    with pytest.raises(InvalidInputError, match="'m' is not valid: one of the columns id, n"):
+    with pytest.raises(InvalidInputError, match="names 'm': expected one of the columns id, n"):
         ingest(spark, bucket.url, "ns", [file], schema={"m": "int64"})
     with pytest.raises(InvalidInputError, match="--multiline"):
         ingest(spark, bucket.url, "ns", [file], multiline=True)

@@ -118,7 +118,9 @@ def test_a_query_may_be_counted_under_a_name(
 def test_what_a_stream_cannot_be(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     rate = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1).load()
     counts = rate.groupBy("value").count().selectExpr("cast(value as string) id", "count")
-    with pytest.raises(PySparkException, match="outputMode = 'complete' is not valid: append"):
+    with pytest.raises(
+        PySparkException, match="outputMode = 'complete' cannot be written: use append"
+    ):
         finish(copying(counts, bucket, tmp_path / "1").outputMode("complete"))
     with pytest.raises(PySparkException, match="a column 'id' among them"):
         finish(copying(rate, bucket, tmp_path / "2"))

@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 from reef.engine import Context, load_dedup, write_window
 from reef.engine._flush import FlushPlan, plan_flush
 from reef.engine._open import _replay
-from reef.errors import NotFoundError, ReefError
+from reef.errors import NotFoundError, ReefError, StalePlanError
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
 from reef.jobs import Job
 from reef.manifest import (
     Head,
     ManifestChain,
-    StalePlanError,
     end_intent,
     fold,
     register_intent,

@@ -15,16 +15,20 @@ from reef.errors import (
     ConflictError,
     CorruptError,
     DamagedError,
+    DroppedError,
+    FencedError,
     FormatVersionError,
     IdempotencyError,
     IncompleteError,
     InvalidInputError,
+    NotFoundError,
     NotWrittenError,
     OutcomeUnknownError,
     OverloadedError,
     ReefError,
     RetentionError,
     SnapshotExpiredError,
+    StalePlanError,
     UnavailableError,
 )
 
@@ -32,6 +36,7 @@ MADE: list[ReefError] = [
     ConditionFailedError("2 of 3 rows are not there; nothing was written", ("ok", "absent", "x")),
     ConflictError("wal/1", b"theirs"),
     CorruptError("wal/1", 12, "a header", "something else"),
+    DroppedError("namespace 'a' was dropped: open it anew", 7),
     FormatVersionError("wal/1", 8, "format version 1", "format version 2"),
     IncompleteError("wal/1", 12, "a header", "the end"),
     InvalidInputError.of("slot", 0, "at least 1"),
@@ -72,9 +77,17 @@ def test_the_picture_is_the_tree() -> None:
 def test_what_a_caller_does_next_decides_the_group() -> None:
     assert issubclass(OverloadedError, NotWrittenError)
     assert issubclass(OverloadedError, UnavailableError)
-    for kind in (IdempotencyError, RetentionError, ClosedError):
+    assert issubclass(StalePlanError, NotWrittenError)
+    for kind in (IdempotencyError, RetentionError):
         assert issubclass(kind, InvalidInputError)
-    for other in (ConditionFailedError, SnapshotExpiredError):
+    for other in (
+        ClosedError,
+        ConditionFailedError,
+        DroppedError,
+        FencedError,
+        NotFoundError,
+        SnapshotExpiredError,
+    ):
         assert other.__bases__ == (ReefError,)
 
 
@@ -104,4 +117,7 @@ def test_damage_names_the_commands_that_help(kind: type[DamagedError]) -> None:
 
 def test_the_form_of_a_refusal_keeps_its_kind() -> None:
     assert type(RetentionError.of("lsn", 3, "at least 7")) is RetentionError
-    assert str(RetentionError.of("lsn", 3, "at least 7")) == "lsn = 3 is not valid: at least 7"
+    assert str(RetentionError.of("lsn", 3, "at least 7")) == "lsn = 3: expected at least 7"
+    said = InvalidInputError.of("key", "k" * 5000, "at most 512 bytes", "give a shorter one")
+    assert str(said).endswith("kkk': expected at most 512 bytes; give a shorter one")
+    assert len(str(said)) < 300

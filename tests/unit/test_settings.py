@@ -74,7 +74,7 @@ def test_durations(value: object, seconds: float) -> None:
 def test_a_bad_duration_names_the_setting_the_value_and_what_is_allowed(value: object) -> None:
     with pytest.raises(InvalidInputError) as caught:
         parse_seconds("pause", value)
-    assert f"pause = {value!r} is not valid" in str(caught.value)
+    assert f"pause = {value!r}: expected" in str(caught.value)
     assert "5ms or 7d" in str(caught.value)
 
 
@@ -249,7 +249,10 @@ def test_an_unknown_variable_is_refused_with_the_nearest_that_there_is(
     with pytest.raises(InvalidInputError) as refusal:
         load_settings({}, {"PATH": "/bin", "REEF_GC_GRACE": "1s", variable: "1"})
     message = str(refusal.value)
-    assert f"variable = '{variable}' is not valid: REEF_CONFIG, or REEF_ and" in message
+    assert (
+        f"the environment variable {variable} names no setting: expected REEF_CONFIG, or REEF_ and"
+        in message
+    )
     assert ("did you mean" in message) == (meant is not None)
     assert meant is None or message.endswith(f"; did you mean {meant}?")
 
@@ -337,7 +340,7 @@ def test_a_setting_keeps_its_bounds_wherever_it_comes_from(name: str, tmp_path: 
             file.write_text(f"{name} = {value!r}\n")
             assert getattr(load_settings({}, {}, file), name) == expected
     for value in bad:
-        with pytest.raises(InvalidInputError, match=f"{name} = .* is not valid: "):
+        with pytest.raises(InvalidInputError, match=f"{name} = .*: expected "):
             load_settings({name: value}, {})
 
 

@@ -28,8 +28,7 @@ _TEXTS = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, bytes)
 def refusal(place: int, name: str, value: object, expected: str, got: str) -> InvalidInputError:
     """Return the error that says which value of which line is not what was expected."""
     return InvalidInputError(
-        f"line {place}, attribute {name!r} = {reprlib.repr(value)} is not valid: "
-        f"expected {expected}, got {got}"
+        f"line {place}, attribute {name!r} = {reprlib.repr(value)}: expected {expected}, got {got}"
     )
 
 

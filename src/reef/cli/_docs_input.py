@@ -69,11 +69,15 @@ def open_input(path: str, format: str | None, *, rows_max: int, bytes_max: int) 
     format = format or _SUFFIXES.get(Path(path).suffix.lower())
     if format is None and path != STDIN:
         known = ", ".join(_SUFFIXES)
-        raise InvalidInputError.of("FILE", path, f"a name that ends in {known}; or --input-format")
+        raise InvalidInputError.of(
+            "FILE", path, f"a name that ends in {known}", "or say what it is with --input-format"
+        )
     if format not in (None, *FORMATS):
         raise InvalidInputError.of("--input-format", format, f"one of {', '.join(FORMATS)}")
     if format == "parquet" and path == STDIN:
-        raise InvalidInputError.of("FILE", STDIN, "a file: Parquet is read from its end")
+        raise InvalidInputError(
+            "Parquet cannot be read from stdin, because reading begins at its end: give a file"
+        )
     with _opened("FILE", path) as stream:
         size = None if path == STDIN else os.fstat(stream.fileno()).st_size or None
         if format == "parquet":
@@ -101,14 +105,16 @@ def read_ids(path: str, *, rows_max: int) -> Iterator[list[str]]:
 def _opened(option: str, path: str) -> Iterator[IO[bytes]]:
     if path == STDIN:
         if sys.stdin is None:
-            raise InvalidInputError.of(option, STDIN, "a stdin that is open")
+            raise InvalidInputError(
+                f"{option} is {STDIN}, and stdin is closed: give a file, or open stdin"
+            )
         yield sys.stdin.buffer
         return
     with contextlib.ExitStack() as stack:
         try:
             stream = stack.enter_context(Path(path).open("rb"))
         except OSError as error:
-            raise InvalidInputError.of(option, path, f"a readable file: {error}") from error
+            raise InvalidInputError(f"{option} {path!r} cannot be read: {error}") from error
         yield stream
 
 
@@ -140,7 +146,7 @@ class _InputLines:
         try:
             return self._stream.readline(LINE_BYTES_MAX + 1)
         except OSError as error:
-            raise InvalidInputError.of("FILE", self._name, f"a readable file: {error}") from error
+            raise InvalidInputError(f"FILE {self._name!r} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -295,4 +301,4 @@ def _parquet(stream: IO[bytes], path: str, rows_max: int, bytes_max: int) -> Ite
                 done += rows.num_rows
                 yield _ParquetBatch(places, stream.tell(), rows)
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInputError.of("FILE", path, f"a readable Parquet file: {error}") from error
+        raise InvalidInputError(f"FILE {path!r} is not a readable Parquet file: {error}") from error

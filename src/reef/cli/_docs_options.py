@@ -113,4 +113,4 @@ def json_of(option: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidInputError.of(option, text[:64], f"JSON: {error}") from error
+        raise InvalidInputError.of(option, text[:64], f"JSON ({error})") from error

@@ -102,7 +102,7 @@ def open_output(path: str) -> Iterator[Callable[[bytes], object]]:
     try:
         stream = written.open("wb")  # closed below, whatever happens
     except OSError as error:
-        raise InvalidInputError.of("--output", path, f"a file to write: {error}") from error
+        raise InvalidInputError(f"--output {path!r} cannot be written: {error}") from error
     try:
         yield _guarded(stream, path)
         _guard(path, stream.close)
@@ -130,8 +130,9 @@ def chosen_format(
     if format not in FORMATS:
         raise InvalidInputError.of("--format", format, f"one of {', '.join(FORMATS)}")
     if format == "table" and (limit or 0) > TABLE_ROWS_MAX:
-        raise InvalidInputError.of(
-            "--limit", limit, f"at most {TABLE_ROWS_MAX} in a table: --format jsonl or csv has all"
+        raise InvalidInputError(
+            f"--limit = {limit} is too many for a table, which has at most "
+            f"{TABLE_ROWS_MAX} rows: use --format jsonl or csv"
         )
     return format
 

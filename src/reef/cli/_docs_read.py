@@ -115,9 +115,14 @@ def query(
     if vector is not None:
         asked |= {"vector": numbers_of(vector), "metric": metric, "vector_column": vector_column}
     elif vector_column is not None:
-        raise InvalidInputError.of("--vector-column", vector_column, "given along with --vector")
+        raise InvalidInputError(
+            "--vector-column is given without --vector: give the vector to search for, "
+            "or leave it out"
+        )
     elif metric is not None:
-        raise InvalidInputError.of("--metric", metric, "given along with --vector")
+        raise InvalidInputError(
+            "--metric is given without --vector: give the vector to search for, or leave it out"
+        )
     elif format == "table":
         limit = limit or TABLE_ROWS
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
@@ -173,6 +178,13 @@ def sql(
     format: Format = None,
     as_json: JsonFormat = False,
     output: Output = STDOUT,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Run it, and print which conditions its scans evaluated, and the plan.",
+        ),
+    ] = False,
 ) -> None:
     """Print what a SELECT over the table `docs` gives. A table shows the first 50 rows."""
     from reef.cli._docs_cells import rows_of
@@ -182,6 +194,11 @@ def sql(
         text = sys.stdin.read() if sys.stdin else ""
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
         view = _view(ns, lsn, snapshot, generation)
+        if explain:
+            said = view.explain_sql(text)
+            with open_output(output) as write:
+                write(f"{said}\n".encode())
+            return
         found = view.sql(text)
     rest = max(0, found.num_rows - TABLE_ROWS) if format == "table" else 0
     with open_output(output) as write:

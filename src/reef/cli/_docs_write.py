@@ -54,7 +54,7 @@ def put(
 ) -> None:
     """Write whole documents, in atomic batches. Makes the namespace if need be."""
     if create_only and condition is not None:
-        raise InvalidInputError.of("--create-only and --condition", "both", "at most one")
+        raise InvalidInputError("both --create-only and --condition are given: give at most one")
     _load(
         url,
         namespace,
@@ -107,8 +107,8 @@ def patch(
         )
         return
     if file is not None or where is None or set is None:
-        raise InvalidInputError.of(
-            "FILE, --where and --set", "not so", "either FILE, or --where along with --set"
+        raise InvalidInputError(
+            "patch takes either FILE, or --where and --set together: give one of the two"
         )
     from reef.cli._docs_load import LoadProgress, key_of
 
@@ -140,7 +140,7 @@ def delete(
     from reef.cli._docs_load import LoadProgress, key_of, told_with
 
     if sum(given is not None and given != [] for given in (ids, where, file)) != 1:
-        raise InvalidInputError.of("ID, --where and --file", "none or several", "one of the three")
+        raise InvalidInputError("delete takes one of ID, --where and --file: give exactly one")
     prefix = check_prefix(idempotency_prefix)
     check_namespace(namespace)
     tally = LoadProgress()
@@ -212,7 +212,10 @@ def _load(
     prefix = check_prefix(idempotency_prefix)
     _check_types(schema or {})
     if skip and not (is_patch or create_only or condition is not None):
-        raise InvalidInputError.of("--skip", skip, "given with --create-only or --condition")
+        raise InvalidInputError(
+            "--skip is given without --create-only or --condition: give one of them, "
+            "or leave it out"
+        )
     met: Any = CreateOnly() if create_only else condition
     with connect(url) as db:
         bytes_max = max(1, db.context().settings.log_segment_max_bytes // _INPUT_SHARE)

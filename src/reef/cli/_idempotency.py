@@ -26,5 +26,7 @@ def _checked(option: str, text: str | None, bytes_max: int) -> bytes | None:
         return None
     data = os.fsencode(text)
     if not 1 <= len(data) <= bytes_max:
-        raise InvalidInputError.of(option, text[:64], f"1 to {bytes_max} bytes; it has {len(data)}")
+        raise InvalidInputError(
+            f"{option} = {text[:64]!r} has {len(data)} bytes: expected 1 to {bytes_max}"
+        )
     return data

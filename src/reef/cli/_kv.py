@@ -59,7 +59,7 @@ class Coding:
 
     def __init__(self, hex: bool, base64: bool) -> None:
         if hex and base64:
-            raise InvalidInputError.of("--hex and --base64", "both", "at most one of the two")
+            raise InvalidInputError("both --hex and --base64 are given: give at most one")
         self.name = "hex" if hex else "base64" if base64 else "text"
 
     def parse(self, what: str, text: str) -> bytes:
@@ -70,15 +70,15 @@ class Coding:
             if self.name == "base64":
                 return base64.b64decode(text, validate=True)
         except (ValueError, binascii.Error) as error:
-            raise InvalidInputError.of(what, text[:64], f"{self.name}: {error}") from error
+            raise InvalidInputError.of(what, text[:64], f"{self.name} ({error})") from error
         return os.fsencode(text)  # just as the shell gave it, be it UTF-8 or not
 
     def parse_key(self, text: str) -> bytes:
         """Return the key that `text` stands for. Raises InvalidInputError."""
         key = self.parse("KEY", text)
         if len(key) > KEY_BYTES_MAX:
-            raise InvalidInputError.of(
-                "KEY", text[:64], f"at most {KEY_BYTES_MAX} bytes; it has {len(key)}"
+            raise InvalidInputError(
+                f"KEY = {text[:64]!r} has {len(key)} bytes: expected at most {KEY_BYTES_MAX}"
             )
         return key
 
@@ -235,24 +235,26 @@ def _at(
 def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:
     if (value is None) == (file is None):
         given = "neither" if value is None else "both"
-        raise InvalidInputError.of("VALUE and --file", given, "one of the two")
+        raise InvalidInputError(f"{given} of VALUE and --file given: give one of the two")
     if file is not None:
         try:
             with file.open("rb") as source:
                 data = source.read(most + 1)
         except OSError as error:
-            raise InvalidInputError.of("--file", str(file), f"a readable file: {error}") from error
+            raise InvalidInputError(f"--file {str(file)!r} cannot be read: {error}") from error
     elif value == _STDIN:
         try:
             data = sys.stdin.buffer.read(most + 1) if sys.stdin else b""
         except OSError as error:
-            raise InvalidInputError.of("VALUE", _STDIN, f"a readable stdin: {error}") from error
+            raise InvalidInputError(
+                f"stdin, which VALUE = {_STDIN!r} stands for, cannot be read: {error}"
+            ) from error
     else:
         assert value is not None
         data = coding.parse("VALUE", value)
     if len(data) > most:
         allowed = f"at most log_segment_max_bytes, which is {most}"
-        raise InvalidInputError.of("VALUE", "more bytes", allowed)
+        raise InvalidInputError(f"VALUE is too large: expected {allowed}")
     return data
 
 
@@ -261,10 +263,9 @@ def _check_size(settings: Settings, nbytes: int) -> None:
     for name in ("log_segment_max_bytes", "memtable_max_bytes"):
         limit = getattr(settings, name)
         if nbytes + OVERHEAD_BYTES > limit:
-            raise InvalidInputError.of(
-                "KEY and VALUE",
-                f"{nbytes} bytes",
-                f"with {OVERHEAD_BYTES} more for the record at most {name}, which is {limit}",
+            raise InvalidInputError(
+                f"KEY and VALUE have {nbytes} bytes: expected, with {OVERHEAD_BYTES} "
+                f"more for the record, at most {name} = {limit}"
             )
 
 

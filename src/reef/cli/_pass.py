@@ -68,13 +68,16 @@ class RunsOn(NamedTuple):
     ) -> RunsOn:
         """Return what the options say. Raises InvalidInputError."""
         if in_process and (master or remote or conf):
-            raise InvalidInputError.of("--in-process", "given", "without Spark's options")
+            raise InvalidInputError(
+                "--in-process is given with --master, --remote or --conf, which are "
+                "for Spark: leave them out"
+            )
         pairs = [one.partition("=") for one in conf or ()]
         for name, sign, value in pairs:
             if not (name and sign):
                 raise InvalidInputError.of("--conf", f"{name}{sign}{value}", "NAME=VALUE")
         if master and remote:
-            raise InvalidInputError.of("--remote", remote.split(";")[0], "given without --master")
+            raise InvalidInputError("both --master and --remote are given: give at most one")
         return cls(master, remote, {name: value for name, _, value in pairs}, in_process)
 
     @property

@@ -26,7 +26,7 @@ from reef.cli._pass import (
     tell,
     watched,
 )
-from reef.errors import InvalidInputError, NotFoundError
+from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -165,8 +165,8 @@ def compact(
     )
     kept = None if plan is None else _read_plan(plan, namespace)
     if save_plan is not None and not (dry_run and namespace is not None and plan is None):
-        raise InvalidInputError.of(
-            "--save-plan", str(save_plan), "given with --dry-run, of one namespace, without --plan"
+        raise InvalidInputError(
+            f"--save-plan {str(save_plan)!r} goes with --dry-run and a NAMESPACE, without --plan"
         )
     with connect(url) as db:
         names = names_of(db, namespace, every)
@@ -284,8 +284,8 @@ def _show_plans(
         try:
             save_plan.write_bytes(msgspec.json.format(msgspec.json.encode(plans[0])))
         except OSError as error:
-            raise InvalidInputError.of(
-                "--save-plan", str(save_plan), f"a file that can be written: {error.strerror}"
+            raise InvalidInputError(
+                f"--save-plan {str(save_plan)!r} cannot be written: {error.strerror}"
             ) from error
     if as_json:
         listed: list[Any] = [msgspec.to_builtins(plan) for plan in plans]
@@ -321,7 +321,6 @@ def _show_plans(
 def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
     """Return a plan that was kept, and say if it is stale."""
     from reef.jobs import NamespaceResult, check_plan
-    from reef.manifest import StalePlanError
 
     head = db.context().chain(plan.namespace).load()
     if head is None or head.manifest.state != "live":
@@ -408,11 +407,12 @@ def _read_plan(path: Path, namespace: str | None) -> CompactionPlan:
     try:
         plan = msgspec.json.decode(path.read_bytes(), type=CompactionPlan)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidInputError.of(
-            "--plan", str(path), f"a file that --save-plan made: {error}"
+        raise InvalidInputError(
+            f"--plan {str(path)!r} is not a file that --save-plan made: {error}"
         ) from error
     if plan.namespace != namespace:
-        raise InvalidInputError.of(
-            "--plan", str(path), f"given for its own namespace, {plan.namespace}"
+        raise InvalidInputError(
+            f"--plan {str(path)!r} is for namespace {plan.namespace!r}: give that "
+            "NAMESPACE, or another plan"
         )
     return plan

@@ -83,11 +83,10 @@ def _bounded(
     for rows in batches:
         size += rows.nbytes + rows.num_rows * row_bytes
         if size > bytes_max:
-            raise InvalidInputError.of(
-                "where",
-                str(filter),
-                f"what fits into one batch of log_segment_max_bytes = {bytes_max}: narrow the "
-                "filter, or raise that setting; nothing was written",
+            raise InvalidInputError(
+                f"the rows of where = {filter} do not fit into one batch of "
+                f"log_segment_max_bytes = {bytes_max}: narrow the filter, or raise that "
+                "setting; nothing was written"
             )
         found.append(rows)
     return found

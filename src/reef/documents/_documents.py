@@ -31,9 +31,8 @@ from reef.engine import (
     check_stream,
     open_for_reading,
 )
-from reef.errors import InvalidInputError, NotFoundError
+from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 from reef.format import SegmentRef, log_schema
-from reef.manifest import StalePlanError
 from reef.types import LSN_MAX
 
 _NOTHING = pa.RecordBatch.from_pylist([], schema=log_schema([]))
@@ -125,7 +124,10 @@ class Documents(Namespace):
             if declared:
                 self._change_schema(lambda schema: _with_declared(schema, declared))
         elif _with_declared(self._schema(), declared) != self._schema():
-            raise InvalidInputError.of("schema", "new attributes", "mode='w' to add them")
+            raise InvalidInputError(
+                "schema has attributes that the namespace has not, and this handle is "
+                "read-only: open it with mode='w' to add them"
+            )
 
     # Writing.
 
@@ -261,7 +263,9 @@ class Documents(Namespace):
         Raises InvalidInputError if that is more than one batch holds (`log_segment_max_bytes`).
         """
         if not isinstance(patch, Mapping) or not patch or ID in patch:
-            raise InvalidInputError.of("patch", patch, "a dict of attributes; ids never change")
+            raise InvalidInputError.of(
+                "patch", patch, "a dict of attributes without 'id'; ids never change"
+            )
         key = check_idempotency_key(idempotency_key)
         schema = self._schema()
         filter = parse_filter(where, schema)
@@ -397,6 +401,13 @@ class Documents(Namespace):
         """Return what a SELECT over the table `docs` gives, all at one version."""
         self._fresh(min_lsn)
         return self._now().sql(text, parameters)
+
+    def explain_sql(
+        self, text: str, parameters: Sequence[Any] | None = None, *, min_lsn: int | None = None
+    ) -> str:
+        """Run a SELECT, and return how: what its scans evaluated, and DuckDB's plan for the rest."""
+        self._fresh(min_lsn)
+        return self._now().explain_sql(text, parameters)
 
     def to_pandas(self, **asked: Any) -> Any:
         """Return what `query` does, as a pandas DataFrame."""
@@ -540,7 +551,9 @@ def _bulk_digest(filter: Filter, said: bytes) -> bytes:
 
 def _types(name: str, texts: Mapping[str, str] | None) -> dict[str, Type]:
     if not isinstance(texts or {}, Mapping):
-        raise InvalidInputError.of(name, texts, "a dict of names to types, as {'price': 'float64'}")
+        raise InvalidInputError.of(
+            name, texts, "a dict of names to types, as in {'price': 'float64'}"
+        )
     return {name: Type.parse(text) for name, text in (texts or {}).items()}
 
 
@@ -549,8 +562,9 @@ def _with_declared(schema: Schema, declared: Mapping[str, Type]) -> Schema:
     for name, type in declared.items():
         found = schema.find(name)
         if found is not None and found.type != type:
-            raise InvalidInputError.of(
-                f"schema {name!r}", type.text, f"{found.type}, as it is there already"
+            raise InvalidInputError(
+                f"schema gives attribute {name!r} the type {type.text}, but it is "
+                f"{found.type} already: give that, or leave it out"
             )
     return schema.added({n: t for n, t in declared.items() if schema.find(n) is None})
 

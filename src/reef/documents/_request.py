@@ -74,7 +74,9 @@ def condition_of(
     if condition is None:
         return None, None
     if isinstance(condition, type):
-        raise InvalidInputError.of("condition", condition.__name__, f"{condition.__name__}(...)")
+        raise InvalidInputError(
+            f"condition = {condition.__name__} is the class: give {condition.__name__}(...)"
+        )
     if isinstance(condition, CreateOnly | MustExist):
         return condition, encode_condition(condition)
     if isinstance(condition, Equals):

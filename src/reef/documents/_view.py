@@ -140,9 +140,15 @@ class DocumentView:
                 limit=SEARCH_LIMIT_DEFAULT if limit is None else limit,
             )
         if vector_column is not None:
-            raise InvalidInputError.of("vector_column", vector_column, "given along with vector")
+            raise InvalidInputError(
+                f"vector_column = {vector_column!r} is given without vector: give the "
+                "vector to search for, or leave vector_column out"
+            )
         if metric is not None:
-            raise InvalidInputError.of("metric", metric, "given along with vector")
+            raise InvalidInputError(
+                f"metric = {metric!r} is given without vector: give the vector to "
+                "search for, or leave metric out"
+            )
         order = Order.of(order_by, self.schema)
         page = read_page(after)
         position = None if page is None else page.start(self._view.life, self.lsn, order, filter)
@@ -176,6 +182,12 @@ class DocumentView:
         from reef.documents.query import run_sql
 
         return run_sql(self, text, parameters)
+
+    def explain_sql(self, text: str, parameters: Sequence[Any] | None = None) -> str:
+        """Run a SELECT, and return how: what its scans evaluated, and DuckDB's plan for the rest."""
+        from reef.documents.query import explain_sql
+
+        return explain_sql(self, text, parameters)
 
     def to_pandas(self, **query: Any) -> Any:
         """Return what `query` returns as a pandas DataFrame; see `frame_of_pandas`."""
@@ -214,8 +226,8 @@ class DocumentView:
         raise InvalidInputError.of(
             "vector_column",
             name,
-            f"an attribute that holds vectors; these are: {known}. Lists of numbers under other names "
-            "than vector are lists, unless the namespace declares a vector: schema={'name': 'vector[3]'}",
+            f"an attribute that holds vectors, which are: {known}",
+            "lists of numbers under other names than 'vector' are plain lists, unless the namespace declares a vector: schema={'name': 'vector[3]'}",
         )
 
 
@@ -225,7 +237,7 @@ def _key(name: str, id: object) -> bytes:
     try:
         return id.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInputError.of(name, id, f"text that UTF-8 can hold: {error}") from error
+        raise InvalidInputError.of(name, id, f"text that UTF-8 can hold ({error})") from error
 
 
 def _check_limit(limit: object) -> None:

@@ -54,28 +54,28 @@ def attach_request(
 ) -> WriteRequest:
     """Return the request to attach `segments`. Raises InvalidInputError if they cannot be one."""
     if not segments:
-        raise InvalidInputError.of("segments", "none", "at least one")
+        raise InvalidInputError("there are no segments to attach: give at least one")
     for ref in segments:
         said = (ref.version, ref.namespace, ref.clip_lsn, ref.clip_key_min, ref.clip_key_max)
         if said != (None, "", None, None, None):
-            raise InvalidInputError.of(
-                "segments", ref.id, "new ones of this namespace, of no version yet and not clipped"
+            raise InvalidInputError(
+                f"segment {ref.id} cannot be attached: expected a new one of this "
+                "namespace, of no version yet and not clipped"
             )
     ordered = sorted(segments, key=lambda ref: ref.key_min)
     for ref, other in pairwise(ordered):
         if other.key_min <= ref.key_max:
-            raise InvalidInputError.of(
-                "segments",
-                f"{ref.id} and {other.id}",
-                f"no keys in common: the first ends at {ref.key_max!r}, the other begins at "
-                f"{other.key_min!r}",
+            raise InvalidInputError(
+                f"segments {ref.id} and {other.id} have keys in common: the first ends "
+                f"at {ref.key_max!r}, the other begins at {other.key_min!r}; give "
+                "segments that do not overlap"
             )
     nbytes = len(msgspec.msgpack.encode(ordered))
     if nbytes > bytes_max:
-        raise InvalidInputError.of(
-            "segments",
-            f"{len(ordered)}, whose names take {nbytes} bytes",
-            f"at most {bytes_max} bytes, by log_segment_max_bytes: make them fewer and larger",
+        raise InvalidInputError(
+            f"the names of {len(ordered)} segments take {nbytes} bytes: expected at "
+            f"most log_segment_max_bytes = {bytes_max}; make the segments fewer and "
+            "larger"
         )
     return WriteRequest(
         batch=NO_ROWS,
@@ -100,8 +100,8 @@ def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int)
         if name in standing or epoch_of(name) == epoch:
             continue
         if not name or epoch_of(name) is not None:
-            raise InvalidInputError.of(
-                "segments", id, "ids that end in the intent of their job, which keeps them"
+            raise InvalidInputError(
+                f"segment {id} is kept by no job: expected ids that end in the intent of their job"
             )
         raise FencedError(
             f"intent {name!r} does not stand in generation {manifest.generation} of namespace "
@@ -121,11 +121,10 @@ def check_new(segments: Sequence[SegmentRef], tail: Tail, manifest: Manifest) ->
     waiting = {pending.key for pending in manifest.gc.pending}
     for ref in segments:
         if ref.id in there or segment_key(manifest.namespace, ref.id) in waiting:
-            raise InvalidInputError.of(
-                "segments",
-                ref.id,
-                "attached once: it is part of the namespace, or was. Retry with the idempotency key "
-                "of the first attempt to learn what became of it",
+            raise InvalidInputError(
+                f"segment {ref.id} is part of the namespace already, or was: a segment "
+                "is attached once. Retry with the idempotency key of the first attempt "
+                "to learn what became of it"
             )
 
 
@@ -140,11 +139,13 @@ def check_uploaded(context: Context, namespace: str, segments: Sequence[SegmentR
         try:
             size = context.store.head(key).size
         except NotFoundError:
-            raise InvalidInputError.of(
-                "segments", key, "uploaded: there is no such object"
+            raise InvalidInputError(
+                f"{key} is not there: upload the segment before it is attached"
             ) from None
         if size != ref.size:
-            raise InvalidInputError.of("segments", key, f"{ref.size} bytes long; it has {size}")
+            raise InvalidInputError(
+                f"{key} has {size} bytes: expected {ref.size}; upload the segment again"
+            )
 
     try:
         for_each(segments, look, width=context.store.concurrency, threads=context.threads)

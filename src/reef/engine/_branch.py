@@ -239,7 +239,9 @@ class _Replayed:
                 "nothing; run `reef repair`, which shows what is lost before it changes anything",
             )
         if lsn is not None and lsn > self.tail.lsn and not is_past:
-            raise InvalidInputError.of("lsn", lsn, f"at most {self.tail.lsn}, the newest version")
+            raise InvalidInputError.of(
+                "lsn", lsn, f"a number up to {self.tail.lsn}, the newest version"
+            )
         if lsn is None:
             self.lsn = self.tail.lsn
 

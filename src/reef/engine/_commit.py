@@ -26,6 +26,7 @@ from reef.engine._view import ReadState
 from reef.errors import (
     ClosedError,
     ConditionFailedError,
+    DroppedError,
     FencedError,
     InvalidInputError,
     NotWrittenError,
@@ -193,7 +194,7 @@ class Committer:
             self.outbox.wait_for(ticket)
             error = ticket.error  # once: what is unknown now may be settled by somebody meanwhile
             if error is not None:
-                if admitted.is_own or isinstance(error, FencedError):
+                if admitted.is_own or isinstance(error, FencedError | DroppedError):
                     raise copy.copy(error)
                 raise NotWrittenError(
                     f"what this write to namespace {self._namespace!r} was held against did not "

@@ -50,7 +50,9 @@ class Equals:
 
     def __init__(self, **expected: object) -> None:
         if not expected:
-            raise InvalidInputError.of("condition", "Equals()", "at least one column and its value")
+            raise InvalidInputError(
+                "Equals() compares nothing: give at least one column and its value"
+            )
         object.__setattr__(self, "expected", expected)
 
 
@@ -147,7 +149,10 @@ def _refusals(condition: Condition, found: Latest) -> npt.NDArray[np.uint8]:
             if not exists.any():
                 continue
             if name not in known:
-                raise InvalidInputError.of("condition", name, f"one of {', '.join(known)}")
+                raise InvalidInputError(
+                    f"the condition names {name!r}, which is not there: expected one of "
+                    f"{', '.join(known)}"
+                )
             there = found.rows(pa.schema([known[name]])).column(0).to_pylist()
             is_met &= np.fromiter(map(eq, there, wanted), np.bool_, len(there))
     return np.where(is_met, WRITTEN, np.where(exists, DIFFERS, MISSING)).astype(np.uint8)
@@ -158,7 +163,8 @@ def _spread(name: str, value: object, rows: int) -> Sequence[object]:
     if not isinstance(value, list | tuple):
         return [value] * rows
     if len(value) != rows:
-        raise InvalidInputError.of(
-            f"condition {name}", f"{len(value)} values", f"one for each of the {rows} rows"
+        raise InvalidInputError(
+            f"the condition gives {len(value)} values for {name!r}: expected one for "
+            f"each of the {rows} rows"
         )
     return value

@@ -179,7 +179,10 @@ class Feed:
         self, batches: Iterator[pa.RecordBatch], columns: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
         if self._at_lsn is None:
-            raise InvalidInputError.of("before", True, "a feed of an open namespace")
+            raise InvalidInputError(
+                "this feed has no before-images: they need an open namespace, whose "
+                "changes(before=True) has them"
+            )
         for batch in batches:
             yield with_before(batch, columns, self._at_lsn)
 

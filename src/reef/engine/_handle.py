@@ -105,7 +105,9 @@ class Handle(ABC):
         self.check_open()
         self.catch_up(lsn)
         if lsn < 0 or lsn > self.lsn:
-            raise InvalidInputError.of("lsn", lsn, f"from 0 to {self.lsn}, the newest version")
+            raise InvalidInputError.of(
+                "lsn", lsn, f"a number from 0 to {self.lsn}, the newest version"
+            )
         return View(lsn, self._current, self.reload)
 
     def at_generation(self, generation: int) -> View:

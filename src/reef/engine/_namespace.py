@@ -33,7 +33,7 @@ class Namespace:
     def __init__(self, context: Context, name: str, face: Face, mode: str) -> None:
         """Open for writing (`mode="w"`, creating it if need be) or for reading (`mode="r"`)."""
         if mode not in ("w", "r"):
-            raise InvalidInputError.of("mode", mode, "w for the one writer, r for a reader")
+            raise InvalidInputError.of("mode", mode, "'w' for the one writer, or 'r' for a reader")
         self._context = context
         self._places = KnownPositions()
         self._reader: Reader | None = None
@@ -162,7 +162,10 @@ class Namespace:
     def _view_at(self, lsn: int | None, generation: int | None, snapshot: str | None) -> View:
         given = [name for name in (lsn, generation, snapshot) if name is not None]
         if len(given) != 1:
-            raise InvalidInputError.of("at", len(given), "one of lsn, generation and snapshot")
+            raise InvalidInputError(
+                f"at() takes one version, {len(given)} were given: give one of lsn, "
+                "generation and snapshot"
+            )
         if lsn is not None:
             return self._handle.at_lsn(check_number("lsn", lsn))
         if generation is not None:
@@ -183,7 +186,9 @@ class Namespace:
 
     def _writing(self) -> Writer:
         if self._writer is None:
-            raise InvalidInputError.of("mode", "r", "w: this handle was opened for reading")
+            raise InvalidInputError(
+                'this handle is read-only; open the namespace with mode="w" to write'
+            )
         return self._writer
 
 
@@ -245,7 +250,7 @@ def check_idempotency_key(key: bytes | str | None) -> bytes | None:
 def check_stream(source: str | None, sequence: int | None) -> None:
     """Raise InvalidInputError unless a stream and a place in it are both given, or neither."""
     if (source is None) != (sequence is None):
-        raise InvalidInputError.of("source", source, "given together with sequence")
+        raise InvalidInputError("source and sequence go together: give both, or neither")
     if source is not None and (
         not isinstance(source, str) or not 1 <= len(_utf8("source", source)) <= 512
     ):
@@ -258,4 +263,4 @@ def _utf8(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInputError.of(name, text, f"text that UTF-8 can hold: {error}") from None
+        raise InvalidInputError.of(name, text, f"text that UTF-8 can hold ({error})") from None

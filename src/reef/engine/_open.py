@@ -152,8 +152,9 @@ def check_face(manifest: Manifest, face: Face) -> None:
     """Raise InvalidInputError if a namespace belongs to another face."""
     name = face_of(manifest).name
     if name and name != face.name:
-        raise InvalidInputError.of(
-            "namespace", manifest.namespace, f"one that was made as {face.name}; it is {name}"
+        raise InvalidInputError(
+            f"namespace {manifest.namespace!r} was made as {name}, not as {face.name}: "
+            f"open it as {name}, or choose another name"
         )
 
 

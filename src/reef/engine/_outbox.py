@@ -32,6 +32,7 @@ from reef.errors import (
     ClosedError,
     ConflictError,
     CorruptError,
+    DroppedError,
     FencedError,
     InvariantError,
     NotWrittenError,
@@ -451,7 +452,7 @@ class Outbox:
                     "was sent: retry"
                 ) from answer.error
 
-    def step_down(self, error: FencedError) -> None:
+    def step_down(self, error: FencedError | DroppedError) -> None:
         """Send nothing more: a newer writer is known, whose fences may not stand yet.
 
         What is in flight may still get its slot before them, and counts then: it is told when it
@@ -490,7 +491,9 @@ class Outbox:
         self._company = group.callers + sum(other.callers for other in self.pending)
         if group.slot == self._tail.fold.next_slot:
             self._tail.committed(group.point, len(group.data), group.lsn_last)
-            if isinstance(self.failure, FencedError):  # it stepped down, and this was in time
+            if isinstance(
+                self.failure, FencedError | DroppedError
+            ):  # it stepped down, and this was in time
                 self.failure.durable_lsn = self._tail.lsn
         if group.kind is LogKind.SCHEMA:
             self._tail.schema = group.tickets[0].record.schema

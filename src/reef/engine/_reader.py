@@ -11,7 +11,7 @@ from __future__ import annotations
 from reef.engine._context import Context
 from reef.engine._handle import Handle
 from reef.engine._tail import Tail
-from reef.errors import DamagedError, NotFoundError, UnavailableError
+from reef.errors import DamagedError, DroppedError, UnavailableError
 from reef.format import Manifest
 from reef.manifest import Head, ManifestChain
 
@@ -108,7 +108,7 @@ class Reader(Handle):
 
     def _adopt(self, head: Head) -> None:
         if self._is_over(head.manifest):
-            raise NotFoundError(
+            raise DroppedError(
                 f"namespace {self.namespace!r} was dropped; whatever has that name now is another "
                 "one: open it anew"
             )

@@ -24,6 +24,7 @@ from reef.engine._receipt import Receipt
 from reef.engine._tail import Tail
 from reef.engine._view import View
 from reef.errors import (
+    DroppedError,
     FencedError,
     NotFoundError,
     NotWrittenError,
@@ -263,7 +264,7 @@ class Writer(Handle):
                 return
             if self._is_over(head.manifest):
                 self._committer.outbox.step_down(
-                    FencedError(
+                    DroppedError(
                         f"namespace {self.namespace!r} was dropped; whatever has that name now is "
                         "another one: open it anew"
                     )
@@ -344,7 +345,7 @@ class Writer(Handle):
                 self._context.metrics.count("reef_flushes_total")
                 self._context.metrics.observe("reef_flush_seconds", clock.monotonic() - started)
             not_before = 0.0
-        except FencedError as error:
+        except (FencedError, DroppedError) as error:
             failure = error
             with self._cond:
                 self._committer.outbox.step_down(error)

@@ -228,7 +228,10 @@ def _check_condition(condition: Condition | None) -> None:
         return
     for name, expected in condition.expected.items():
         if name != VALUE:
-            raise InvalidInputError.of("condition", name, f"Equals({VALUE}=...)")
+            raise InvalidInputError(
+                f"the condition compares {name!r}, which keys and values do not have: "
+                f"give Equals({VALUE}=...)"
+            )
         for one in expected if isinstance(expected, list | tuple) else [expected]:
             if not isinstance(one, bytes):
                 raise InvalidInputError.of(f"condition {name}", one, "bytes, or a list of bytes")

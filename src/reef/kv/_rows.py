@@ -38,8 +38,8 @@ def check_key(key: object) -> bytes:
     if type(key) is not bytes:
         key = _as_bytes("key", key)
     if len(key) > KEY_BYTES_MAX:
-        raise InvalidInputError.of(
-            "key", key[:64], f"at most {KEY_BYTES_MAX} bytes; it has {len(key)}"
+        raise InvalidInputError(
+            f"the key {key[:64]!r}... has {len(key)} bytes: expected at most {KEY_BYTES_MAX}"
         )
     return key
 
@@ -75,7 +75,7 @@ def rows_of(puts: Puts | None, deletes: Iterable[bytes] | None) -> pa.RecordBatc
     gone = _keys(deletes)
     keys = pa.concat_arrays([put_keys, gone]) if len(gone) else put_keys
     if not len(keys):
-        raise InvalidInputError.of("puts and deletes", "nothing", "at least one key")
+        raise InvalidInputError("nothing to write: give puts or deletes")
     _check_keys(keys)
     count, deleted = len(put_keys), len(gone)
     tombstones = pa.array(np.repeat([False, True], [count, deleted]))
@@ -115,14 +115,16 @@ def _puts(puts: Puts | None) -> tuple[pa.Array, pa.Array]:
     if isinstance(puts, pa.Table | pa.RecordBatch):
         missing = {"key", "value"} - set(puts.schema.names)
         if missing:
-            raise InvalidInputError.of(
-                "puts", f"columns {puts.schema.names}", "a table with the columns key and value"
+            raise InvalidInputError(
+                f"puts has the columns {puts.schema.names}: expected a table with the "
+                "columns key and value"
             )
         return owned(binary_column(puts, "key")), owned(binary_column(puts, "value"))
     if isinstance(puts, Mapping):
         return _array("key", puts.keys()), _array("value", puts.values())
-    raise InvalidInputError.of(
-        "puts", type(puts).__name__, "a mapping of bytes to bytes, or an Arrow table"
+    raise InvalidInputError(
+        f"puts is of type {type(puts).__name__}: expected a mapping of bytes to bytes, "
+        "or an Arrow table"
     )
 
 
@@ -132,7 +134,9 @@ def binary_column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.null_count:
-        raise InvalidInputError.of(name, "null", "bytes in every row; use deletes to delete")
+        raise InvalidInputError(
+            f"column {name!r} has a null: give bytes in every row, and use deletes to delete"
+        )
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(
             pa.large_binary() if pa.types.is_large_string(column.type) else _BINARY
@@ -140,7 +144,9 @@ def binary_column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     try:
         return column.cast(_BINARY)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInputError.of(name, str(column.type), f"a binary column: {error}") from error
+        raise InvalidInputError(
+            f"column {name!r} is of type {column.type}: expected a binary column ({error})"
+        ) from error
 
 
 def _keys(keys: object) -> pa.Array:
@@ -162,7 +168,8 @@ def _as_bytes(name: str, value: object) -> bytes:
         raise InvalidInputError.of(
             name,
             value,
-            f"bytes, not {type(value).__name__}; encode text yourself, such as 'a'.encode()",
+            f"bytes, got {type(value).__name__}",
+            "encode text yourself, such as 'a'.encode()",
         )
     return bytes(value)
 
@@ -170,12 +177,12 @@ def _as_bytes(name: str, value: object) -> bytes:
 def _check_keys(keys: pa.Array) -> None:
     longest = pc.max(pc.binary_length(keys)).as_py()
     if longest > KEY_BYTES_MAX:
-        raise InvalidInputError.of("key", f"{longest} bytes", f"at most {KEY_BYTES_MAX} bytes")
+        raise InvalidInputError(f"a key has {longest} bytes: expected at most {KEY_BYTES_MAX}")
     if len(keys) > 1 and pc.count_distinct(keys).as_py() < len(keys):
         counts = keys.value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-        raise InvalidInputError.of(
-            "key", twice[:64], "given once in a request; it is in it more than once"
+        raise InvalidInputError(
+            f"key {twice[:64]!r} appears more than once in puts and deletes: give each key once"
         )
 
 

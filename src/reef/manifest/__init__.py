@@ -24,6 +24,7 @@ A change is published with `chain.publish(lambda head: fold(head.manifest, ...))
 it may not be made on that head; nothing is written then.
 """
 
+from reef.errors import StalePlanError
 from reef.manifest._branches import (
     BranchPoint,
     abort,
@@ -38,7 +39,6 @@ from reef.manifest._branches import (
 )
 from reef.manifest._chain import Change, ManifestChain
 from reef.manifest._changes import (
-    StalePlanError,
     check_intent,
     end_intent,
     fold,

@@ -251,7 +251,7 @@ def has_branches(
     `detached` are those that stand alone, and yet have older generations that do not.
     """
     named = set(children)
-    said = "one that no branch stands on"
+    said = ""
     if attached := named.difference(detached):
         said += f"; drop or detach first: {', '.join(sorted(attached))}"
     if waiting := named.intersection(detached):
@@ -259,4 +259,6 @@ def has_branches(
             f"; detached, but older generations that are kept stand on it, until `reef gc` of each "
             f"takes them: {', '.join(sorted(waiting))}"
         )
-    return InvalidInputError.of("namespace", namespace, said)
+    return InvalidInputError(
+        f"namespace {namespace!r} cannot be dropped or detached while branches stand on it{said}"
+    )

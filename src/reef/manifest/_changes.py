@@ -6,7 +6,7 @@ number, author and nonce. Each raises where it may not be made on that head:
 - FencedError: the epoch or the intent that it was begun under does not stand any more, for good.
 - StalePlanError: what it was planned on has changed. Plan it anew; the same plan is never "applied
   again".
-- NotFoundError: the namespace was dropped.
+- NotFoundError: the namespace was dropped; DroppedError for a writer that had it open.
 
 An object that a change stops naming goes to `gc.pending`, dated to the generation that will be
 published, so that it stays for the grace period from then on. Nothing here reads a clock or a store.
@@ -21,11 +21,12 @@ import pyarrow as pa
 
 from reef.errors import (
     AlreadyExistsError,
+    DroppedError,
     FencedError,
     InvalidInputError,
     InvariantError,
     NotFoundError,
-    NotWrittenError,
+    StalePlanError,
 )
 from reef.format import (
     PARALLEL_WRITES_MAX,
@@ -47,10 +48,6 @@ from reef.manifest._retention import expire_snapshots, retained_points
 from reef.types import SLOT_MAX
 
 _replace = msgspec.structs.replace
-
-
-class StalePlanError(NotWrittenError):
-    """What this change was planned on is not so any more; nothing was written. Plan it anew."""
 
 
 def open_writer(
@@ -123,6 +120,8 @@ def fold(
     damaged slots that were passed over by name; `schema` None leaves it. Slots below are folded
     already: StalePlanError if `slot_first` is not the head's `wal_floor`.
     """
+    if m.state == "dropped" and epoch is not None:
+        raise DroppedError(f"namespace {m.namespace!r} was dropped: open it anew to write to it")
     _check_live(m)
     owner = _check_author(m, epoch, intent)
     if slot_first != m.wal_floor:

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from reef.errors import (
     AlreadyExistsError,
+    DroppedError,
     InvalidInputError,
     InvariantError,
     NotFoundError,
@@ -44,11 +45,12 @@ def add_snapshot(
     The snapshot is of the generation that is published with it. `wal_last_seen` is the last log
     slot that its author saw; under the packed policy the LSN says it. `born` is the life that is
     meant, if not any. Raises RetentionError below the floor, AlreadyExistsError if the id is taken,
-    NotFoundError if the namespace was dropped.
+    NotFoundError if the namespace was dropped, DroppedError if `born` was.
     """
     if m.state != "live" or born not in (None, m.born):
         was = "dropped" if m.state == "live" else m.state
-        raise NotFoundError(f"namespace {m.namespace!r} was {was}: there is nothing to snapshot")
+        kind = NotFoundError if born is None else DroppedError
+        raise kind(f"namespace {m.namespace!r} was {was}: open it anew, then take the snapshot")
     if lsn < m.retention.floor_lsn:
         raise RetentionError(
             f"LSN {lsn} of namespace {m.namespace!r} lies below its retention floor "

@@ -101,11 +101,16 @@ class Commits:
             if lsn is not None:
                 check_number("lsn", lsn)
         if commit.n_pages is not None and tops[-1] > commit.n_pages:
-            raise InvalidInputError.of("page_id", tops[-1] - 1, f"below n_pages = {commit.n_pages}")
+            raise InvalidInputError.of(
+                "page_id", tops[-1] - 1, f"a number below n_pages = {commit.n_pages}"
+            )
         if len(tops) > 1:
             _check_rising([lsn for lsn, _ in commit.versions])
             if commit.key is not None:
-                raise InvalidInputError.of("idempotency_key", commit.key, "of one LSN, not several")
+                raise InvalidInputError(
+                    "idempotency_key is given for records of several LSNs: write one "
+                    "LSN at a time, or leave the key out"
+                )
         count = sum(len(pages) for _, pages in commit.versions)
         size = _EXTENT_BYTES + count * (self._page_size + _ROW_BYTES)
         if commit.n_pages is None and size <= self._writer.bytes_max:
@@ -125,7 +130,9 @@ class Commits:
         try:
             low, high = min(pages), max(pages)
         except TypeError:
-            raise InvalidInputError.of("pages", list(pages)[:8], "numbers to bytes") from None
+            raise InvalidInputError.of(
+                "pages", list(pages)[:8], "a dict of page numbers to bytes"
+            ) from None
         page_key(low)
         page_key(high)
         return int(high) + 1  # of a narrow type, it would come round to 0
@@ -185,11 +192,10 @@ class Commits:
             )
             return self._send([*(self._growing(commit, *one) for one in before), last])
         if before:
-            raise InvalidInputError.of(
-                "records",
-                f"{size} bytes of {len(commit.versions)} LSNs",
-                f"at most {self._writer.bytes_max} bytes, by log_segment_max_bytes, where there are "
-                "several LSNs: split them, or give fewer",
+            raise InvalidInputError(
+                f"the records have {size} bytes of {len(commit.versions)} LSNs: "
+                f"expected at most log_segment_max_bytes = {self._writer.bytes_max} "
+                "where there are several LSNs; split them, or give fewer"
             )
         return self._commit_large(commit, lsn, pages, extra)
 
@@ -286,7 +292,9 @@ def _check_rising(lsns: Sequence[int | None]) -> None:
     for lsn, following in pairwise(lsns):
         if lsn is None or following is None or lsn >= following:
             raise InvalidInputError.of(
-                "lsn", following, f"None for every record, or above {lsn}, that of the one before"
+                "lsn",
+                following,
+                f"None for every record, or a number above {lsn}, the LSN of the record before",
             )
 
 

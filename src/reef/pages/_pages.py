@@ -66,7 +66,7 @@ class Pages(Namespace):
         so it is with `lsn_policy`, "kernel" or "caller": who gives versions.
         """
         if lsn_policy is not None and lsn_policy not in _POLICIES:
-            raise InvalidInputError.of("lsn_policy", lsn_policy, "kernel or caller")
+            raise InvalidInputError.of("lsn_policy", lsn_policy, "'kernel' or 'caller'")
         if page_size is not None:
             check_page_size(page_size)
         asked = (page_size, lsn_policy)
@@ -234,4 +234,7 @@ def _made_as(manifest: Manifest) -> tuple[int, str]:
 def _check_same(name: str, there: tuple[int, str], asked: tuple[int | None, str | None]) -> None:
     for what, has, wanted in zip(("page_size", "lsn_policy"), there, asked, strict=True):
         if wanted is not None and wanted != has:
-            raise InvalidInputError.of(what, wanted, f"{has}: that is how {name!r} was made")
+            raise InvalidInputError(
+                f"{name!r} was made with {what} = {has!r}, not {wanted!r}: give that, "
+                f"or leave {what} out"
+            )

@@ -100,7 +100,7 @@ def keys_of(page_ids: Iterable[int]) -> list[bytes]:
         return list(map(_ID.pack, page_ids))
     except (struct.error, TypeError):
         raise InvalidInputError.of(
-            "page_ids", page_ids, f"numbers from 0 to {U32_MAX}, each of a page"
+            "page_ids", page_ids, f"a list of page numbers from 0 to {U32_MAX}"
         ) from None
 
 
@@ -118,19 +118,24 @@ def page_rows(pages: Mapping[int, bytes], page_size: int) -> pa.RecordBatch:
 def check_pages(pages: Mapping[int, bytes], page_size: int) -> Sequence[bytes]:
     """Return the values of pages, each of which is as large as a page. Raises InvalidInputError."""
     if not isinstance(pages, Mapping):
-        raise InvalidInputError.of("pages", type(pages).__name__, "a dict of numbers to bytes")
+        raise InvalidInputError(
+            f"pages is of type {type(pages).__name__}: expected a dict of page numbers to bytes"
+        )
     values = list(pages.values())
     try:
         views = [memoryview(value) for value in values]
     except TypeError:
-        raise InvalidInputError.of("data", "something else", "bytes, of every page") from None
+        raise InvalidInputError(
+            "the data of a page is not bytes: give bytes for every page"
+        ) from None
     if not all(view.c_contiguous for view in views):
-        raise InvalidInputError.of("data", "an array with gaps", "bytes, one behind the other")
+        raise InvalidInputError("the data of a page is an array with gaps: give contiguous bytes")
     sizes = {view.nbytes for view in views}
     if not sizes <= {page_size}:
         wrong = min(sizes - {page_size})
-        raise InvalidInputError.of(
-            "data", f"{wrong} bytes", f"{page_size} bytes, as page_size says"
+        raise InvalidInputError(
+            f"the data of a page has {wrong} bytes: expected {page_size}, the page_size "
+            "of this store"
         )
     return values
 

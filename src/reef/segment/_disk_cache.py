@@ -65,8 +65,9 @@ class DiskCache:
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
-            raise InvalidInputError.of(
-                "disk_cache_dir", self.folder, f"a folder to write in ({error.strerror})"
+            raise InvalidInputError(
+                f"disk_cache_dir = {str(self.folder)!r} cannot be used "
+                f"({error.strerror}): give a folder that Reef can write to"
             ) from error
         with self._lock:
             self._scan()

@@ -155,7 +155,9 @@ class _Layout:
         if schema is not None:
             unknown = [name for name in self._columns or () if name not in schema.names]
             if unknown:
-                raise InvalidInputError.of("columns", unknown, f"some of {schema.names}")
+                raise InvalidInputError(
+                    f"there are no columns {unknown}: expected some of {schema.names}"
+                )
             self._fields = [field.with_nullable(True) for field in schema]
         self._set()
 

@@ -180,10 +180,14 @@ def _count_through(keys: pa.Array, bound: bytes) -> int:
 
 def _refuse(key: bytes, other: bytes) -> None:
     if key == other:
-        raise InvalidInputError.of(
-            "id", _shown(key), "given once in a load; it is there more than once"
+        raise InvalidInputError(
+            f"id {_shown(key)!r} appears more than once in the load: give each id once, "
+            "or duplicates='last'"
         )
-    raise InvalidInputError.of("rows", _shown(other), f"in order of ids: it comes after {key!r}")
+    raise InvalidInputError(
+        f"rows are not in the order of their ids: {_shown(other)!r} comes after "
+        f"{key!r}; sort them by id"
+    )
 
 
 def _shown(key: bytes) -> str | bytes:

@@ -60,8 +60,9 @@ class SparkRunner:
         Raises InvalidInputError for a bucket that only this process can see.
         """
         if bucket.url.startswith("memory:"):
-            raise InvalidInputError.of(
-                "URL", bucket.url, "a bucket that other processes can open; memory:// is this one's"
+            raise InvalidInputError(
+                f"{bucket.url} cannot be opened by other processes, and Spark reads in "
+                "its workers: use another bucket than memory://"
             )
         self._spark = spark
         self._bucket = bucket

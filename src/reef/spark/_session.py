@@ -68,7 +68,9 @@ def open_session(
     needs is not installed; UnavailableError if none can be started.
     """
     if master and remote:
-        raise InvalidInputError.of("remote", shown_address(remote), "not together with a master")
+        raise InvalidInputError(
+            f"both master and remote ({shown_address(remote)}) are given: give at most one"
+        )
     asked = dict(conf or {})
     with _starting:
         spark = _running()
@@ -231,12 +233,13 @@ def _check_running(
     """Bring a running session to what is asked. Raises InvalidInputError if that cannot be."""
     runs_on = spark.conf.get("spark.master", None)
     if master and runs_on != master:
-        raise InvalidInputError.of(
-            "master", master, f"a session runs on {runs_on!r}: stop it first"
+        raise InvalidInputError(
+            f"a session runs on {runs_on!r}, not on master = {master!r}: stop it first"
         )
     if remote and hasattr(spark, "_jsparkSession"):
-        raise InvalidInputError.of(
-            "remote", shown_address(remote), f"a session runs on {runs_on!r}: stop it first"
+        raise InvalidInputError(
+            f"a session runs on {runs_on!r}, not on remote = {shown_address(remote)!r}: "
+            "stop it first"
         )
     for name, value in conf.items():
         if spark.conf.get(name, None) == value:
@@ -244,18 +247,17 @@ def _check_running(
         try:
             spark.conf.set(name, value)
         except PySparkException as error:
-            raise InvalidInputError.of(
-                "conf", name, "a setting that can be changed while a session runs: stop it first"
+            raise InvalidInputError(
+                f"conf {name!r} cannot be changed while a session runs: stop the session first"
             ) from error
 
 
 def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSession:
     """Return a session of a Spark Connect server."""
     if find_spec("grpc") is None:
-        raise InvalidInputError.of(
-            "remote",
-            shown_address(address),
-            "Spark Connect needs more packages: pip install 'pyspark[connect]'",
+        raise InvalidInputError(
+            f"remote = {shown_address(address)!r} needs Spark Connect, which is not "
+            "installed: pip install 'pyspark[connect]'"
         )
     _check_listens(address)
     builder = SparkSession.builder.remote(address).appName(app_name)

@@ -68,7 +68,7 @@ def connect(
     Raises NotFoundError for reading one that is not there, RetentionError, InvalidInputError.
     """
     if mode not in _FLAGS:
-        raise InvalidInputError.of("mode", mode, "w for writing, r for reading")
+        raise InvalidInputError.of("mode", mode, "'w' for writing, or 'r' for reading")
     location = parse_location(url) if database is None else Location("memory://", str(url))
     location = location.with_version(branch, lsn)
     register()

@@ -119,7 +119,9 @@ def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
         connection.execute("BEGIN")
         page_size = connection.execute("PRAGMA page_size").get
         if not connection.execute("SELECT count(*) FROM sqlite_schema").get:
-            raise InvalidInputError.of("file", str(source), "a database with something in it")
+            raise InvalidInputError(
+                f"{str(source)!r} is empty: expected an SQLite database with something in it"
+            )
         check(connection, str(source))
         if connection.execute("PRAGMA journal_mode").get == "wal":  # the newest is not in the file
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reef-import-"))
@@ -132,13 +134,14 @@ def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
             source = copy
     except apsw.Error as error:
         if getattr(error, "extendedresult", 0) == apsw.SQLITE_READONLY_ROLLBACK:
-            raise InvalidInputError.of(
-                "file",
-                str(source),
-                "one without a journal beside it: a transaction was not finished. Open it once with "
-                f"SQLite, which undoes that: sqlite3 {source} .schema",
+            raise InvalidInputError(
+                f"{str(source)!r} has a journal beside it: a transaction was not "
+                "finished. Open the file once with SQLite, which undoes that (sqlite3 "
+                f"{source} .schema), then import it again"
             ) from error
-        raise InvalidInputError.of("file", str(source), f"an SQLite database: {error}") from error
+        raise InvalidInputError(
+            f"{str(source)!r} is not a readable SQLite database: {error}"
+        ) from error
     assert isinstance(page_size, int)
     return source, page_size
 
@@ -180,9 +183,7 @@ def export_file(
     except apsw.Error as error:
         raise CorruptError(str(path), 0, "an SQLite database", str(error)) from error
     except OSError as error:
-        raise InvalidInputError.of(
-            "file", str(path), f"one that can be written: {error.strerror}"
-        ) from error
+        raise InvalidInputError(f"{str(path)!r} cannot be written: {error.strerror}") from error
     return CopyResult(view.lsn, view.n_pages, view.page_size, size)
 
 

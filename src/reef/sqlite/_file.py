@@ -126,7 +126,9 @@ class DatabaseFile:
 
     def _reserve(self) -> None:
         if self.is_read_only:
-            raise InvalidInputError.of("lock", "RESERVED", "SHARED: it was opened for reading")
+            raise InvalidInputError(
+                "this database was opened for reading: open it with mode='w' to write, without lsn="
+            )
         version = self._read_version()
         self.shared.reserve(self, version)
         self._least = version.n_pages
@@ -229,7 +231,10 @@ class DatabaseFile:
 
     def _written_version(self) -> DatabaseVersion:
         if self.level < RESERVED:
-            raise InvalidInputError.of("write", self.level, "at RESERVED or above")
+            raise InvalidInputError(
+                f"SQLite wrote at lock level {self.level}: expected RESERVED or above; "
+                "nothing was written"
+            )
         return self._read_version()
 
     def before_sync(self, *, with_others: bool) -> None:
@@ -299,8 +304,9 @@ class DatabaseFile:
         if name == "journal_mode" and said:
             for mode, why in _REFUSED.items():
                 if mode.startswith(said):  # to SQLite the beginning of the word is enough
-                    raise InvalidInputError.of(
-                        name, said, f"memory, or any other but wal and off: {why}"
+                    raise InvalidInputError(
+                        f"journal_mode = {said!r} cannot be used: {why}; use memory, or "
+                        "any other but wal and off"
                     )
         if name == "synchronous" and said not in ("", "0", "off", "no", "false"):
             self.settle()

@@ -98,7 +98,7 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
             raise InvalidInputError.of(
                 "URL",
                 without_secrets(text),
-                "it starts with " + ", ".join(f"{s}://" for s in SCHEMES) + ", or is a path",
+                "a path, or a URL that starts with " + ", ".join(f"{s}://" for s in SCHEMES),
             )
         text = "file://" + quote(os.path.abspath(text) if text else "")
         parts = urlsplit(text)
@@ -112,10 +112,10 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
     fields = [field for field in parts.query.split("&") if field]
     for key in ("vfs", "mode"):  # SQLite would go by the last one, and open a file that is not ours
         if any(field.partition("=")[0] == key for field in fields):
-            raise InvalidInputError.of(
-                "option",
-                key,
-                "one of the store's, or branch, lsn, page_size: give mode= as argument",
+            raise InvalidInputError(
+                f"the URL has the option {key!r}, which does not go there: give mode= "
+                "as an argument; options of a URL are the store's, and branch, lsn, "
+                "page_size"
             )
     ours = {
         key: unquote(value)
@@ -137,17 +137,21 @@ def location_of(path: str, parameters: Mapping[str, str]) -> Location:
     if not separator:
         scheme = "file"
     if scheme not in SCHEMES:
-        raise InvalidInputError.of("database", path, "a path, or one of " + ", ".join(SCHEMES))
+        raise InvalidInputError.of(
+            "database", path, "a path, or a URL of one of " + ", ".join(SCHEMES)
+        )
     for name in parameters:
         if name not in _OWN and name not in _SQLITE and name not in OPTIONS[scheme]:
             known = sorted((*_OWN[:-1], *_SQLITE, *OPTIONS[scheme]))
-            raise InvalidInputError.of("parameter", name, "one of " + ", ".join(known))
+            raise InvalidInputError(
+                f"there is no parameter {name!r}: expected one of {', '.join(known)}"
+            )
     for name in ("nolock", "immutable"):
         if parameters.get(name, "0").lower() not in ("0", "off", "no", "false"):
-            raise InvalidInputError.of(
-                name,
-                parameters[name],
-                "off: versions are told apart by locks; lsn= does not change",
+            raise InvalidInputError(
+                f"{name} = {parameters[name]!r} cannot be used, because connections "
+                "need their locks: leave it out; a database at lsn= never changes "
+                "anyway"
             )
     chosen = [f"{key}={quote(parameters[key], '')}" for key in OPTIONS[scheme] if key in parameters]
     if separator:

@@ -19,19 +19,16 @@ def open_file(
     """Open the file that SQLite asks for. Raises NotFoundError, InvalidInputError, UnavailableError."""
     location = location_of(path, parameters)
     if "://" not in path and os.path.isfile(path):
-        raise InvalidInputError.of(
-            "database",
-            path,
-            "one in a bucket: this is a file. `reef sqlite import` copies it into one; in ATTACH and "
-            f"VACUUM INTO it is file:{path}?vfs=unix",
+        raise InvalidInputError(
+            f"{path!r} is a file, not a database in a bucket: `reef sqlite import` "
+            f"copies it into one; in ATTACH and VACUUM INTO write file:{path}?vfs=unix"
         )
     shared = registry.acquire(location)
     try:
         if location.page_size not in (None, shared.page_size):
-            raise InvalidInputError.of(
-                "page_size",
-                location.page_size,
-                f"{shared.page_size}: that is how {location.shown} was made",
+            raise InvalidInputError(
+                f"{location.shown} was made with page_size = {shared.page_size}, not "
+                f"{location.page_size}: give that, or leave page_size out"
             )
         may_create = may_create and location.lsn is None and location.branch is None
         if not shared.exists and not may_create:

@@ -120,10 +120,9 @@ def _check_same(
     what: str, given: Mapping[str, object], there: Mapping[str, object], location: Location
 ) -> None:
     if given and given != there:
-        raise InvalidInputError.of(
-            what,
-            sorted(given),
-            f"those with which this process has {location.shown} open already, or none",
+        raise InvalidInputError(
+            f"{location.shown} is open in this process with other {what} than "
+            f"{', '.join(sorted(given))} as given: give the same, or none"
         )
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from reef.errors import (
     ClosedError,
+    DroppedError,
     FencedError,
     InvalidInputError,
     NotFoundError,
@@ -159,7 +160,11 @@ class SharedStore:
             self._settle()
             try:
                 view = self._opened().at(lsn=lsn)
-            except (UnavailableError, NotFoundError):  # it may be somebody else's, and newer
+            except (
+                UnavailableError,
+                NotFoundError,
+                DroppedError,
+            ):  # it may be somebody else's, and newer
                 self._looked_at = None
                 self._follow()
                 view = self._opened().at(lsn=lsn)
@@ -301,9 +306,12 @@ class SharedStore:
                 "written there: start it over, which takes it back",
                 error.durable_lsn,
             ) from error
+        except DroppedError:
+            with self._cond:
+                self._step_down()
+            raise
         except BaseException as error:
-            is_certain = isinstance(error, NotWrittenError | InvalidInputError)
-            if not is_certain or isinstance(error, ClosedError):
+            if not isinstance(error, NotWrittenError | InvalidInputError):
                 self._doubt(pages)
             raise
 
@@ -408,7 +416,7 @@ class SharedStore:
             try:
                 self._pages.refresh()
                 self._stand_on(self._pages)
-            except NotFoundError:  # it was dropped: another may have its name
+            except (NotFoundError, DroppedError):  # it was dropped: another may have its name
                 self._step_down()
                 self._open_reader()
         elif not self._behind.is_busy and self._is_superseded(self._pages):

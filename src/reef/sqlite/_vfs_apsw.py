@@ -11,7 +11,7 @@ import apsw
 from reef.clock import SystemClock
 from reef.errors import InvalidInputError, ReefError
 from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
-from reef.sqlite._guard import from_entry
+from reef.sqlite._interrupts import at_entry, defer_interrupts
 from reef.sqlite._location import VFS, full_path
 from reef.sqlite._open import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
@@ -95,14 +95,13 @@ class ApswFile:
         self.xTruncate = _told(file.truncate)
         self.xCheckReservedLock = file.is_reserved
 
+    @at_entry
     def xUnlock(self, level: int) -> None:
         try:
             self._file.unlock(level)
         except BaseException:  # Ctrl-C: SQLite goes on as if it were unlocked
             self._file.unlock(level)
             raise
-
-    xUnlock.__code__ = from_entry(xUnlock.__code__)
 
     @_told
     def xWrite(self, data: Any, offset: int) -> None:
@@ -111,6 +110,7 @@ class ApswFile:
     def xSync(self, flags: int) -> None:
         self._file.sync()
 
+    @at_entry
     def xFileControl(self, op: int, pointer: int) -> bool:
         try:
             return self._control(op, pointer)
@@ -120,8 +120,6 @@ class ApswFile:
             # Whatever it is, Ctrl-C too: after any other code SQLite would go on as if it had
             # committed.
             raise as_apsw(error) from error
-
-    xFileControl.__code__ = from_entry(xFileControl.__code__)
 
     def _control(self, op: int, pointer: int) -> bool:
         file = self._file
@@ -214,4 +212,5 @@ class ApswVFS(apsw.VFS):
 @lru_cache(1)
 def register() -> ApswVFS:
     """Register the VFS with apsw's SQLite, once; return it, for somebody has to hold it."""
+    defer_interrupts()
     return ApswVFS()

@@ -20,7 +20,7 @@ from typing import Any
 from reef.errors import InvalidInputError, ReefError, UnsupportedStoreError
 from reef.sqlite import _abi as abi
 from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
-from reef.sqlite._guard import guarded
+from reef.sqlite._interrupts import all_through, defer_interrupts, guarded
 from reef.sqlite._location import VFS, full_path
 from reef.sqlite._open import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
@@ -252,6 +252,7 @@ def _failed_to_open(error: BaseException) -> int:
     return _failed(error, abi.CANTOPEN)
 
 
+@all_through
 def _failed(error: BaseException, code: int = abi.IOERR) -> int:
     if isinstance(error, Busy):
         return abi.BUSY
@@ -269,6 +270,7 @@ def register_sqlite3() -> object:
     """
     import sqlite3
 
+    defer_interrupts()
     for name in (ctypes.util.find_library("sqlite3"), "libsqlite3.so.0"):
         with suppress(OSError):
             library = c.CDLL(name) if name else None

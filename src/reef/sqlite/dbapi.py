@@ -45,7 +45,7 @@ def connect(  # type: ignore[no-redef]
     Raises NotFoundError, RetentionError, InvalidInputError, UnavailableError.
     """
     if mode not in ("w", "r"):
-        raise InvalidInputError.of("mode", mode, "w for writing, r for reading")
+        raise InvalidInputError.of("mode", mode, "'w' for writing, or 'r' for reading")
     location = parse_location(url) if database is None else Location("memory://", str(url))
     location = location.with_version(branch, lsn)
     settings = {name: options.pop(name) for name in _SETTINGS & options.keys()}

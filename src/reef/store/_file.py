@@ -272,8 +272,11 @@ class FileStore(Store):
             raise BucketNotFoundError(f"{self.url} is a file, not a folder; fix the URL")
 
     def _clash(self, key: str) -> InvalidInputError:
-        allowed = "on file:// an object cannot have the name of a folder, nor lie below an object"
-        return InvalidInputError.of("object key", key, allowed)
+        return InvalidInputError(
+            f"object {key!r} clashes with a folder or another object: on file:// no "
+            "object can have the name of a folder or lie below an object; use another "
+            "name"
+        )
 
     @contextlib.contextmanager
     def _unwritten(self, key: str) -> Iterator[None]:

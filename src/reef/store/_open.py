@@ -69,13 +69,21 @@ def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | Non
         == "native"
     ):
         if "cas_store" in parsed.options:
-            raise InvalidInputError.of("cas_store", "...", "only together with cas=two-phase")
+            raise InvalidInputError(
+                "cas_store is given without cas=two-phase: add cas=two-phase, or leave "
+                "cas_store out"
+            )
         return remote
-    from reef.store.two_phase import Records, TwoPhaseStore
-
+    try:
+        from reef.store.two_phase import Records, TwoPhaseStore
+    except ModuleNotFoundError as error:
+        if error.name != "sqlalchemy":
+            raise
+        raise InvalidInputError(f"cas=two-phase cannot be used: {error}") from error
     if "cas_store" not in parsed.options:
-        raise InvalidInputError.of(
-            "cas_store", None, "the SQLAlchemy URL of a transactional store that all clients share"
+        raise InvalidInputError(
+            "cas=two-phase needs cas_store: give the SQLAlchemy URL of a database that "
+            "all clients share"
         )
     records = Records(parsed.options["cas_store"], bucket=parsed.shown)
     return TwoPhaseStore(
@@ -99,7 +107,7 @@ def _open_remote(url: StoreURL, source: str) -> RemoteStore:
         for value in url.options.values():
             if len(value) >= 8 and not _PATH.fullmatch(value):
                 why = why.replace(value, "...")
-        raise InvalidInputError.of("URL", url.shown, f"options that fit ({why})") from (
+        raise InvalidInputError(f"{url.shown} cannot be opened with these options: {why}") from (
             error if why == said else None
         )
     return RemoteStore(
@@ -213,12 +221,13 @@ def _profile(name: str) -> Any:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
-        raise InvalidInputError.of(
-            "profile", name, "it takes boto3, which is not installed: pip install 'reefdb[s3]'"
+        raise InvalidInputError(
+            f"profile = {name!r} needs boto3, which is not installed: pip install 'reefdb[s3]'"
         ) from None
     try:
         return Boto3CredentialProvider(boto3.Session(profile_name=name))
     except Exception as error:
-        raise InvalidInputError.of(
-            "profile", name, f"a profile with credentials: {error}"
+        raise InvalidInputError(
+            f"profile = {name!r} gives no credentials ({error}): check ~/.aws/config "
+            "and ~/.aws/credentials"
         ) from error

@@ -70,26 +70,27 @@ class StoreURL:
 def parse_url(url: str) -> StoreURL:
     """Take a store's URL apart. Raises InvalidInputError that names what is wrong with it."""
     if " " in url or not url.isprintable():  # which urlsplit would drop, some of them silently
-        raise InvalidInputError.of(
-            "URL", without_secrets(url), "no blanks or control characters; percent-encode them"
+        raise InvalidInputError(
+            f"the URL {without_secrets(url)!r} has blanks or control characters: "
+            "percent-encode them"
         )
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise InvalidInputError.of(
-            "URL", without_secrets(url), "a URL, with a host that can be one"
+        raise InvalidInputError(
+            f"{without_secrets(url)!r} is not a URL: expected a scheme, a bucket and a "
+            "path, as in s3://my-bucket/prefix"
         ) from None
     if parts.scheme not in SCHEMES:
         raise InvalidInputError.of(
             "URL",
             without_secrets(url),
-            "it starts with " + ", ".join(f"{s}://" for s in SCHEMES),
+            "a URL that starts with " + ", ".join(f"{s}://" for s in SCHEMES),
         )
     if parts.username is not None or parts.fragment:
-        raise InvalidInputError.of(
-            "URL",
-            f"{parts.scheme}://...",
-            "no user, password or #fragment; credentials go into options or variables",
+        raise InvalidInputError(
+            f"the URL {parts.scheme}://... has a user, a password or a #fragment: leave "
+            "it out, and give credentials as options or environment variables"
         )
     options = _parse_options(parts.scheme, parts.query)
     if parts.scheme == "file":
@@ -112,24 +113,28 @@ def parse_url(url: str) -> StoreURL:
 def _parse_options(scheme: str, query: str) -> dict[str, str]:
     fields = [field.partition("=") for field in query.split("&")] if query else []
     if not all(name and equals for name, equals, _ in fields):
-        raise InvalidInputError.of(
-            "URL options", "?...", "name=value pairs joined by '&', values percent-encoded"
+        raise InvalidInputError(
+            "the options of the URL, behind '?', are not name=value pairs: join them "
+            "with '&' and percent-encode the values"
         )
     # A "+" stays one: it is no blank in a URL's path either, and secrets have them.
     pairs = [(unquote(name), unquote(value)) for name, _, value in fields]
     options = dict(pairs)
     if len(options) != len(pairs):
-        raise InvalidInputError.of("URL options", sorted(n for n, _ in pairs), "each name once")
+        raise InvalidInputError(
+            "an option of the URL is given more than once: "
+            f"{', '.join(sorted(n for n, _ in pairs))}; give each once"
+        )
     for name, value in options.items():
         if not value.isprintable():
-            raise InvalidInputError.of(
-                f"option of {scheme}://", name, "no control characters in it"
+            raise InvalidInputError(
+                f"the option {name!r} of {scheme}:// has control characters in its "
+                "value: leave them out"
             )
         if name not in OPTIONS[scheme]:
-            raise InvalidInputError.of(
-                f"option of {scheme}://",
-                name,
-                "one of " + (", ".join(sorted(OPTIONS[scheme])) or "none"),
+            raise InvalidInputError(
+                f"{scheme}:// has no option {name!r}: expected "
+                + ("one of " + ", ".join(sorted(OPTIONS[scheme])) if OPTIONS[scheme] else "none")
             )
     return options
 

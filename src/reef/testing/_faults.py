@@ -98,12 +98,14 @@ class Fault:
             raise InvalidInputError.of("fault", self.kind, allowed)
         if self.on != "*" and self.on not in self.operations:
             allowed = "'*' or one of " + ", ".join(_APPLIES.get(self.kind, OPERATIONS))
-            raise InvalidInputError.of(f"operation of a {self.kind}", self.on, allowed)
+            raise InvalidInputError(
+                f"a {self.kind} cannot happen on {self.on!r}: expected {allowed}"
+            )
         if self.nth < 1 or self.times < 0:
             allowed = "nth at least 1, times at least 0"
-            raise InvalidInputError.of("fault", f"nth={self.nth}, times={self.times}", allowed)
+            raise InvalidInputError(f"nth = {self.nth}, times = {self.times}: expected {allowed}")
         if self.kind == "slow_list" and self.seconds is None:
-            raise InvalidInputError.of("seconds of a slow_list", None, "how long")
+            raise InvalidInputError("a slow_list needs seconds: give how long it waits")
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -163,14 +165,16 @@ class FaultyStore(WrapperStore):
         self._releases = 0
         self._clock = clock or SystemClock()
         if rates and rng is None:
-            raise InvalidInputError.of("rates", dict(rates), "together with rng, a random.Random")
+            raise InvalidInputError("rates are given without rng: give a random.Random")
         self._rng = rng or random.Random(0)
         self._rates = [
             (fault if isinstance(fault, Fault) else Fault(fault), rate)
             for fault, rate in (rates or {}).items()
         ]
         if any(fault.kind == "stall" and fault.seconds is None for fault, _ in self._rates):
-            raise InvalidInputError.of("rates", "stall", 'Fault("stall", seconds=...)')
+            raise InvalidInputError(
+                "a stall in rates needs its length: give Fault('stall', seconds=...)"
+            )
         self.arm(*plan)
 
     def arm(self, *faults: Fault) -> None:

@@ -134,6 +134,7 @@ def test_a_usage_error_is_one_line_and_exit_code_1(
         (errors.NotWrittenError("free some space"), 2),
         (errors.OutcomeUnknownError("key", "no answer"), 2),
         (errors.FencedError("re-open"), 2),
+        (errors.ClosedError("open a new one"), 2),
         (errors.NotFoundError("not there"), 2),
         (errors.ConflictError("key", b"theirs"), 2),
         (errors.CorruptError("key", 3, "this", "that"), 2),

@@ -566,7 +566,7 @@ REFUSED = [
     ("query", ["--vector", "x"], "--vector = 'x'"),
     ("query", ["--vector", "1"], "a JSON list of numbers"),
     ("query", ["--vector-column", "v"], "given along with --vector"),
-    ("query", ["--metric", "l2"], "--metric = 'l2' is not valid: given along with --vector"),
+    ("query", ["--metric", "l2"], "--metric is given without --vector"),
     ("query", ["--after", "zork"], "not one that a query gave"),
     ("query", ["--order-by", "zork desc"], "'zork'"),
     ("query", ["--lsn", "1", "--snapshot", "s"], "one of lsn, generation"),

@@ -246,7 +246,7 @@ def test_values_become_what_the_schema_says(values: Any, type: str, stored: list
 @pytest.mark.parametrize(
     ("values", "type", "message"),
     [
-        (["a"], "int64", "row 0, attribute 'x' = 'a' is not valid: expected int64, got string"),
+        (["a"], "int64", "row 0, attribute 'x' = 'a': expected int64, got string"),
         (pa.array([None, "a"]), "int64", "row 1, .*expected int64, got string"),
         ([1], "string", "expected string, got int64"),
         ([1, True], "int64", "row 1, .*= True .*expected int64, got bool"),

@@ -18,7 +18,7 @@ import reef
 from reef.documents._view import DocumentView
 from reef.documents.filter._filter import Where
 from reef.documents.query import _sql
-from reef.documents.query._sql import run_sql
+from reef.documents.query._sql import explain_sql, run_sql
 from reef.documents.types._schema import Schema
 from reef.errors import InvalidInputError, ReefError, UnavailableError
 from tests.support.document_rows import DocumentRows, schema_of
@@ -449,3 +449,38 @@ def test_names_that_differ_in_case_only_are_refused() -> None:
             ns.sql("select price from docs")
         ns.alter(rename={"Price": "cost"})
         assert ns.sql("select price, cost from docs").to_pylist() == [{"price": 4, "cost": 3}]
+
+
+def test_explain_says_who_evaluated_which_condition(view: DocumentView) -> None:
+    text = "select id from docs where n > 20 and n <= 40 and id like '%1' order by price"
+    said = explain_sql(view, text)
+    scan, rest = said.split("DuckDB, for everything else:")
+    assert scan.startswith("scan of docs: ")
+    assert "filtered by Reef:  ('And', [" in scan
+    assert "('n', 'Gt', 20)" in scan
+    assert "('n', 'Lte', 40)" in scan
+    assert "filtered by Arrow: nothing" in scan
+    assert "suffix(id, '1')" in rest
+    assert "Order By" in rest
+
+
+def test_explain_lists_a_condition_that_no_filter_says(view: DocumentView) -> None:
+    """A vector's numbers have no filter of Reef's: Arrow evaluates what DuckDB pushes of them."""
+    said = explain_sql(view, "select id from docs where n > 20 and v[1] = 33 and s.indices[1] = 33")
+    scan, rest = said.split("DuckDB, for everything else:")
+    assert "('n', 'Gt', 20)" in scan
+    assert "array_extract" in scan + rest
+
+
+def test_explain_shows_every_scan_of_a_join(view: DocumentView) -> None:
+    said = explain_sql(
+        view, "select a.id from docs a join docs b on a.n = b.n where b.price < ?", [20]
+    )
+    assert said.count("scan of docs: ") == 2
+    assert "('price', 'Lt', 20" in said
+
+
+def test_explain_refuses_what_sql_refuses(view: DocumentView) -> None:
+    for text in ("delete from docs", "select * from elsewhere", "select"):
+        with pytest.raises(InvalidInputError):
+            explain_sql(view, text)

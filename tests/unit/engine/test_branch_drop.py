@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from reef.doctor import repair, verify
-from reef.errors import FencedError, InvalidInputError, NotFoundError, SnapshotExpiredError
+from reef.errors import (
+    DroppedError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
 from reef.format import dedup_key, segment_key
 from reef.jobs import InProcess, rebuild
 from reef.manifest import register_intent
@@ -136,6 +142,19 @@ def test_a_write_in_flight_through_drop_and_rebirth_is_refused(parallel: int) ->
     assert grove.contents("b") == grove.contents() | {b"fresh": b"1"}
 
 
+def test_a_writer_that_flushes_after_the_drop_is_ended_with_what_happened(grove: Grove) -> None:
+    kv = grown(grove)
+    kv.branch("b")
+    zombie = grove.kv("b")
+    lsn = zombie.put(b"zombie", b"1").lsn
+    kv.drop_branch("b")
+    for doing in (zombie.flush, lambda: zombie.put(b"zombie", b"2"), zombie.refresh):
+        with pytest.raises(DroppedError, match="was dropped") as caught:
+            doing()
+        assert not isinstance(caught.value, FencedError)
+    assert caught.value.durable_lsn == lsn
+
+
 def test_whoever_was_opening_it_through_drop_and_rebirth_gets_nothing(grove: Grove) -> None:
     kv = grown(grove)
     kv.branch("b")
@@ -157,7 +176,7 @@ def test_a_reader_of_what_was_dropped_is_told_and_never_sees_the_new_life(grove:
     reader.refresh()
     assert dict(reader.items()) == before
     grove.clock.advance(GRACE_S)
-    with pytest.raises(NotFoundError, match="was dropped"):
+    with pytest.raises(DroppedError, match="open it anew"):
         reader.refresh()
 
 
@@ -172,7 +191,7 @@ def test_a_reader_of_a_plain_namespace_never_sees_its_new_life_either(grove: Gro
     reader.refresh()
     assert dict(reader.items()) == before
     grove.clock.advance(GRACE_S)
-    with pytest.raises(NotFoundError, match="was dropped"):
+    with pytest.raises(DroppedError, match="was dropped"):
         reader.refresh()
 
 
@@ -246,7 +265,7 @@ def test_a_snapshot_is_not_taken_of_another_life(grove: Grove) -> None:
     reader = grove.kv(mode="r")
     grove.db.drop(NS)
     grove.kv().put(b"fresh", b"1")
-    with pytest.raises(NotFoundError, match="was dropped"):
+    with pytest.raises(DroppedError, match="was dropped"):
         reader.snapshot(ttl=None, id="mine")
     assert grove.manifest().snapshots == ()
 

@@ -8,6 +8,7 @@ import pytest
 
 from reef.errors import (
     ClosedError,
+    DroppedError,
     FencedError,
     InvalidInputError,
     NotFoundError,
@@ -99,7 +100,7 @@ def test_a_reader_that_is_in_touch_finds_out_that_the_namespace_was_dropped(stor
         kv.put(b"a", b"1")
     reader = database(store, clock=clock).kv("ns", mode="r", max_staleness="1m")
     db.drop("ns")
-    with pytest.raises(NotFoundError, match="was dropped"):
+    with pytest.raises(DroppedError, match="was dropped"):
         for _ in range(5):
             clock.advance(61)
             assert reader.get(b"a") == b"1"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reef.engine import _reader
+from reef.errors import StalePlanError
 from reef.format import LogKind, decode_log
-from reef.manifest import StalePlanError, _changes
+from reef.manifest import _changes
 from reef.segment._retention import _Rule
 from reef.store import _conditional
 from reef.testing import CountingStore, Fault, FaultyStore

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from reef.engine import View
-from reef.errors import FencedError, OutcomeUnknownError
+from reef.errors import FencedError, OutcomeUnknownError, StalePlanError
 from reef.gc import _judge
 from reef.gc._plan import CollectionPlanner
-from reef.manifest import ManifestChain, StalePlanError, _changes, _overlap
+from reef.manifest import ManifestChain, _changes, _overlap
 from tests.support.collecting import DAY_S, NAMESPACE
 from tests.support.guards import Edit
 from tests.support.regressions import (

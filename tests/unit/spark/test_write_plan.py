@@ -17,9 +17,14 @@ import pytest
 
 import reef
 from reef.engine import Context
-from reef.errors import ConditionFailedError, FencedError, IdempotencyError, InvalidInputError
+from reef.errors import (
+    ConditionFailedError,
+    FencedError,
+    IdempotencyError,
+    InvalidInputError,
+    StalePlanError,
+)
 from reef.jobs import LoadPlan, end_job
-from reef.manifest import StalePlanError
 from reef.spark._write import _commit as _write_commit
 from reef.spark._write import _log as _write_log
 from reef.spark._write import _merge as _load_merge

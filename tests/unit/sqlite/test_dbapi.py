@@ -59,7 +59,7 @@ def test_the_standard_library_reads_and_writes(path: str) -> None:
 @pytest.mark.parametrize("mode", ["wal", "off"])
 def test_journal_modes_are_refused_with_the_reason(path: str, mode: str) -> None:
     connection = sqlite3.connect(uri(path), uri=True)
-    with pytest.raises(sqlite3.OperationalError, match=f"journal_mode = '{mode}' is not valid"):
+    with pytest.raises(sqlite3.OperationalError, match=f"journal_mode = '{mode}' cannot be used"):
         connection.execute(f"PRAGMA journal_mode={mode}")
     connection.close()
 

@@ -125,7 +125,9 @@ def test_read_only_is_read_only(url: str) -> None:
 @pytest.mark.parametrize("mode", ["wal", "off"])
 def test_journal_modes_that_cannot_be_are_refused_with_the_reason(url: str, mode: str) -> None:
     connection = filled(url)
-    with pytest.raises(InvalidInputError, match=f"journal_mode = '{mode}' is not valid") as caught:
+    with pytest.raises(
+        InvalidInputError, match=f"journal_mode = '{mode}' cannot be used"
+    ) as caught:
         connection.execute(f"PRAGMA journal_mode={mode}")
     assert isinstance(caught.value, apsw.SQLError)
     connection.execute("DELETE FROM t")

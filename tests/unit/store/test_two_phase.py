@@ -146,6 +146,42 @@ def test_it_is_a_public_name_that_brings_sqlalchemy_only_when_used() -> None:
     assert done.stdout == "False True TwoPhaseStore False\n"
 
 
+def test_without_sqlalchemy_all_else_works_and_two_phase_cas_says_what_to_install(
+    tmp_path: Path,
+) -> None:
+    """As where only `reefdb` is installed: every package but this one is loaded and used."""
+    code = f"""
+import sys
+sys.modules["sqlalchemy"] = None  # any import of it fails as if it were not installed
+import importlib, pkgutil, reef, reef.jobs, reef.sqlite, reef.sqlite.dbapi, reef.testing
+for package in ("cli", "documents", "doctor", "engine", "gc", "jobs", "kv", "pages", "spark"):
+    path = importlib.import_module(f"reef.{{package}}").__path__
+    for module in pkgutil.walk_packages(path, f"reef.{{package}}."):
+        importlib.import_module(module.name)
+with reef.connect("file://{tmp_path}/bucket") as db:
+    documents = db.namespace("docs")
+    documents.upsert([{{"id": "a", "price": 3}}])
+    assert documents.sql("select price from docs").to_pylist() == [{{"price": 3}}]
+    db.kv("kv").put(b"k", b"v")
+print("works")
+for doing in (
+    lambda: reef.connect("s3://bucket?cas=two-phase&cas_store=sqlite:////cas.db"),
+    lambda: getattr(reef.store, "TwoPhaseStore"),
+):
+    try:
+        doing()
+    except (reef.InvalidInputError, ModuleNotFoundError) as error:
+        print(type(error).__name__, "pip install 'reefdb[two-phase]'" in str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n") == [
+        "works",
+        "InvalidInputError True",
+        "ModuleNotFoundError True",
+        "",
+    ], done.stderr
+
+
 def test_temporaries_are_nobodys_business(site: Site) -> None:
     site.inner.put(".tmp/x", b"")
     site.inner.put(".tmpfile/x", b"")

@@ -178,7 +178,7 @@ class _TupleParser:
                 return negated(self.node(part, depth + 1))
             case (str(name), str(operator), *rest) if len(rest) <= 1:
                 return self._condition(name, operator, rest)
-        raise InvalidInputError.of("filter", _Shortened(where), f"it is one of {_SHAPES}")
+        raise InvalidInputError.of("filter", _Shortened(where), f"one of {_SHAPES}")
 
     def _condition(self, name: str, operator: str, rest: list[object]) -> Node:
         self._conditions += 1
@@ -188,7 +188,9 @@ class _TupleParser:
             )
         attribute = self._attribute(name)
         if operator not in _OPERATORS:
-            raise InvalidInputError.of("operator", operator, f"one of {', '.join(_OPERATORS)}")
+            raise InvalidInputError(
+                f"the filter has the operator {operator!r}: expected one of {', '.join(_OPERATORS)}"
+            )
         if len(rest) != (operator != "IsNull"):
             expected = "no value" if operator == "IsNull" else "a value"
             raise mismatch(attribute, operator, expected, rest[0] if rest else None)
@@ -197,7 +199,7 @@ class _TupleParser:
             return IsNull(attribute) if operator == "Eq" else Not(IsNull(attribute))
         if operator not in suits:
             raise InvalidInputError(
-                f"the filter on attribute {name!r} of type {attribute.type} is not valid: "
+                f"the filter on attribute {name!r} of type {attribute.type} cannot be used: "
                 f"expected one of {', '.join(suits)}, got {operator}"
             )
         if operator == "IsNull":

@@ -59,7 +59,7 @@ def failure(text: str, position: int, expected: str) -> InvalidInputError:
     rest = text[position : position + _EXCERPT_CHARS]
     near = repr(rest) if rest else "the end"
     return InvalidInputError(
-        f"the filter is not valid at position {position}: expected {expected}, got {near}"
+        f"the filter cannot be read at position {position}: expected {expected}, got {near}"
     )
 
 

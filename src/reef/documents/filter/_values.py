@@ -84,7 +84,7 @@ def shown_value(value: Value, type: Type) -> object:
 def mismatch(attribute: Attribute, operator: str, expected: str, got: object) -> InvalidInputError:
     """Return the error for a value or an operator that does not suit an attribute."""
     return InvalidInputError(
-        f"the filter on attribute {attribute.name!r} of type {attribute.type} is not valid: "
+        f"the filter on attribute {attribute.name!r} of type {attribute.type} cannot be used: "
         f"{operator} expected {expected}, got {_SHORT.repr(got)} ({type(got).__name__})"
     )
 

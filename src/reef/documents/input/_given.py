@@ -129,13 +129,14 @@ def _ids(deletes: object) -> object:
 def _check_ids(ids: list[pa.Array]) -> None:
     """Raise InvalidInputError unless there is something to do, once to each id."""
     if not ids:
-        raise InvalidInputError.of("write", "nothing", "at least one document")
+        raise InvalidInputError("nothing to write: give upserts, patches or deletes")
     if len(ids) > 1:
         counts = pa.concat_arrays(ids).value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1))
         if len(twice):
-            raise InvalidInputError.of(
-                "id", twice[0]["values"].as_py().decode(), "in one of upserts, patches and deletes"
+            raise InvalidInputError(
+                f"id {twice[0]['values'].as_py().decode()!r} appears in more than one "
+                "of upserts, patches, deletes"
             )
 
 

@@ -121,9 +121,7 @@ def _read_ids(column: Column | None, count: int) -> pa.Array:
     if column is None:
         if count == 0:
             return pa.array([], pa.binary())
-        raise InvalidInputError.of(
-            "attribute 'id'", None, "every document has an id; none was given"
-        )
+        raise InvalidInputError("the documents have no 'id': give every document one")
     spot = InputColumn(ID)
     if isinstance(column, list):
         quick = _plain_ids(column)

@@ -62,10 +62,10 @@ def columns_of(data: Any) -> SourceColumns:
         try:
             return _of_table(pa.table(data))
         except CONVERSION_ERRORS as error:
-            raise InvalidInputError.of(
-                "data", type(data), f"it must be {_FORMS} ({error})"
+            raise InvalidInputError(
+                f"data is of type {type(data).__name__} ({error}): expected {_FORMS}"
             ) from error
-    raise InvalidInputError.of("data", type(data), f"it must be {_FORMS}")
+    raise InvalidInputError(f"data is of type {type(data).__name__}: expected {_FORMS}")
 
 
 def _is_of(module: str, name: str, value: object) -> bool:
@@ -81,7 +81,9 @@ def _is_object(dtype: object) -> bool:
 def _of_rows(rows: Sequence[Any]) -> SourceColumns:
     if not all(issubclass(type, Mapping) for type in set(map(type, rows))):
         i = next(i for i, row in enumerate(rows) if not isinstance(row, Mapping))
-        raise InvalidInputError.of(f"row {i}", type(rows[i]), f"a dict; data must be {_FORMS}")
+        raise InvalidInputError(
+            f"row {i} is of type {type(rows[i]).__name__}: expected a dict; data is {_FORMS}"
+        )
     shapes = dict.fromkeys(map(tuple, rows))
     if len(shapes) == 1:
         (names,) = shapes
@@ -89,7 +91,10 @@ def _of_rows(rows: Sequence[Any]) -> SourceColumns:
     names = tuple(dict.fromkeys(name for shape in shapes for name in shape))
     is_uneven = len(set(map(frozenset, shapes))) > 1
     if is_uneven and len(names) > ATTRIBUTES_MAX + 1:  # each would take a place in every row
-        raise InvalidInputError.of("attributes", len(names), f"at most {ATTRIBUTES_MAX}, and an id")
+        raise InvalidInputError(
+            f"the documents have {len(names)} attributes: expected at most "
+            f"{ATTRIBUTES_MAX}, and an id"
+        )
     columns: dict[str, Column] = {name: [row.get(name) for row in rows] for name in names}
     return SourceColumns(columns, len(rows), rows if is_uneven else ())
 
@@ -98,10 +103,9 @@ def _of_columns(data: Mapping[Any, Any]) -> SourceColumns:
     columns = {name: _column(name, values) for name, values in data.items()}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise InvalidInputError.of(
-            "columns",
-            lengths,
-            "all columns have the same length (one document: [{...}], in a list)",
+        raise InvalidInputError(
+            f"the columns have different lengths, {lengths}: give as many values in "
+            f"each; one document goes in a list, [{{...}}]"
         )
     return SourceColumns(columns, next(iter(lengths.values()), 0))
 
@@ -110,7 +114,9 @@ def _of_table(table: pa.Table | pa.RecordBatch) -> SourceColumns:
     names = table.schema.names
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise InvalidInputError.of("columns", twice, "every column has a name of its own")
+        raise InvalidInputError(
+            f"columns have the same name, {twice}: give every column a name of its own"
+        )
     columns = zip(names, table.columns, strict=True)
     return SourceColumns(
         {name: _whole(name, column) for name, column in columns},
@@ -132,8 +138,9 @@ def _of_pandas(frame: Any) -> SourceColumns:
     if frame.index.name == "id" and "id" not in frame.columns:
         frame = frame.reset_index()
     if not frame.columns.is_unique:
-        raise InvalidInputError.of(
-            "columns", list(frame.columns), "every column has a name of its own"
+        raise InvalidInputError(
+            f"columns of the frame have the same name, {list(frame.columns)}: give "
+            "every column a name of its own"
         )
     return SourceColumns({name: _column(name, frame[name]) for name in frame.columns}, len(frame))
 
@@ -155,13 +162,15 @@ def _column(name: str, values: Any) -> Column:
         if hasattr(values, "__arrow_c_array__"):
             return _whole(name, pa.array(values))
     except CONVERSION_ERRORS as error:
-        raise InvalidInputError.of(
-            f"column {name!r}", type(values), f"Arrow has no type for it ({error})"
+        raise InvalidInputError(
+            f"column {name!r} is of type {type(values).__name__}, for which Arrow has "
+            f"no type ({error})"
         ) from error
     if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview)):
         return list(values)
-    raise InvalidInputError.of(
-        f"column {name!r}", type(values), f"{_COLUMN_FORMS} (one document: [{{...}}], in a list)"
+    raise InvalidInputError(
+        f"column {name!r} is of type {type(values).__name__}: expected {_COLUMN_FORMS}; "
+        f"give one document in a list, [{{...}}]"
     )
 
 
@@ -169,8 +178,8 @@ def _of_numpy(name: str, values: np.ndarray) -> Column:
     if values.dtype.kind == "O":
         return values.tolist() if values.ndim else [values.item()]
     if values.ndim not in (1, 2):
-        raise InvalidInputError.of(
-            f"column {name!r}", f"array of {values.ndim} dimensions", _COLUMN_FORMS
+        raise InvalidInputError(
+            f"column {name!r} is an array of {values.ndim} dimensions: expected {_COLUMN_FORMS}"
         )
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     if values.ndim == 1:
@@ -197,12 +206,13 @@ def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
             column = column.unify_dictionaries() if column.num_chunks > 1 else column
             column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
-            raise InvalidInputError.of(
-                f"column {name!r}",
-                f"{column.nbytes} bytes",
-                "too large: write it in smaller batches",
+            raise InvalidInputError(
+                f"column {name!r} has {column.nbytes} bytes, which is too large for a "
+                "batch: write it in smaller batches"
             )
         column.validate(full=True)
     except CONVERSION_ERRORS as error:
-        raise InvalidInputError.of(f"column {name!r}", str(column.type), f"{error}") from error
+        raise InvalidInputError(
+            f"column {name!r} of type {column.type} cannot be taken: {error}"
+        ) from error
     return column

@@ -23,7 +23,7 @@ from reef.documents.query._order import Order, OrderBy
 from reef.documents.query._page import page_version, read_page
 from reef.documents.query._query import Query, run_query, run_search
 from reef.documents.query._selection import Selection, wide_of
-from reef.documents.query._sql import run_sql
+from reef.documents.query._sql import explain_sql, run_sql
 from reef.documents.query._stored_rows import StoredRows
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Query",
     "Selection",
     "StoredRows",
+    "explain_sql",
     "frame_of_pandas",
     "frame_of_polars",
     "matching_documents",

@@ -78,7 +78,10 @@ class Aggregation:
             raise InvalidInputError.of("aggregates", aggregates, f"a dict of names to {_RULE}")
         self._aggregates = [self._parsed(*item) for item in aggregates.items()]
         for name in {group.name for group in self._groups} & set(aggregates):
-            raise InvalidInputError.of("aggregates", name, "a name that is not grouped by as well")
+            raise InvalidInputError(
+                f"aggregates names a result {name!r}, by which rows are grouped as "
+                "well: give it another name"
+            )
         self._keys = [_column(group) for group in self._groups]
         self._parts = [*dict.fromkeys(p for one in self._aggregates for p in one.parts())]
         used = [*self._groups, *(a.attribute for a in self._aggregates if a.attribute)]
@@ -190,8 +193,9 @@ def _part_name(part: tuple[str, str]) -> str:
 
 def _check_kind(what: str, attribute: Attribute, kinds: Sequence[str]) -> None:
     if attribute.type.kind not in kinds:
-        raise InvalidInputError.of(
-            what, attribute.name, f"an attribute of type {', '.join(kinds)}; it is {attribute.type}"
+        raise InvalidInputError(
+            f"{what} = {attribute.name!r} is of type {attribute.type}: expected an "
+            f"attribute of type {', '.join(kinds)}"
         )
 
 

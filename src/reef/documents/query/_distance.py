@@ -121,15 +121,19 @@ def _checked(vector: object, column: Attribute) -> _Doubles:
     try:
         numbers = np.asarray(vector)
         if numbers.dtype.kind not in "iuf":
-            raise InvalidInputError.of("vector", f"values of type {numbers.dtype}", expected)
+            raise InvalidInputError(
+                f"vector has values of type {numbers.dtype}: expected {expected}"
+            )
     except ValueError as error:  # a ragged list
-        raise InvalidInputError.of("vector", "lists of different lengths", expected) from error
+        raise InvalidInputError(
+            f"vector is made of lists of different lengths: expected {expected}"
+        ) from error
     if numbers.shape != (column.type.dimension,):
         shape = " x ".join(map(str, numbers.shape)) or "one"
-        raise InvalidInputError.of("vector", f"{shape} numbers", expected)
+        raise InvalidInputError(f"vector has {shape} numbers: expected {expected}")
     with np.errstate(over="ignore"):
         kept = numbers.astype(np.float32).astype(np.float64)
     if not np.isfinite(kept).all():
         at = int(np.flatnonzero(~np.isfinite(kept))[0])
-        raise InvalidInputError.of("vector", f"{numbers[at]} at position {at}", expected)
+        raise InvalidInputError(f"vector has {numbers[at]} at position {at}: expected {expected}")
     return kept

@@ -52,7 +52,10 @@ class Order:
                 return Order(tuple(terms.values()), is_descending)
             attribute = schema.attribute(name)
             if attribute.type.kind not in ORDERED_KINDS:
-                raise InvalidInputError.of("order_by", name, f"{_RULE}; this is {attribute.type}")
+                raise InvalidInputError(
+                    f"order_by = {name!r} is of type {attribute.type}, which has no "
+                    f"order: expected {_RULE}"
+                )
             terms.setdefault(name, Term(attribute, is_descending))
         return Order(tuple(terms.values()))
 

@@ -54,8 +54,9 @@ def search(
     """
     if column.type.kind != "vector":
         known = ", ".join(a.name for a in schema.attributes if a.type.kind == "vector")
-        raise InvalidInputError.of(
-            "vector_column", column.name, f"one of type vector: {known or 'there is none'}"
+        raise InvalidInputError(
+            f"vector_column = {column.name!r} is of type {column.type}: expected a "
+            f"vector, which are: {known or 'none'}"
         )
     if type(limit) is not int or limit < 0:
         raise InvalidInputError.of("limit", limit, "a whole number, at least 0")

@@ -6,13 +6,14 @@ any filter does. Everything else of the query is DuckDB's.
 
 A query reads `docs` and nothing else: no file, no network, no variable of the program. It has a
 database of its own, in memory, which is gone when it ends; it may take `MEMORY_LIMIT` of memory for
-its work and spills nothing to disk.
+its work and spills nothing to disk. `explain_sql` shows which conditions the scans evaluated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
 
 import duckdb
 import numpy as np
@@ -25,13 +26,14 @@ from reef.documents.query._sql_filter import Pushed, pushed_filter
 from reef.documents.types import Schema, Type
 from reef.errors import InvalidInputError
 
-__all__ = ["run_sql"]
+__all__ = ["explain_sql", "run_sql"]
 
 TABLE = "docs"
 MEMORY_LIMIT = "1GB"
 TEXT_CHARS_MAX = 1 << 20
 
 Parameters = Sequence[Any] | Mapping[str, Any]
+_T = TypeVar("_T")
 # In this order: the directory cannot be changed any more once access is disabled.
 _SETTINGS = (
     f"memory_limit = '{MEMORY_LIMIT}'",
@@ -61,6 +63,37 @@ def run_sql(view: SqlSource, text: str, parameters: Parameters | None = None) ->
     `parameters` are for `?` (a list) or `$name` (a dict) in the text. A uuid comes back as one.
     Raises InvalidInputError with what DuckDB says of the query; what a scan raises.
     """
+
+    def run(connection: duckdb.DuckDBPyConnection, given: object, _: _Dataset) -> pa.Table:
+        result = connection.sql(text, params=given)
+        return _shown(result.to_arrow_table(), [str(type) for type in result.types])
+
+    return _connected(view, text, parameters, run)
+
+
+def explain_sql(view: SqlSource, text: str, parameters: Parameters | None = None) -> str:
+    """Run one SELECT and return how it was run: each scan, and DuckDB's plan for everything else.
+
+    Of each scan: its rows, its columns, the conditions that Reef evaluated while it read, and those
+    that Arrow evaluated on the rows that were left. Raises what `run_sql` raises.
+    """
+
+    def run(connection: duckdb.DuckDBPyConnection, given: object, documents: _Dataset) -> str:
+        plan = connection.execute(f"explain {text}", given).fetchall()[0][1]
+        connection.sql(text, params=given).to_arrow_table()
+        scans = [str(scan) for scan in documents.scans]
+        return "\n".join([*scans, "DuckDB, for everything else:", str(plan).rstrip()])
+
+    return _connected(view, text, parameters, run)
+
+
+def _connected(
+    view: SqlSource,
+    text: str,
+    parameters: Parameters | None,
+    run: Callable[[duckdb.DuckDBPyConnection, object, _Dataset], _T],
+) -> _T:
+    """Return what `run` does with a connection that sees the documents and nothing else."""
     if not isinstance(text, str) or len(text) > TEXT_CHARS_MAX:
         raise InvalidInputError.of(
             "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_CHARS_MAX} characters"
@@ -80,8 +113,7 @@ def run_sql(view: SqlSource, text: str, parameters: Parameters | None = None) ->
         connection.execute("set lock_configuration = true")
         # A dict of its own: DuckDB takes nothing else for names.
         given = dict(parameters) if isinstance(parameters, Mapping) else parameters
-        result = connection.sql(text, params=given)
-        return _shown(result.to_arrow_table(), [str(type) for type in result.types])
+        return run(connection, given, documents)
     except duckdb.Error as error:
         if documents.failure is not None:
             raise documents.failure from error
@@ -95,7 +127,10 @@ def _check_statement(connection: duckdb.DuckDBPyConnection, text: str) -> None:
     kinds = [statement.type for statement in statements]
     if kinds != [duckdb.StatementType.SELECT]:
         got = ", ".join(kind.name for kind in kinds) or "nothing"
-        raise InvalidInputError.of("sql", got, "one SELECT; documents are changed by other calls")
+        raise InvalidInputError(
+            f"the SQL is {got}: expected one SELECT; documents are changed by upsert, "
+            "patch and delete"
+        )
 
 
 def _check_names(schema: Schema) -> None:
@@ -123,6 +158,32 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
+@dataclass
+class _ScanNote:
+    """What one scan was asked for, and gave."""
+
+    columns: list[str]
+    pushed: Pushed
+    rows: int = 0
+
+    def __str__(self) -> str:
+        where, rest = self.pushed.where, self.pushed.rest
+        return (
+            f"scan of {TABLE}: {self.rows} rows\n"
+            f"  columns:           {', '.join(self.columns) or 'none'}\n"
+            f"  filtered by Reef:  {'nothing' if where is None else _filter_text(where)}\n"
+            f"  filtered by Arrow: {'nothing' if rest is None else rest}"
+        )
+
+
+def _filter_text(where: tuple[Any, ...]) -> str:
+    match where:
+        case ("And", [only]):
+            return str(only)
+        case _:
+            return str(where)
+
+
 class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     """Documents as a dataset of Arrow: the one kind of source that DuckDB tells what it needs."""
 
@@ -131,6 +192,7 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         self._schema = _sql_schema(view.schema)
         self.failure: Exception | None = None
         """What a scan has raised, which DuckDB knows only the text of."""
+        self.scans: list[_ScanNote] = []
 
     @property
     def schema(self) -> pa.Schema:
@@ -152,11 +214,14 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         """Yield rows with the columns of `shape`."""
         names = [*shape.names, *(sorted(pushed.names) if pushed.rest is not None else ())]
         asked = [*dict.fromkeys(name for name in names if name != "id")]
+        note = _ScanNote(list(shape.names), pushed)
+        self.scans.append(note)
         try:
             for batch in self._view.scan(columns=asked, where=pushed.where):
                 if pushed.rest is not None:
                     batch = batch.filter(pushed.rest)
                 if batch.num_rows:
+                    note.rows += batch.num_rows
                     yield _shaped(batch, shape)
         except Exception as error:
             self.failure = error

@@ -3,10 +3,11 @@
 They come as an Arrow expression. Arrow has no way to look into one but to serialize it: as a batch
 with the literals, whose schema's metadata are the calls, in order, each with its end.
 
-    call: 'and_kleene'   call: 'less'  field_ref: 'price'  literal: '0'  end: 'less'   ...
+    call=and_kleene   call=less  field_ref=price  literal=0  end=less   ...
 
-What is not understood is left to Arrow, which evaluates the whole expression on the rows that the
-filter lets through. So a filter may say less than the expression, never more.
+A condition that no filter says exactly is left to Arrow, which evaluates the whole expression on the
+rows that the filter lets through. So a filter may say less than the expression, never more, and
+`Pushed.rest` says what was left: `explain_sql` shows it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.filter import parse_filter
+from reef.documents.query._arrow_metadata import metadata_of
 from reef.documents.types import Schema
 from reef.errors import InvalidInputError
 
-_HEADING = "-- schema metadata --\n"
 _ORDERS: Final = {
     "equal": "Eq",
     "not_equal": "NotEq",
@@ -81,23 +82,13 @@ def _parsed(expression: pc.Expression) -> tuple[object, frozenset[str]]:
     _, (data, *_) = expression.__reduce__()
     with pa.ipc.open_file(data) as file:
         batch = file.get_batch(0)
-    # The metadata has many values of one key, which a dict would lose.
-    text = batch.schema.to_string(show_field_metadata=False, truncate_metadata=False)
-    # By line feeds alone, which no name has: other line breaks may stand in one.
-    items = [_item(line) for line in text.partition(_HEADING)[2].split("\n")]
+    items = metadata_of(batch.schema)
     names = frozenset(value for key, value in items if key == "field_ref")
     rest = iter(items)
     root = _tree(rest, batch)
     if next(rest, None) is not None:
         raise ValueError(f"an expression goes on behind its end: {items}")
     return root, names
-
-
-def _item(line: str) -> tuple[str, str]:
-    key, separator, value = line.partition(": '")
-    if not separator or not value.endswith("'"):
-        raise ValueError(f"{line!r} is not an item of an expression")
-    return key, value[:-1]
 
 
 def _tree(items: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> object:

@@ -34,7 +34,7 @@ class InputColumn:
     def refusal(self, i: int, value: object, expected: str, got: str) -> InvalidInputError:
         """Return the error that says that value i is not what was expected. Rows count from 0."""
         return InvalidInputError(
-            f"row {self.row_of(i)}, attribute {self.name!r} = {shown(value)} is not valid: "
+            f"row {self.row_of(i)}, attribute {self.name!r} = {shown(value)}: "
             f"expected {expected}, got {got}; nothing was written"
         )
 

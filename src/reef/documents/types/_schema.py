@@ -70,7 +70,7 @@ class Schema:
         found = self._by_name.get(name)
         if found is None:
             known = ", ".join(self._by_name) or "none yet"
-            raise InvalidInputError.of("attribute", name, f"the attributes are: {known}")
+            raise InvalidInputError(f"there is no attribute {name!r}; the attributes are: {known}")
         return found
 
     def added(self, types: Mapping[str, Type]) -> Schema:
@@ -78,14 +78,16 @@ class Schema:
         for name in types:
             check_attribute_name(name)
             if name in self._by_name:
-                raise InvalidInputError.of(
-                    "attribute", name, f"it is there already, as {self._by_name[name].type}"
+                raise InvalidInputError(
+                    f"attribute {name!r} is there already, as "
+                    f"{self._by_name[name].type}: choose another name"
                 )
         new = (Attribute(self.next_id + i, *item) for i, item in enumerate(types.items()))
         attributes = (*self.attributes, *new)
         if len(attributes) > ATTRIBUTES_MAX:
-            raise InvalidInputError.of(
-                "attributes", len(attributes), f"a namespace has at most {ATTRIBUTES_MAX}"
+            raise InvalidInputError(
+                f"the namespace would have {len(attributes)} attributes: expected at "
+                f"most {ATTRIBUTES_MAX}"
             )
         return Schema(attributes, self.next_id + len(types))
 
@@ -103,8 +105,9 @@ class Schema:
         taken: set[str] = set()
         for attribute in attributes:
             if attribute.name in taken:
-                raise InvalidInputError.of(
-                    "attribute", attribute.name, "two attributes would have this name"
+                raise InvalidInputError(
+                    f"two attributes would have the name {attribute.name!r}: choose "
+                    "another for one of them"
                 )
             taken.add(attribute.name)
         return Schema(attributes, self.next_id)
@@ -112,7 +115,7 @@ class Schema:
     def dropped(self, names: Iterable[str]) -> Schema:
         """Return this schema without some attributes. Raises InvalidInputError for unknown ones."""
         if isinstance(names, str):
-            raise InvalidInputError.of("dropped", names, "a list of names of attributes")
+            raise InvalidInputError.of("drop", names, "a list of names of attributes")
         gone = {self.attribute(name).id for name in names}
         return Schema(tuple(a for a in self.attributes if a.id not in gone), self.next_id)
 

@@ -155,8 +155,9 @@ def _scalar_of(arrow: pa.DataType) -> str:
         return "datetime"
     if is_bytes(arrow):
         return "bytes"
-    raise InvalidInputError.of(
-        "Arrow type", str(arrow), f"cast it to a type that Reef keeps without loss: {_ALLOWED}"
+    raise InvalidInputError(
+        f"Reef does not keep the Arrow type {arrow} without loss: cast the column to a "
+        f"type that is {_ALLOWED}"
     )
 
 

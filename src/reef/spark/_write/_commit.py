@@ -27,6 +27,7 @@ from reef.errors import (
     InvalidInputError,
     NotWrittenError,
     OutcomeUnknownError,
+    StalePlanError,
 )
 from reef.jobs import (
     LoadedPart,
@@ -39,7 +40,6 @@ from reef.jobs import (
     standing_intents,
 )
 from reef.kv import KeyValue
-from reef.manifest import StalePlanError
 from reef.segment import UniqueKeys
 from reef.spark._write._log import LogWriteResult, write_batches
 from reef.spark._write._merge import FAN_IN, Run, are_disjoint, merge_parts, merged_rows

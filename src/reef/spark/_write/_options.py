@@ -96,18 +96,23 @@ class WriteOptions:
 
     def _check(self, is_stream: bool) -> None:
         if self.method == "bulk" and self.operation != "upsert":
-            raise InvalidInputError.of(
-                "method", "bulk", f"log or auto: {self.operation} goes through the log"
+            raise InvalidInputError(
+                f"method = 'bulk' does not go with operation = {self.operation!r}, "
+                "which goes through the log: give method log or auto"
             )
         if self.face == "kv" and self.operation == "patch":
-            raise InvalidInputError.of(
-                "operation", "patch", "one for documents; kv has no attributes"
+            raise InvalidInputError(
+                "operation = 'patch' is for documents, and face is kv: give another operation"
             )
         if self.skips and self.operation not in ("patch", "create"):
-            raise InvalidInputError.of("skip", "true", "given with operation patch or create")
+            raise InvalidInputError(
+                "skip is given without operation patch or create: give one of them, or "
+                "leave skip out"
+            )
         if is_stream and self.job_key is not None:
-            raise InvalidInputError.of(
-                "job_key", self.job_key, "left out of a stream, which counts its batches"
+            raise InvalidInputError(
+                f"job_key = {self.job_key!r} is given for a stream, which counts its "
+                "batches: leave it out"
             )
 
 

@@ -152,11 +152,13 @@ def used_columns(options: WriteOptions, columns: pa.Schema) -> list[str]:
     names = list(columns.names)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidInputError.of("columns", ", ".join(twice), "columns that are there once")
+        raise InvalidInputError(
+            f"columns appear more than once: {', '.join(twice)}; give each column a name of its own"
+        )
     if options.key_column not in names:
         advice = "give the option face=kv" if {"key", "value"} <= {*names} else "rename it"
-        raise InvalidInputError.of(
-            "columns", ", ".join(names), f"a column {options.key_column!r} among them: {advice}"
+        raise InvalidInputError(
+            f"the columns {', '.join(names)} have no {options.key_column!r} among them: {advice}"
         )
     if options.operation == "delete":
         return [options.key_column]

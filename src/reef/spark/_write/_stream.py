@@ -69,8 +69,8 @@ class ReefStreamWriter(DataSourceStreamArrowWriter):
         source = self._options.query_id or _property(_QUERY)
         batch = _property(_BATCH)
         if source is None or batch is None or _property(_RUN) is None:
-            raise InvalidInputError.of(
-                "query_id", source, "given as an option: Spark does not tell the id of the query"
+            raise InvalidInputError(
+                "Spark does not tell the id of this query: give it as the option query_id"
             )
         return StagedRows(
             stage(self._batch(source, int(batch), _property(_RUN)), iterator, task_number())
@@ -104,11 +104,10 @@ def stream_writer_of(
 ) -> ReefStreamWriter:
     """Return the writer of a stream. Raises InvalidInputError."""
     if overwrite:
-        raise InvalidInputError.of(
-            "outputMode",
-            "complete",
-            "append: rows are upserted by their id, and nothing else is touched; for aggregates, "
-            "write with reef.spark.write(..., source=, sequence=) in foreachBatch",
+        raise InvalidInputError(
+            "outputMode = 'complete' cannot be written: use append, by which rows are "
+            "upserted by their id and nothing else is touched; for aggregates, use "
+            "reef.spark.write(..., source=, sequence=) in foreachBatch"
         )
     return ReefStreamWriter(options, schema)
 

@@ -83,11 +83,10 @@ class ReefWriter(DataSourceArrowWriter):
 def writer_of(options: WriteOptions, schema: StructType, overwrite: bool) -> ReefWriter:
     """Return the writer of a DataFrame. Raises InvalidInputError."""
     if overwrite:
-        raise InvalidInputError.of(
-            "mode",
-            "overwrite",
-            "append: rows are upserted by their id, and nothing else is touched; to start over, "
-            "write to a new namespace",
+        raise InvalidInputError(
+            "mode = 'overwrite' cannot be written: use append, by which rows are "
+            "upserted by their id and nothing else is touched; to start over, write to "
+            "a new namespace"
         )
     return ReefWriter(options, schema)
 
@@ -159,8 +158,9 @@ def bulk_load(df: DataFrame, url: str, namespace: str, **options: Any) -> WriteR
     texts = {name: str(value) for name, value in options.items() if value is not None}
     key = WriteOptions.of({**texts, "url": url, "namespace": namespace}).key_column
     if key not in df.columns:
-        raise InvalidInputError.of(
-            "columns", ", ".join(df.columns), f"a column {key!r} among them: rename it"
+        raise InvalidInputError(
+            f"the columns {', '.join(df.columns)} have no {key!r} among them: rename "
+            "the one that holds it"
         )
     if count is None:
         count = _partitions(df)
@@ -207,10 +207,9 @@ def arrow_columns(schema: StructType) -> pa.Schema:
     """Return the columns of a DataFrame as tasks get them. Raises InvalidInputError."""
     for field in schema:
         if _holds_variant(field.dataType):
-            raise InvalidInputError.of(
-                f"column {field.name!r}",
-                field.dataType.simpleString(),
-                "no variant, of which tasks get Spark's own bytes: give it as JSON, by to_json",
+            raise InvalidInputError(
+                f"column {field.name!r} is of type {field.dataType.simpleString()}, of "
+                "which tasks get Spark's own bytes: give it as JSON, with to_json"
             )
     return to_arrow_schema(schema, timezone="UTC")
 
@@ -229,8 +228,9 @@ def check_declared(options: WriteOptions, columns: pa.Schema) -> None:
     """Raise InvalidInputError for a declared type of what is no column, or in no need of one."""
     for name in options.declared:
         if options.face != "documents" or name == ID or name not in columns.names:
-            raise InvalidInputError.of(
-                "declared", name, f"one of the columns {', '.join(columns.names)}, but {ID}"
+            raise InvalidInputError(
+                f"declared names {name!r}: expected one of the columns "
+                f"{', '.join(columns.names)}, but not {ID}"
             )
 
 
@@ -239,10 +239,9 @@ def _check_types(options: WriteOptions, plan: LoadPlan) -> None:
     for name, text in options.declared.items():
         known = plan.document_schema.find(name)
         if known is not None and known.type != Type.parse(text):
-            raise InvalidInputError.of(
-                "declared",
-                f"{name}={text}",
-                f"{known.type.text}, which the attribute has already: leave it out",
+            raise InvalidInputError(
+                f"declared has {name}={text}, but the attribute is {known.type.text} "
+                "already: leave it out"
             )
 
 

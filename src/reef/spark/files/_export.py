@@ -213,7 +213,9 @@ def _is_taken(error: BaseException) -> bool:
 def _refuse(out: str, error: Exception) -> NoReturn:
     """Raise what Spark says as an error of ours."""
     if _is_taken(error):
-        raise InvalidInputError.of("OUT", out, "a folder that is not there yet") from error
+        raise InvalidInputError(
+            f"OUT {str(out)!r} is there already: give a folder that is not there yet"
+        ) from error
     found = _OUR_ERROR.findall(str(error))
     if found:
         raise _error_of(*found[-1]) from error

@@ -102,11 +102,9 @@ def _check_cases(names: Iterable[str]) -> None:
     for name in names:
         other = known.setdefault(name.lower(), name)
         if other != name:
-            raise InvalidInputError.of(
-                "columns",
-                f"{other}, {name}",
-                "names that differ by more than upper and lower case: choose by --columns, or "
-                "rename one",
+            raise InvalidInputError(
+                f"columns {other!r} and {name!r} differ in upper and lower case only: "
+                "leave one out with --columns, or rename it"
             )
 
 

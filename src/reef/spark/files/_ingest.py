@@ -85,7 +85,9 @@ def ingest(
     }
     asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
     if asked.face != "documents":
-        raise InvalidInputError.of("face", asked.face, "documents: files hold those")
+        raise InvalidInputError(
+            f"face = {asked.face!r} cannot be loaded from files: they hold documents"
+        )
     known = _known(asked)
     types = {name: Type.parse(text) for name, text in {**known, **declared}.items()}
     with _told_plainly(files), set_for_a_while(spark, _SETTINGS):
@@ -110,7 +112,9 @@ def ingest(
 def _check_declared(declared: Mapping[str, str], columns: Sequence[str]) -> None:
     for name in declared:
         if name not in columns:
-            raise InvalidInputError.of("--schema", name, f"one of the columns {', '.join(columns)}")
+            raise InvalidInputError(
+                f"--schema names {name!r}: expected one of the columns {', '.join(columns)}"
+            )
 
 
 def _check_schema(known: Mapping[str, str], columns: pa.Schema, asked: WriteOptions) -> None:

@@ -43,17 +43,16 @@ class Files:
         every = Files(spark, taken, True)
         names = every.names()
         if not names:
-            raise InvalidInputError.of("files", ", ".join(paths), "files that are there")
+            raise InvalidInputError(f"there are no such files: {', '.join(paths)}")
         partitions = flat.columns[1:]
         if not partitions:
             return every if set(names) - set(flat.inputFiles()) else Files(spark, taken, False)
         for name in names:
             if not all(f"/{column}=" in unquote(name) for column in partitions):
-                raise InvalidInputError.of(
-                    "files",
-                    name,
-                    f"a file in a folder {'/'.join(f'{column}=VALUE' for column in partitions)}, as "
-                    "others are: load those by themselves",
+                raise InvalidInputError(
+                    f"{name} is not in a folder "
+                    f"{'/'.join(f'{column}=VALUE' for column in partitions)}, as other "
+                    "files are: load such files by themselves"
                 )
         return Files(spark, taken, False)
 
@@ -89,14 +88,14 @@ def check_lines(files: Files, *, may_break: bool) -> None:
         return
     file, text = unquote(found[3]), found[2][:_SHOWN]
     if not found[0]:
-        raise InvalidInputError.of(file, text, "a file of UTF-8: convert it, as by iconv")
+        raise InvalidInputError(f"{file} is not UTF-8 ({text!r}): convert it, as with iconv")
     if found[1]:
-        raise InvalidInputError.of(file, text, "CSV without the control character U+0001")
-    raise InvalidInputError.of(
-        "CSV",
-        text,
-        "lines that end outside of quotes: in this one a quoted value goes on in the next; "
-        "with --multiline that is a row, and each file is read by one task",
+        raise InvalidInputError(
+            f"{file} has the control character U+0001 ({text!r}): remove it from the CSV"
+        )
+    raise InvalidInputError(
+        f"a quoted value goes on in the next line of the CSV, {text!r}: give "
+        "--multiline, with which that is one row, and each file is read by one task"
     )
 
 
@@ -111,9 +110,8 @@ def check_columns(files: Files) -> None:
         columns = sorted(files.spark.read.parquet(file).columns)
         first = first or (name, columns)
         if columns != first[1]:
-            raise InvalidInputError.of(
-                "files",
-                f"{unquote(first[0])}, {unquote(name)}",
-                "for a patch, files that all have the same columns, because one that is missing "
-                "would be taken for null; load files of each kind by themselves",
+            raise InvalidInputError(
+                f"{unquote(first[0])} and {unquote(name)} have different columns, and a "
+                "patch would take one that is missing for null: load files of each "
+                "kind by themselves"
             )

@@ -101,11 +101,11 @@ def check_shapes(lines: Lines) -> None:
     As columns, a key that a line lacks would be null, which is what a patch takes an attribute away by.
     """
     if len(lines.shapes) > 1:
-        raise InvalidInputError.of(
-            "files",
-            " | ".join(", ".join(shape) for shape in lines.shapes),
-            "for a patch, lines that all have the same keys, because a key that is missing would be "
-            "taken for null; load lines of each kind by themselves, or use `reef docs patch`",
+        raise InvalidInputError(
+            "the lines have different keys, "
+            f"{' | '.join(', '.join(shape) for shape in lines.shapes)}, and a patch "
+            "would take one that is missing for null: load lines of each kind by "
+            "themselves, or use `reef docs patch`"
         )
 
 

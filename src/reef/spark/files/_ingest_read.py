@@ -173,8 +173,8 @@ def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Oper
     _check_id(id, found.attributes)
     for name in folders.names:
         if name == id or name in found.attributes:
-            raise InvalidInputError.of(
-                "files", name, "a key of lines, or the name of their folders, but not both"
+            raise InvalidInputError(
+                f"{name!r} is both a key of lines and the name of their folders: rename one"
             )
     if operation == "patch":
         check_shapes(found)
@@ -192,7 +192,10 @@ def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Oper
 
 def _check_id(id: str, names: Iterable[str]) -> None:
     if id != ID and ID in names:
-        raise InvalidInputError.of("--id", id, f"{ID!r}, or files without a column of that name")
+        raise InvalidInputError(
+            f"--id = {id!r}, but the files have a column {ID!r} as well: give --id "
+            f"{ID}, or files without that column"
+        )
 
 
 def _is_decimal(kind: DataType) -> bool:
@@ -205,10 +208,9 @@ def _unsigned(field: StructField) -> str:
     is_list = isinstance(kind, ArrayType)
     if (kind.elementType if isinstance(kind, ArrayType) else kind) == _UINT64:
         return "[]uint64" if is_list else "uint64"
-    raise InvalidInputError.of(
-        f"attribute {field.name!r}",
-        kind.simpleString(),
-        f"a type that Reef has: declare one, such as --schema {field.name}=float64",
+    raise InvalidInputError(
+        f"attribute {field.name!r} is of type {kind.simpleString()}, which Reef has "
+        f"not: declare one, such as --schema {field.name}=float64"
     )
 
 

@@ -112,11 +112,11 @@ def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -
         name = PurePosixPath(file).name
         is_file = Path(_local(file)).is_file() if _is_here(file) else _suffix(name) in _SUFFIXES
         if name.startswith(_HIDDEN) and is_file:
-            raise InvalidInputError.of(
-                "files", file, "no file whose name begins with '_' or '.': Spark passes over those"
+            raise InvalidInputError(
+                f"Spark passes over {file!r}, whose name begins with '_' or '.': rename it"
             )
     if multiline and kind != "csv":
-        raise InvalidInputError.of("--multiline", kind, "given with CSV alone")
+        raise InvalidInputError(f"--multiline is for CSV, and the files are {kind}: leave it out")
 
 
 def as_spark_takes(file: str) -> str:
@@ -156,7 +156,7 @@ def _found(file: str) -> Iterator[_Place]:
             some = True
             yield found
     if not some:
-        raise InvalidInputError.of("files", file, "files that are there")
+        raise InvalidInputError(f"there is no file {file!r}")
 
 
 def _within(path: Path) -> Iterator[_Place]:
@@ -175,11 +175,9 @@ def _check_partitions(places: Sequence[_Place]) -> None:
     inside = next((place for place in places if place.partition), None)
     beside = next((place for place in places if not place.partition), None)
     if inside is not None and beside is not None:
-        raise InvalidInputError.of(
-            "files",
-            str(beside.path),
-            f"a file in a folder such as {inside.partition}, as others are: load those by "
-            "themselves",
+        raise InvalidInputError(
+            f"{str(beside.path)!r} is not in a folder such as {inside.partition}, as "
+            "other files are: load such files by themselves"
         )
 
 
@@ -209,16 +207,17 @@ def input_format(files: Sequence[str], said: str | None = None) -> InputFormat:
             raise InvalidInputError.of("format", said, f"one of {', '.join(allowed)}")
         return cast(InputFormat, said)
     if not files:
-        raise InvalidInputError.of("files", "none", "at least one")
+        raise InvalidInputError("there are no files to load: give at least one")
     found = {_SUFFIXES.get(_suffix(file)) for file in files}
     if len(found) > 1:
-        raise InvalidInputError.of(
-            "files", ", ".join(files), "of one format; load each format by itself"
+        raise InvalidInputError(
+            f"the files are of different formats, {', '.join(files)}: load each format by itself"
         )
     format = found.pop()
     if format is None:
-        raise InvalidInputError.of(
-            "files", files[0], f"a name that ends in {', '.join(_SUFFIXES)}; or say the format"
+        raise InvalidInputError(
+            f"the format of {files[0]!r} cannot be told from its name: expected a name "
+            f"that ends in {', '.join(_SUFFIXES)}; or say the format"
         )
     return format
 

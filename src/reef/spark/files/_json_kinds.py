@@ -97,10 +97,10 @@ class Kinds(msgspec.Struct, frozen=True):
         if kinds == _NUMBERS:
             return Type.parse("float64")
         if len(kinds) > 1:
-            raise InvalidInputError.of(
-                f"attribute {name!r}",
-                " and ".join(sorted(kinds)),
-                "values of one kind, or the type json declared, which holds any",
+            raise InvalidInputError(
+                f"attribute {name!r} has values of several kinds, "
+                f"{' and '.join(sorted(kinds))}: give values of one kind, or declare it "
+                "as json, which holds any"
             )
         (kind,) = kinds
         return Type.parse(_SCALARS.get(kind) or self._integer(name))
@@ -111,8 +111,8 @@ class Kinds(msgspec.Struct, frozen=True):
         if kinds & _NESTED or (len(kinds) > 1 and kinds != _NUMBERS):
             return Type.parse("json")
         if _NULL in self.items.names:
-            raise InvalidInputError.of(
-                f"attribute {name!r}", "a list that holds a null", "lists without nulls"
+            raise InvalidInputError(
+                f"attribute {name!r} has a list that holds a null: give lists without nulls"
             )
         if not kinds:
             return None
@@ -125,9 +125,8 @@ class Kinds(msgspec.Struct, frozen=True):
         if not self.has_wide:
             return "int64"
         if self.has_huge or self.has_negative:
-            raise InvalidInputError.of(
-                f"attribute {name!r}",
-                "integers beyond 64 bits",
-                "integers that int64 holds, or uint64",
+            raise InvalidInputError(
+                f"attribute {name!r} has integers beyond 64 bits: give integers that "
+                "int64 holds, or uint64"
             )
         return "uint64"

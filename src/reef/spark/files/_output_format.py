@@ -27,10 +27,8 @@ def output_format(said: str) -> OutputFormat:
         raise InvalidInputError.of("format", said, f"one of {', '.join(allowed)}")
     module, package = _PACKAGES.get(said, ("", ""))
     if module and find_spec(module) is None:
-        raise InvalidInputError.of(
-            "format",
-            said,
-            f"it takes a package that is not installed: pip install '{package}'",
+        raise InvalidInputError(
+            f"format = {said!r} needs a package that is not installed: pip install '{package}'"
         )
     return cast(OutputFormat, said)
 
@@ -52,9 +50,15 @@ def check_out(out: str, format: OutputFormat) -> str:
         return out
     folder = folder_of(out)
     if folder is None:
-        raise InvalidInputError.of("OUT", out, f"a local folder: {format} is written from here")
+        raise InvalidInputError(
+            f"OUT {out!r} is not a local folder, and {format} is written from here: give one"
+        )
     if os.path.lexists(folder):
-        raise InvalidInputError.of("OUT", out, "a folder that is not there yet")
+        raise InvalidInputError(
+            f"OUT {out!r} is there already: give a folder that is not there yet"
+        )
     if set(folder) & _NOT_OF_PATHS:
-        raise InvalidInputError.of("OUT", out, f"a path without %, ? and #, for {format}")
+        raise InvalidInputError(
+            f"OUT {out!r} has a %, ? or #, which {format} cannot have in a path: choose another"
+        )
     return folder

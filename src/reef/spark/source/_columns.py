@@ -85,8 +85,9 @@ def columns_of(face: str, schema: pa.Schema | None) -> tuple[Column, ...]:
     if face == "kv":
         return Column("key", KEY, None), Column("value", "value", None)
     if face != "documents":
-        raise InvalidInputError.of(
-            "namespace", face or "unknown", "a namespace of documents, or of keys and values"
+        raise InvalidInputError(
+            f"the namespace is of {face or 'an unknown face'}: expected documents, or "
+            "keys and values"
         )
     attributes = () if schema is None else Schema.from_arrow(schema).attributes
     id = Column("id", KEY, Type.parse("string"))
@@ -100,7 +101,9 @@ def chosen(every: tuple[Column, ...], names: tuple[str, ...] | None) -> tuple[Co
     known = {column.name: column for column in every}
     for name in names:
         if name not in known:
-            raise InvalidInputError.of("column", name, f"one of {', '.join(known)}")
+            raise InvalidInputError(
+                f"there is no column {name!r}: expected one of {', '.join(known)}"
+            )
     return tuple(known[name] for name in names)
 
 

@@ -66,11 +66,14 @@ class FeedOptions:
         starting = _starting(known.get(STARTING))
         snapshot = known.get("snapshot")
         if snapshot and starting != "snapshot":
-            raise InvalidInputError.of("snapshot", snapshot, "given along with starting=snapshot")
+            raise InvalidInputError(
+                f"snapshot = {snapshot!r} is given without starting=snapshot: give "
+                "that, or leave it out"
+            )
         slots, size = known.get("max_slots_per_batch"), known.get("max_bytes_per_batch")
         if slots and size:
-            raise InvalidInputError.of(
-                "max_slots_per_batch", slots, "left out where max_bytes_per_batch is given"
+            raise InvalidInputError(
+                "both max_slots_per_batch and max_bytes_per_batch are given: give at most one"
             )
         return FeedOptions(
             texts=tuple(
@@ -111,5 +114,5 @@ def _starting(value: str | None) -> str | int:
         return parse_int(STARTING, value, 0, LSN_MAX)
     except InvalidInputError:
         raise InvalidInputError.of(
-            STARTING, value, "latest, earliest, snapshot, or the LSN after which to begin"
+            STARTING, value, "latest, earliest, snapshot, or the LSN to begin after"
         ) from None

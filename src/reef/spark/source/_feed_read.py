@@ -227,11 +227,10 @@ def _shape(options: FeedOptions, version: ReadVersion, schema: StructType) -> Sh
     every = {column.name: column for column in columns_of(version.face, version.columns)}
     layout: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     if OP not in layout.names:
-        raise InvalidInputError.of(
-            "columns of a stream",
-            ", ".join(layout.names),
-            f"{OP} among them: without it nobody could tell a deletion from a row; leave .schema() "
-            "out, and give the option starting",
+        raise InvalidInputError(
+            f"the columns of the stream, {', '.join(layout.names)}, have no {OP} among "
+            "them, without which a deletion looks like a row: leave .schema() out, and "
+            "give the option starting"
         )
     wanted: dict[str, Column] = {}
     for field in layout:

@@ -44,8 +44,9 @@ class NamespaceRef:
         """
         url = _needed(options, "url", "the bucket, such as s3://bucket/folder or file:///data")
         if parse_url(url).scheme == "memory":
-            raise InvalidInputError.of(
-                "url", url, "a bucket that other processes can open: Spark reads in its workers"
+            raise InvalidInputError(
+                f"url = {url!r} cannot be opened by other processes, and Spark reads in "
+                "its workers: use another bucket than memory://"
             )
         name = _needed(options, "namespace", "the namespace to read or write")
         settings = {
@@ -83,14 +84,15 @@ class ReadOptions:
         check_names(known, (*PLACE, *_READ))
         at = [name for name in ("lsn", "generation", "snapshot") if known.get(name)]
         if len(at) > 1:
-            raise InvalidInputError.of(
-                " and ".join(at), len(at), "one of them: a read has one version"
+            raise InvalidInputError(
+                f"{' and '.join(at)} are given, and a read has one version: give one of them"
             )
         hold, pushdown = known.get("hold"), known.get("pushdown", "auto")
         hold_s = None if hold in (None, "auto") else 0.0 if hold == "none" else _hold(hold)
         if hold_s and at in (["generation"], ["snapshot"]):
-            raise InvalidInputError.of(
-                "hold", hold, f"left out with {at[0]}: a snapshot lasts as long as it was made to"
+            raise InvalidInputError(
+                f"hold = {hold!r} is given with {at[0]}, which keeps its rows for as "
+                "long as it lasts: leave hold out"
             )
         return ReadOptions(
             place=NamespaceRef.of(known),
@@ -120,8 +122,9 @@ def check_names(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     """Raise InvalidInputError if an option is neither one of `known` nor a setting."""
     for name in options:
         if name not in known and not name.startswith(SETTING):
-            raise InvalidInputError.of(
-                "option", name, f"one of {', '.join(known)}, or {SETTING}NAME for a setting"
+            raise InvalidInputError(
+                f"there is no option {name!r}: expected one of {', '.join(known)}, or "
+                f"{SETTING}NAME for a setting"
             )
 
 

@@ -91,7 +91,9 @@ def asked(where: str | None, version: ReadVersion) -> PushedFilters:
     if where is None:
         return PushedFilters()
     if version.face != "documents":
-        raise InvalidInputError.of("where", where, "left out: it is for documents")
+        raise InvalidInputError(
+            "where is for documents, and the namespace holds keys and values: leave it out"
+        )
     return PushedFilters.of(where, schema_of(version))
 
 
@@ -106,8 +108,8 @@ def _check_types(schema: StructType, columns: tuple[Column, ...]) -> None:
     for asked, column in zip(schema.fields, columns, strict=True):
         has: StructField = from_arrow_schema(pa.schema([column.field])).fields[0]
         if asked.dataType.simpleString() != has.dataType.simpleString():
-            raise InvalidInputError.of(
-                f"type of column {column.name!r}",
-                asked.dataType.simpleString(),
-                f"{has.dataType.simpleString()}; cast it in the query",
+            raise InvalidInputError(
+                f"the schema gives column {column.name!r} the type "
+                f"{asked.dataType.simpleString()}: expected "
+                f"{has.dataType.simpleString()}; cast it in the query"
             )

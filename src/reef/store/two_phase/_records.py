@@ -24,7 +24,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
+try:
+    import sqlalchemy as sa
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "two-phase CAS needs SQLAlchemy, which is not installed: pip install 'reefdb[two-phase]' "
+        "(or [postgresql], [mysql], which bring the database's driver along)",
+        name="sqlalchemy",
+    ) from error
 from sqlalchemy import exc
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL, make_url
@@ -123,7 +130,7 @@ class Records:
         """Use the database at `url` for the objects of `bucket`. Connects at the first use.
 
         `bucket` must be spelt alike by every client of the same objects: it is what they meet at.
-        Raises InvalidInputError for a URL that cannot be, or if its driver is not installed.
+        Raises InvalidInputError for a URL that cannot be used, or if its driver is not installed.
         """
         if not 0 < len(bucket) <= BUCKET_BYTES_MAX or not bucket.isascii():
             raise InvalidInputError.of(
@@ -297,7 +304,7 @@ def _parse(url: str) -> URL:
         parsed = make_url(url).set(drivername=_DRIVERS[scheme][0])
     except (exc.ArgumentError, ValueError):
         raise InvalidInputError.of(
-            "cas_store", f"{scheme}://...", f"{allowed}, with what is special percent-encoded"
+            "cas_store", f"{scheme}://...", allowed, "percent-encode special characters"
         ) from None
     if scheme == "sqlite" and not (parsed.database or "").startswith("/"):
         # In memory it would arbitrate for nobody; a relative path is another one in each folder.
@@ -305,7 +312,9 @@ def _parse(url: str) -> URL:
             "cas_store", _shown(parsed), "an absolute path: sqlite:////data/cas.db"
         )
     if scheme == "sqlite" and parsed.query.keys() - {"timeout"}:
-        raise InvalidInputError.of("cas_store", "sqlite://...", "no option but timeout=SECONDS")
+        raise InvalidInputError(
+            "cas_store = 'sqlite://...' has an option other than timeout=SECONDS: leave it out"
+        )
     if scheme != "sqlite" and not (parsed.host and parsed.database):
         raise InvalidInputError.of("cas_store", _shown(parsed), allowed)
     return parsed

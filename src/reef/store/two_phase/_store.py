@@ -378,7 +378,8 @@ def _ambiguous(key: str) -> Iterator[None]:
 
 def _check_key(key: str) -> str:
     if key.startswith(TEMPORARY_PREFIX):
-        raise InvalidInputError.of(
-            "object key", key, f"anything but {TEMPORARY_PREFIX!r}, which two-phase CAS keeps"
+        raise InvalidInputError(
+            f"object key {key!r} begins with {TEMPORARY_PREFIX!r}, which two-phase CAS "
+            "keeps for itself: use another name"
         )
     return check_object_key(key)

@@ -1,0 +1,85 @@
+"""Ctrl-C while SQLite calls Reef: it comes before such a call, inside of its `try`, or after it.
+
+Python raises KeyboardInterrupt between any two instructions, so also at the entry of a function that
+SQLite has called, before its `try` begins. There it does harm: ctypes prints it and leaves to chance
+the number that SQLite gets, by which a page that was not written may count as written; apsw gives a
+number after which SQLite goes on as if it had committed, or let go of a lock.
+
+So Ctrl-C is put off for those few instructions: the handler looks at the frame that it interrupts, and
+where that is one of `guarded`'s or one marked `at_entry`, it sends the signal again a moment later.
+Anywhere else it raises KeyboardInterrupt, as Python's own handler does, which it takes the place of.
+A program's own handler stays; if that raises, this promise does not hold (docs/sqlite.md).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from _thread import start_new_thread
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+AGAIN_S = 0.01
+"""After so long the signal is sent again: a call from SQLite is past its entry by then."""
+
+Failed = Callable[[BaseException], int]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_at_entry: set[CodeType] = set()
+_all_through: set[CodeType] = set()
+
+
+def guarded(call: Callable[..., int], failed: Failed, *, again: bool = False) -> Callable[..., int]:
+    """Return `call` such that what it raises becomes the number that `failed` gives for it.
+
+    With `again` it is called once more if it was interrupted: that is for what must take place.
+    """
+
+    def run(*args: Any) -> int:
+        try:
+            return call(*args)
+        except BaseException as error:  # noqa: BLE001 nothing may be raised into C
+            number = failed(error)
+            return call(*args) if again and not isinstance(error, Exception) else number
+
+    return at_entry(run)
+
+
+def at_entry(function: _F) -> _F:
+    """Put Ctrl-C off where it would interrupt `function` itself, rather than what it calls."""
+    _at_entry.add(function.__code__)
+    return function
+
+
+def all_through(function: _F) -> _F:
+    """Put Ctrl-C off until `function`, and all that it calls, is through."""
+    _all_through.add(function.__code__)
+    return function
+
+
+def defer_interrupts() -> None:
+    """Take the place of Python's own handler of Ctrl-C, if it is in place; main thread only."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if frame is not None and frame.f_code in _at_entry:
+        start_new_thread(_send_again, (number,))
+        return
+    while frame is not None:
+        if frame.f_code in _all_through:
+            start_new_thread(_send_again, (number,))
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _send_again(number: int) -> None:
+    time.sleep(AGAIN_S)
+    ident = threading.main_thread().ident
+    if ident is not None:
+        signal.pthread_kill(ident, number)
