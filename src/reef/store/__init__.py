@@ -1,6 +1,7 @@
 """Object stores: one small interface, its backends, and the loop that decides a conditional PUT.
 
 open_store(url)   file://  memory://  s3://  gs://  az://
+Data              the bytes of an object, in one piece or in parts: bytes_of, size_of
 Store             put_if_absent get get_many get_range get_ranges head list delete,
                   upload in parts, sweep
 MeteredStore      counts requests, bytes and errors of any other, for reef.metrics
@@ -12,7 +13,7 @@ StoreCheck        what `reef check-store` runs
 
 from typing import TYPE_CHECKING
 
-from reef.store._base import ObjectMeta, Store
+from reef.store._base import Data, ObjectMeta, Store, bytes_of, size_of
 from reef.store._check import Check, StoreCheck
 from reef.store._conditional import backoff, create
 from reef.store._file import FileStore
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Check",
+    "Data",
     "FileStore",
     "MemoryStore",
     "MeteredStore",
@@ -35,8 +37,10 @@ __all__ = [
     "StoreCheck",
     "TwoPhaseStore",
     "backoff",
+    "bytes_of",
     "create",
     "open_store",
+    "size_of",
 ]
 
 

@@ -44,7 +44,7 @@ from reef.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
-from reef.store._base import ObjectMeta, Store, as_view
+from reef.store._base import Data, ObjectMeta, Store, as_view, parts_of
 from reef.store._ranges import check_range
 from reef.types import OBJECT_KEY_BYTES_MAX, check_object_key, check_prefix
 
@@ -70,8 +70,8 @@ class FileStore(Store):
         self._failed = ""
         self._known_folders: set[str] = set()
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
-        self._create(key, (data,))
+    def put_if_absent(self, key: str, data: Data) -> None:
+        self._create(key, parts_of(data))
 
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         self._create(key, parts)
