@@ -3,6 +3,7 @@
     log object      encode_log, decode_log            LogObject, LogRecord
     manifest        encode_manifest, decode_manifest  Manifest, SegmentRef, ...
     dedup window    encode_dedup, decode_dedup        DedupWindow
+    rows            owned, owned_rows                 OwnedRows
     segment         SegmentWriter, decode_tail, decode_segment
 
 Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the bytes, and nothing
@@ -21,7 +22,7 @@ from reef.format._dedup import (
     encode_dedup,
 )
 from reef.format._frame import damaged_checksum
-from reef.format._log import decode_log, encode_log, log_checksum, log_key, seal_log
+from reef.format._log import SealedLog, decode_log, encode_log, log_checksum, log_key, seal_log
 from reef.format._log_model import LogKind, LogObject, LogRecord, Prev
 from reef.format._manifest import (
     decode_manifest,
@@ -49,6 +50,7 @@ from reef.format._manifest_model import (
     WalAnchor,
     schema_fingerprint,
 )
+from reef.format._owned import OwnedRows, owned, owned_rows
 from reef.format._rows import (
     KEY,
     LSN,
@@ -96,12 +98,14 @@ __all__ = [
     "LsnPolicy",
     "Manifest",
     "Origin",
+    "OwnedRows",
     "PendingDelete",
     "Pin",
     "Place",
     "Places",
     "Prev",
     "Retention",
+    "SealedLog",
     "SegmentOptions",
     "SegmentOrigin",
     "SegmentRef",
@@ -131,6 +135,8 @@ __all__ = [
     "log_schema",
     "manifest_checksum",
     "manifest_key",
+    "owned",
+    "owned_rows",
     "parse_manifest_key",
     "schema_fingerprint",
     "seal_log",

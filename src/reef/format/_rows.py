@@ -53,6 +53,7 @@ _CONTINUED = 0xFFFFFFFF
 _EXTENSION = b"ARROW:extension:"
 
 # One column usually outweighs the others, so that threads cost more than they bring.
+PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -223,22 +224,27 @@ def encode_rows(batch: pa.RecordBatch, codec: str, bytes_max: int | None = None)
         # The same bytes that a stream's writer writes, in a third of its time.
         message = batch.serialize()
         if message.size <= _PLAIN_BYTES_MAX:
-            parts = (_schema_message(batch.schema), message, _END_OF_STREAM)
+            parts = (schema_message(batch.schema), message, _END_OF_STREAM)
             return pa.py_buffer(b"".join(parts))
     size = int(batch.nbytes)
-    if bytes_max is not None and size > bytes_max:
-        raise InvariantError(f"a batch would hold {size} bytes of rows, more than {bytes_max}")
-    worthwhile = size < _SAMPLED_BYTES_MIN or _shrinks(batch, codec)
-    options = pa.ipc.IpcWriteOptions(
-        compression=codec if worthwhile else None, use_threads=size >= _THREADS_BYTES_MIN
-    )
+    if bytes_max is not None:
+        check_size(size, bytes_max)
+    if not is_worthwhile(batch, size, codec):
+        return encode_stream(batch, PLAIN)
+    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=size >= _THREADS_BYTES_MIN)
     return encode_stream(batch, options)
+
+
+def check_size(size: int, bytes_max: int) -> None:
+    """Raise InvariantError unless the rows of a batch are small enough to be read again."""
+    if size > bytes_max:
+        raise InvariantError(f"a batch would hold {size} bytes of rows, more than {bytes_max}")
 
 
 _latest: tuple[pa.Schema, bytes] = (pa.schema([]), b"")
 
 
-def _schema_message(schema: pa.Schema) -> bytes:
+def schema_message(schema: pa.Schema) -> bytes:
     """Return the message of a schema: most are the same as the one before."""
     global _latest
     known, message = _latest
@@ -248,11 +254,14 @@ def _schema_message(schema: pa.Schema) -> bytes:
     return message
 
 
-def _shrinks(batch: pa.RecordBatch, codec: str) -> bool:
-    """Return whether `codec` saves more than 1/16 of a large batch, by a sixteenth of its rows.
+def is_worthwhile(batch: pa.RecordBatch, size: int, codec: str) -> bool:
+    """Return whether to compress `batch` of `size` bytes.
 
-    What it does not, vectors under lz4 above all, is stored plain, and read without a copy.
+    A large one only if `codec` saves more than 1/16, judged by a sixteenth of its rows. What it does
+    not shrink, vectors under lz4 above all, is stored plain, and read without a copy.
     """
+    if size < _SAMPLED_BYTES_MIN:
+        return True
     sample = batch.slice(batch.num_rows // 2, batch.num_rows // 16)
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     return bool(encode_stream(sample, options).size < sample.nbytes * WORTHWHILE)

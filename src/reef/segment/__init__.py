@@ -11,11 +11,10 @@ merge_versions        all versions of several segments, in the order of segments
                       versions_schema
 keep_versions         which versions a compaction keeps
 align, union, changes columns by name where schemas differ, and where keys change
-owned                 columns on memory that no caller has
 """
 
 from reef.segment._cache import BlockCache
-from reef.segment._columns import align, at_or_below, changes, owned, union, visible
+from reef.segment._columns import align, at_or_below, changes, union, visible
 from reef.segment._disk_cache import DiskCache
 from reef.segment._merge import lookup, lookup_many, merge
 from reef.segment._merge_versions import merge_versions, versions_schema
@@ -40,7 +39,6 @@ __all__ = [
     "lookup_many",
     "merge",
     "merge_versions",
-    "owned",
     "union",
     "versions_schema",
     "visible",
