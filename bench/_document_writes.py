@@ -46,7 +46,7 @@ def bench_ingest(here: Path, table: pa.Table, rounds: int = 9) -> Iterator[Ratio
     yield from _ratios(
         f"ingest in batches of {BATCH:,}",
         times,
-        bars={"fsync=off": 2.0, "fsync": 1.0},
+        bars={"fsync=off": 2.3, "fsync": 1.0},
         documents=table.num_rows,
         note=f"add, write_parallelism={way}",
     )

@@ -30,6 +30,7 @@ from bench._corpus import (
     shuffled,
 )
 from bench._document_writes import bench_ingest, bench_single_upserts, bench_upserts
+from bench._fresh_ingest import bench_fresh_ingest
 from bench._measure import Count, Ratio, Result, compare, ratio_of
 from bench._scan_peak import scan_peak
 from bench.lance import Lance, fastest_of
@@ -46,6 +47,8 @@ def bench_documents(documents: int = 200_000, scanned: int = 5_000_000) -> Itera
     for figure in (bench_ingest, bench_upserts, bench_single_upserts):
         with folder() as here:  # empty, so that no figure meets what another has left
             yield from figure(here, table)
+    with folder() as here:
+        yield from bench_fresh_ingest(here, documents)
     with folder() as here, _read_only(here, table) as (ns, rival):
         for reading in (_gets, _scans, _searches, _filters):
             yield from reading(ns, rival, table)

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from reef.format._arena import Arena
 from reef.format._rows import PLAIN, check_valid, encode_stream, is_worthwhile, schema_message
+
+_arena = Arena()
 
 
 class OwnedRows(NamedTuple):
@@ -38,7 +41,7 @@ def owned_rows(batch: pa.RecordBatch, codec: str = "lz4") -> OwnedRows:
     if is_worthwhile(batch, int(batch.nbytes), codec):
         columns = [owned(column) for column in batch.columns]
         return OwnedRows(pa.RecordBatch.from_arrays(columns, schema=batch.schema), None)
-    stream = encode_stream(batch, PLAIN)
+    stream = encode_stream(batch, PLAIN, _arena.take)
     source = pa.BufferReader(stream)
     source.seek(len(schema_message(batch.schema)))
     copy = pa.ipc.read_record_batch(pa.ipc.read_message(source), batch.schema)

@@ -7,7 +7,7 @@ the version is the record's, so the column is left out there.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -293,15 +293,19 @@ def _check_text(fields: Iterable[pa.Field]) -> None:
         _check_text(field.type.field(i) for i in range(field.type.num_fields))
 
 
-def encode_stream(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> pa.Buffer:
-    """Return an Arrow IPC stream of one batch."""
+def encode_stream(
+    batch: pa.RecordBatch,
+    options: pa.ipc.IpcWriteOptions,
+    allocate: Callable[[int], pa.Buffer] = pa.allocate_buffer,
+) -> pa.Buffer:
+    """Return an Arrow IPC stream of one batch, in memory from `allocate`."""
     # Written into memory that is large enough from the start: a sink that grows would copy what it
     # has again and again. A codec adds a few bytes to each buffer, and less than 1% to what it
     # cannot compress.
     size = pa.ipc.get_record_batch_size(batch)
     buffers = sum(len(column.buffers()) for column in batch.columns)
     room = size + size // 64 + 64 * buffers + batch.schema.serialize().size + 256
-    buffer = pa.allocate_buffer(room, resizable=True)
+    buffer = allocate(room)
     sink = pa.FixedSizeBufferWriter(buffer)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
