@@ -15,6 +15,7 @@ import reef
 from bench import lance
 from bench._corpus import BATCH, SYNCS, batches_of, check, emptied, in_turn, rated, some_of, timed
 from bench._measure import Ratio, ratio_of
+from bench._memory import MemoryUse, memory_use
 from bench.lance import Lance
 from reef.documents import Documents
 
@@ -24,13 +25,18 @@ def bench_ingest(here: Path, table: pa.Table, rounds: int = 9) -> Iterator[Ratio
     batches = batches_of(table)
     last = table["id"][-1].as_py()
 
-    def ours(options: str) -> float:
-        url = f"file://{here}/reef{options}"
+    memory: dict[str, MemoryUse] = {}
+
+    def ours(sync: str) -> float:
+        url = f"file://{here}/reef{SYNCS[sync]}"
+        taken: list[float] = []
         with reef.connect(url) as db, db.namespace("documents") as ns:
-            taken = timed(lambda: [ns.upsert(batch) for batch in batches])
+            memory[sync] = memory_use(
+                lambda: taken.append(timed(lambda: [ns.upsert(batch) for batch in batches]))
+            )
             check(ns.get(last) is not None, "the last document can be read")
         emptied(here / "reef")  # after the close: no flush of ours goes on in the rival's turn
-        return taken
+        return taken[0]
 
     def theirs(parallelism: int | None) -> float:
         with Lance(here / "rival", table.schema) as made:
@@ -41,14 +47,14 @@ def bench_ingest(here: Path, table: pa.Table, rounds: int = 9) -> Iterator[Ratio
 
     tried = in_turn({str(way): partial(theirs, way) for way in lance.PARALLELISMS}, 2)
     way = min(lance.PARALLELISMS, key=lambda way: min(tried[str(way)]))
-    runs = {name: partial(ours, options) for name, options in SYNCS.items()}
+    runs = {sync: partial(ours, sync) for sync in SYNCS}
     times = in_turn({**runs, "rival": partial(theirs, way)}, rounds)
     yield from _ratios(
         f"ingest in batches of {BATCH:,}",
         times,
         bars={"fsync=off": 2.3, "fsync": 1.0},
         documents=table.num_rows,
-        note=f"add, write_parallelism={way}",
+        note=f"add, write_parallelism={way}; {memory['fsync=off'].per_byte(table.nbytes)}",
     )
 
 

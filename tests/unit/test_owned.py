@@ -196,3 +196,27 @@ def test_a_flush_leaves_nothing_of_the_last_request(db: Database, key: str | Non
         ns.flush()
         left = [one for one in batches() if id(one) not in before and one.num_rows == 777]
         assert not left
+
+
+@pytest.mark.parametrize("kind", ["condition", "patches", "deletes"])
+def test_what_is_logged_of_a_large_request_is_what_was_accepted(db: Database, kind: str) -> None:
+    numbers = large_numbers(False)[: 1 << 17]
+    ids = [f"{i:06}" for i in range(len(numbers))]
+    expected = dict(zip(ids, numbers.tolist(), strict=True))
+    with db.namespace("ns") as ns:
+        ns.upsert([{"id": ids[0], "n": -1.0, "kept": 1}, {"id": "gone", "n": 0.0}])
+        if kind == "condition":
+            ns.upsert({"id": ids, "n": numbers}, condition=CreateOnly(), atomic=False)
+            expected |= {ids[0]: -1.0, "gone": 0.0}
+        elif kind == "patches":
+            ns.upsert({"id": ids[1:], "n": numbers[1:] + 1})
+            ns.patch({"id": ids, "n": numbers})
+            expected |= {"gone": 0.0}
+        else:
+            ns.write(upserts={"id": ids, "n": numbers}, deletes=["gone"])
+    with db.namespace("ns") as ns:  # from the log
+        found = pa.Table.from_batches(ns.scan(columns=["n"]))
+        assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == expected
+        kept = ns.get(ids[0])
+        assert kept is not None
+        assert kept.get("kept") == (None if kind == "deletes" else 1)
