@@ -24,6 +24,8 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+_ROLLUP = Path("/proc/self/smaps_rollup")
+
 T = TypeVar("T")
 
 Pass: TypeAlias = Callable[[], Sequence[float]]
@@ -46,9 +48,20 @@ class FirstPass(msgspec.Struct, frozen=True):
 
 
 def usage() -> tuple[int, float]:
-    """Return the bytes of memory touched so far, and the seconds spent in the kernel."""
+    """Return the bytes of memory touched so far, and the seconds spent in the kernel.
+
+    `ru_minflt` counts a huge page as one, so the memory in huge pages is added.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_minflt * resource.getpagesize(), used.ru_stime
+    return used.ru_minflt * resource.getpagesize() + _huge_bytes(), used.ru_stime
+
+
+def _huge_bytes() -> int:
+    """Return how much of this process lies in huge pages; 0 where the kernel does not say."""
+    if not _ROLLUP.exists():
+        return 0
+    lines = _ROLLUP.read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages"))
 
 
 def settle() -> None:

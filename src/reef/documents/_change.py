@@ -31,8 +31,8 @@ from reef.engine import (
     refuse,
 )
 from reef.errors import ConditionFailedError
-from reef.format import KEY, LSN, TOMBSTONE, field_id, log_schema
-from reef.segment import align, owned, union
+from reef.format import KEY, LSN, TOMBSTONE, field_id, log_schema, owned_rows
+from reef.segment import align, union
 from reef.types import LSN_MAX
 
 _SYSTEM = (KEY, LSN, TOMBSTONE)
@@ -56,6 +56,8 @@ class Change:
     patched: tuple[str, ...]
     """The columns that patches change."""
     nbytes: int
+    stream: pa.Buffer | None = None
+    """The batch as it is logged, if it is encoded already."""
     is_kept: bytes | None = None
     """As `Given` has it."""
     condition: DocumentCondition | None = None
@@ -159,16 +161,20 @@ def change_of(
             else pa.nulls(len(rows), kind)
             for rows in parts
         ]
-        columns.append(owned(*arrays, pa.nulls(len(deletes), kind)))
-    keys = owned(*(rows.ids for rows in parts), deletes)
+        columns.append(_joined(*arrays, pa.nulls(len(deletes), kind)))
+    keys = _joined(*(rows.ids for rows in parts), deletes)
     tombstones = np.zeros(len(keys), np.bool_)
     tombstones[len(keys) - len(deletes) :] = True
+    batch, stream = owned_rows(
+        pa.RecordBatch.from_arrays(
+            [keys, pa.array(tombstones), *columns], schema=log_schema(fields)
+        )
+    )
     present = (patches.present if patches is not None else None) or {}
     return Change(
         schema=schema,
-        batch=pa.RecordBatch.from_arrays(
-            [keys, pa.array(tombstones), *columns], schema=log_schema(fields)
-        ),
+        batch=batch,
+        stream=stream,
         upserts=0 if given.upserts is None else len(given.upserts),
         patches=0 if patches is None else len(patches),
         present={a.column: present[a.name] for a in attributes if a.name in present},
@@ -180,6 +186,12 @@ def change_of(
         condition=condition,
         atomic=atomic,
     )
+
+
+def _joined(*arrays: pa.Array) -> pa.Array:
+    """Return `arrays` as one: perhaps on the memory of the only one that is not empty."""
+    some = [array for array in arrays if len(array)]
+    return pa.concat_arrays(some) if len(some) > 1 else (some or arrays)[0]
 
 
 def columns_of(schema: Schema, found: Sequence[pa.Field], batch: pa.RecordBatch) -> list[pa.Field]:

@@ -226,6 +226,7 @@ class Documents(Namespace):
             receipt = writer.write(
                 WriteRequest(
                     batch=change.batch,
+                    stream=change.stream,
                     nbytes=change.nbytes,
                     resolve=change.resolve if change.needs_state else None,
                     prepare=change.prepare if change.needs_state else None,

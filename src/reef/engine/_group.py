@@ -35,6 +35,8 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     batch: pa.RecordBatch
     """`_key`, `_tombstone` and the columns of the face; each key once."""
+    stream: pa.Buffer | None = None
+    """The batch as it is logged, if its face has encoded it (`reef.format.owned_rows`)."""
     nbytes: int
     """Of the batch, roughly: Arrow takes its time to tell, and the face often knows."""
     resolve: Resolve | None = None
@@ -78,6 +80,11 @@ class Ticket:
     """Of those who wait for it, or for their turn to send."""
 
     @property
+    def stream(self) -> pa.Buffer | None:
+        """Its rows as they are logged, if they are encoded already."""
+        return self.request.stream if self.record.batch is self.request.batch else None
+
+    @property
     def is_done(self) -> bool:
         return self.receipt is not None or self.error is not None
 
@@ -104,7 +111,8 @@ class Group:
     callers: int = 0
     """Whose batches they are: how many may come again when they are told."""
     nbytes: int = 0
-    data: bytes = b""
+    data: bytes | tuple[bytes | pa.Buffer, ...] = b""
+    data_bytes: int = 0
     nonce: bytes = b""
     before: ChainPoint = _NOWHERE
     """The log object that it names."""
@@ -134,5 +142,6 @@ class Group:
             prev=self.before.prev,
             records=tuple(ticket.record for ticket in self.tickets),
         )
-        self.data, checksum = seal_log(log)
+        streams = [ticket.stream for ticket in self.tickets]
+        self.data, self.data_bytes, checksum = seal_log(log, streams=streams)
         self.point = ChainPoint(self.slot, checksum, epoch)

@@ -490,7 +490,7 @@ class Outbox:
         # Those who are told now may come again, those who wait already are there.
         self._company = group.callers + sum(other.callers for other in self.pending)
         if group.slot == self._tail.fold.next_slot:
-            self._tail.committed(group.point, len(group.data), group.lsn_last)
+            self._tail.committed(group.point, group.data_bytes, group.lsn_last)
             if isinstance(
                 self.failure, FencedError | DroppedError
             ):  # it stepped down, and this was in time
@@ -502,7 +502,7 @@ class Outbox:
             ticket.tell(Receipt(ticket.record.lsn, ticket.codes))
         self._count_commits(len(group.tickets))
         self._note_batches(len(group.tickets))
-        self._note_bytes(len(group.data))
+        self._note_bytes(group.data_bytes)
 
     def _fail(self, group: Group, kind: str, error: ReefError | None) -> None:
         """Deal with `error`, the answer for the lowest slot that is not durable."""

@@ -1,6 +1,6 @@
 """The on-store formats: bytes ↔ objects, pure, no I/O. `docs/formats/` has the byte grammars.
 
-Log object     encode_log, decode_log, seal_log (bytes and checksum), log_checksum, log_key;
+Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum), log_checksum, log_key;
                LogObject, LogRecord, LogKind, Prev (the valid object before it)
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
@@ -11,7 +11,8 @@ Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode
                tail_length, check_preamble, decode_block; SegmentTail, Footer, BlockPlace, BlockPlaces,
                Bloom, hash_key, hash_keys, bounds_of, ordered_columns, BOUND_BYTES_MAX
 Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, split_schema,
-               vector_columns, decode_schema, schema_fingerprint, field_id, with_field_id
+               vector_columns, decode_schema, schema_fingerprint, field_id, with_field_id;
+               owned, owned_rows, OwnedRows: columns on memory that no caller has
 Damage         damaged_checksum names a damaged object by the checksum of all its bytes
 
 Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the bytes, and nothing
@@ -36,7 +37,7 @@ from reef.format._dedup import (
     encode_dedup,
 )
 from reef.format._frame import damaged_checksum
-from reef.format._log import decode_log, encode_log, log_checksum, log_key, seal_log
+from reef.format._log import SealedLog, decode_log, encode_log, log_checksum, log_key, seal_log
 from reef.format._log_model import LogKind, LogObject, LogRecord, Prev
 from reef.format._manifest import (
     decode_manifest,
@@ -64,6 +65,7 @@ from reef.format._manifest_model import (
     WalAnchor,
     schema_fingerprint,
 )
+from reef.format._owned import OwnedRows, owned, owned_rows
 from reef.format._rows import (
     KEY,
     LSN,
@@ -118,10 +120,12 @@ __all__ = [
     "LsnPolicy",
     "Manifest",
     "Origin",
+    "OwnedRows",
     "PendingDelete",
     "Pin",
     "Prev",
     "Retention",
+    "SealedLog",
     "SegmentOptions",
     "SegmentOrigin",
     "SegmentRef",
@@ -154,6 +158,8 @@ __all__ = [
     "manifest_checksum",
     "manifest_key",
     "ordered_columns",
+    "owned",
+    "owned_rows",
     "parse_manifest_key",
     "schema_fingerprint",
     "seal_log",

@@ -18,6 +18,8 @@ the object. The decoder is strict: short is `IncompleteError`, whatever else dif
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import groupby, repeat
 from typing import Annotated, NamedTuple, TypeAlias
 
 import google_crc32c
@@ -37,7 +39,7 @@ from reef.format._log_model import (
     log_problem,
 )
 from reef.format._manifest_model import LsnOrZero, LsnPolicy, SegmentRef, SkippedSlot
-from reef.format._rows import decode_schema, decode_stream, encode_rows
+from reef.format._rows import check_size, decode_schema, decode_stream, encode_rows
 from reef.types import SLOT_MAX, check_namespace, pack_lsn
 
 _HEAD = head(LOG_MAGIC)
@@ -51,6 +53,8 @@ FOOTER_BYTES = _FRAME.size
 RECORD_BYTES_MAX = 1 << 30
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - (16 << 20)
 """Uncompressed: every row that is logged must fit into a block of a segment, with what Arrow adds."""
+
+_PART_BYTES_MIN = 64 << 10  # to copy less than that costs next to nothing
 
 _Opaque: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=16 << 20)]
 
@@ -105,17 +109,36 @@ def log_key(namespace: str, slot: int) -> str:
     return f"namespaces/{check_namespace(namespace)}/wal/{slot:020d}.wal"
 
 
+class SealedLog(NamedTuple):
+    """The bytes of a log object. They never change, so that they can be sent again."""
+
+    data: bytes | tuple[bytes | pa.Buffer, ...]
+    """In one piece, or in parts where a body is large."""
+    nbytes: int
+    checksum: int
+
+
 def encode_log(log: LogObject, *, codec: str = "lz4") -> bytes:
     """Return the bytes of `log`. Raises InvariantError before anything wrong could be written."""
-    return seal_log(log, codec=codec)[0]
+    data = seal_log(log, codec=codec).data
+    return data if isinstance(data, bytes) else b"".join(data)
 
 
-def seal_log(log: LogObject, *, codec: str = "lz4") -> tuple[bytes, int]:
-    """Return the bytes of `log` and their checksum. Raises like `encode_log`."""
+def seal_log(
+    log: LogObject, *, codec: str = "lz4", streams: Sequence[pa.Buffer | None] = ()
+) -> SealedLog:
+    """Return the bytes of `log` and their checksum. Raises like `encode_log`.
+
+    `streams` has for each record its batch as `owned_rows` encoded it, or None; empty: all None.
+    Large bodies are not copied: each stays the buffer that it was encoded into.
+    """
     problem = log_problem(log)
     if problem:
         raise InvariantError(f"log object {log.slot} would have {problem}")
-    payloads = [_encode_payload(record, codec) for record in log.records]
+    payloads = [
+        _encode_payload(record, stream, codec)
+        for record, stream in zip(log.records, streams or repeat(None), strict=False)
+    ]
     size = HEADER_BYTES + FOOTER_BYTES
     size += sum(_FRAME.size + len(envelope) + body.size for envelope, body in payloads)
     parts: list[bytes | pa.Buffer] = [_HEAD + _HEADER.pack(*_header_of(log, size))]
@@ -130,7 +153,20 @@ def seal_log(log: LogObject, *, codec: str = "lz4") -> tuple[bytes, int]:
     count = _LENGTH.pack(len(payloads))
     checksum = google_crc32c.extend(covered, count)
     parts += (count, _LENGTH.pack(checksum))
-    return b"".join(parts), checksum
+    return SealedLog(_packed(parts), size, checksum)
+
+
+def _packed(parts: list[bytes | pa.Buffer]) -> bytes | tuple[bytes | pa.Buffer, ...]:
+    """Return `parts` with the small ones joined; as bytes, if all are small."""
+    if max(map(len, parts)) < _PART_BYTES_MIN:
+        return b"".join(parts)
+    packed: list[bytes | pa.Buffer] = []
+    for is_large, some in groupby(parts, lambda part: len(part) >= _PART_BYTES_MIN):
+        if is_large:
+            packed += some
+        else:
+            packed.append(b"".join(some))
+    return tuple(packed)
 
 
 def decode_log(
@@ -191,7 +227,9 @@ def _header_of(log: LogObject, size: int) -> _Header:
     )
 
 
-def _encode_payload(record: LogRecord, codec: str) -> tuple[bytes, pa.Buffer]:
+def _encode_payload(
+    record: LogRecord, stream: pa.Buffer | None, codec: str
+) -> tuple[bytes, pa.Buffer]:
     envelope = _encoder.encode(
         _Envelope(
             lsn=record.lsn,
@@ -209,7 +247,10 @@ def _encode_payload(record: LogRecord, codec: str) -> tuple[bytes, pa.Buffer]:
         _decoder.decode(envelope)
     except msgspec.ValidationError as error:
         raise InvariantError(f"a log record would have a wrong field: {error}") from error
-    if record.batch is not None:
+    if stream is not None:
+        body = stream
+        check_size(body.size, BATCH_BYTES_MAX)
+    elif record.batch is not None:
         body = encode_rows(record.batch, codec, BATCH_BYTES_MAX)
     elif record.schema is not None:
         body = record.schema.serialize()

@@ -7,7 +7,7 @@ the version is the record's, so the column is left out there.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,7 @@ _CONTINUED = 0xFFFFFFFF
 _EXTENSION = b"ARROW:extension:"
 
 # One column usually outweighs the others, so that threads cost more than they bring.
+PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -223,22 +224,27 @@ def encode_rows(batch: pa.RecordBatch, codec: str, bytes_max: int | None = None)
         # The same bytes that a stream's writer writes, in a third of its time.
         message = batch.serialize()
         if message.size <= _PLAIN_BYTES_MAX:
-            parts = (_schema_message(batch.schema), message, _END_OF_STREAM)
+            parts = (schema_message(batch.schema), message, _END_OF_STREAM)
             return pa.py_buffer(b"".join(parts))
     size = int(batch.nbytes)
-    if bytes_max is not None and size > bytes_max:
-        raise InvariantError(f"a batch would hold {size} bytes of rows, more than {bytes_max}")
-    worthwhile = size < _SAMPLED_BYTES_MIN or _shrinks(batch, codec)
-    options = pa.ipc.IpcWriteOptions(
-        compression=codec if worthwhile else None, use_threads=size >= _THREADS_BYTES_MIN
-    )
+    if bytes_max is not None:
+        check_size(size, bytes_max)
+    if not is_worthwhile(batch, size, codec):
+        return encode_stream(batch, PLAIN)
+    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=size >= _THREADS_BYTES_MIN)
     return encode_stream(batch, options)
+
+
+def check_size(size: int, bytes_max: int) -> None:
+    """Raise InvariantError unless the rows of a batch are small enough to be read again."""
+    if size > bytes_max:
+        raise InvariantError(f"a batch would hold {size} bytes of rows, more than {bytes_max}")
 
 
 _latest: tuple[pa.Schema, bytes] = (pa.schema([]), b"")
 
 
-def _schema_message(schema: pa.Schema) -> bytes:
+def schema_message(schema: pa.Schema) -> bytes:
     """Return the message of a schema: most are the same as the one before."""
     global _latest
     known, message = _latest
@@ -248,11 +254,14 @@ def _schema_message(schema: pa.Schema) -> bytes:
     return message
 
 
-def _shrinks(batch: pa.RecordBatch, codec: str) -> bool:
-    """Return whether `codec` saves more than 1/16 of a large batch, by a sixteenth of its rows.
+def is_worthwhile(batch: pa.RecordBatch, size: int, codec: str) -> bool:
+    """Return whether to compress `batch` of `size` bytes.
 
-    What it does not, vectors under lz4 above all, is stored plain, and read without a copy.
+    A large one only if `codec` saves more than 1/16, judged by a sixteenth of its rows. What it does
+    not shrink, vectors under lz4 above all, is stored plain, and read without a copy.
     """
+    if size < _SAMPLED_BYTES_MIN:
+        return True
     sample = batch.slice(batch.num_rows // 2, batch.num_rows // 16)
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     return bool(encode_stream(sample, options).size < sample.nbytes * WORTHWHILE)
@@ -284,15 +293,19 @@ def _check_text(fields: Iterable[pa.Field]) -> None:
         _check_text(field.type.field(i) for i in range(field.type.num_fields))
 
 
-def encode_stream(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> pa.Buffer:
-    """Return an Arrow IPC stream of one batch."""
+def encode_stream(
+    batch: pa.RecordBatch,
+    options: pa.ipc.IpcWriteOptions,
+    allocate: Callable[[int], pa.Buffer] = pa.allocate_buffer,
+) -> pa.Buffer:
+    """Return an Arrow IPC stream of one batch, in memory from `allocate`."""
     # Written into memory that is large enough from the start: a sink that grows would copy what it
     # has again and again. A codec adds a few bytes to each buffer, and less than 1% to what it
     # cannot compress.
     size = pa.ipc.get_record_batch_size(batch)
     buffers = sum(len(column.buffers()) for column in batch.columns)
     room = size + size // 64 + 64 * buffers + batch.schema.serialize().size + 256
-    buffer = pa.allocate_buffer(room, resizable=True)
+    buffer = allocate(room)
     sink = pa.FixedSizeBufferWriter(buffer)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)

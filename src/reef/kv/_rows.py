@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from reef.engine import Face
 from reef.errors import InvalidInputError
-from reef.format import KEY, TOMBSTONE, log_schema, with_field_id
-from reef.segment import owned
+from reef.format import KEY, TOMBSTONE, log_schema, owned, with_field_id
 from reef.types import KEY_BYTES_MAX
 
 VALUE = "value"

@@ -16,12 +16,11 @@ SortedRuns, merge_runs, UniqueKeys, Duplicates
                         sort rows in bounded memory, and what becomes of keys that come twice
 align, union, changes   columns by name where schemas differ, and where keys change
 visible, at_or_below    the rows of a batch that a reader at some LSN sees
-owned                   columns on memory that no caller has
 """
 
 from reef.segment._cache import BlockCache
 from reef.segment._clip import Clip
-from reef.segment._columns import align, at_or_below, changes, owned, union, visible
+from reef.segment._columns import align, at_or_below, changes, union, visible
 from reef.segment._disk_cache import DiskCache
 from reef.segment._merge import lookup, lookup_many, merge
 from reef.segment._merge_versions import merge_versions, versions_schema
@@ -52,7 +51,6 @@ __all__ = [
     "merge",
     "merge_runs",
     "merge_versions",
-    "owned",
     "union",
     "versions_schema",
     "visible",

@@ -49,15 +49,6 @@ def union(newer: Iterable[pa.Field], older: Iterable[pa.Field]) -> list[pa.Field
     return [field.with_nullable(True) for field in fields.values()]
 
 
-def owned(*arrays: pa.Array) -> pa.Array:
-    """Return `arrays` as one, on memory that nobody else has, no larger than its values.
-
-    What came from a caller may lie in a buffer that is used again, or in one that is far larger.
-    """
-    # Arrow may hand out an array that is alone as it is; of two it always makes a new one.
-    return pa.concat_arrays([*arrays, arrays[0].slice(0, 0)])
-
-
 def changes(keys: pa.Array) -> npt.NDArray[np.bool_]:
     """Return for each of some sorted keys whether it is another than the one before it."""
     flags = np.ones(len(keys), np.bool_)

@@ -1,6 +1,8 @@
 """Object stores: one small interface, its backends, and the loop that decides a conditional PUT.
 
 open_store(url)   file://  memory://  s3://  gs://  az://
+Data, bytes_of, size_of
+                  the bytes of an object, in one piece or in parts
 Store, ObjectMeta put_if_absent get get_many get_range get_ranges head list delete,
                   upload in parts, sweep; what a store says of an object without its bytes
 FileStore, MemoryStore, RemoteStore
@@ -17,7 +19,7 @@ StoreCheck, Check what `reef check-store` runs, and what one check saw
 
 from typing import TYPE_CHECKING
 
-from reef.store._base import ObjectMeta, Store
+from reef.store._base import Data, ObjectMeta, Store, bytes_of, size_of
 from reef.store._check import Check, StoreCheck
 from reef.store._conditional import backoff, create
 from reef.store._file import FileStore
@@ -36,6 +38,7 @@ __all__ = [
     "OPTIONS",
     "SCHEMES",
     "Check",
+    "Data",
     "FileStore",
     "MemoryStore",
     "MeteredStore",
@@ -46,10 +49,12 @@ __all__ = [
     "StoreURL",
     "TwoPhaseStore",
     "backoff",
+    "bytes_of",
     "create",
     "merge_ranges",
     "open_store",
     "parse_url",
+    "size_of",
     "without_secrets",
 ]
 

@@ -20,7 +20,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 from typing_extensions import Buffer
 
@@ -38,6 +38,25 @@ class ObjectMeta(NamedTuple):
     size: int
     last_modified_us: int
     """The store's own clock, in microseconds since 1970; S3 rounds to seconds."""
+
+
+Data: TypeAlias = Buffer | tuple[Buffer, ...]
+"""The bytes of an object: in one piece, or in parts that follow each other."""
+
+
+def parts_of(data: Data) -> tuple[Buffer, ...]:
+    """Return the parts of `data`, in order."""
+    return data if isinstance(data, tuple) else (data,)
+
+
+def bytes_of(data: Data) -> bytes:
+    """Return `data` in one piece; a copy, unless it is bytes already."""
+    return data if isinstance(data, bytes) else b"".join(map(as_view, parts_of(data)))
+
+
+def size_of(data: Data) -> int:
+    """Return how many bytes `data` has."""
+    return len(data) if isinstance(data, bytes) else sum(as_view(p).nbytes for p in parts_of(data))
 
 
 def as_view(data: Buffer) -> memoryview:
@@ -70,8 +89,8 @@ class Store(ABC):
         self._owns_pool = pool is None
 
     @abstractmethod
-    def put_if_absent(self, key: str, data: Buffer) -> None:
-        """Create `key` holding `data`, in one attempt.
+    def put_if_absent(self, key: str, data: Data) -> None:
+        """Create `key` holding `data`, in one attempt. The store keeps no part of it.
 
         Raises AlreadyExistsError if the name is taken (perhaps by this very call, if the client
         below repeated it), NotWrittenError if nothing was written for certain, UnavailableError if

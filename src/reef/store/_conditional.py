@@ -37,7 +37,7 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.settings import Settings
-from reef.store._base import Store
+from reef.store._base import Data, Store, bytes_of, parts_of
 
 _SETTINGS, _CLOCK, _RNG = Settings(), SystemClock(), random.SystemRandom()
 
@@ -45,7 +45,7 @@ _SETTINGS, _CLOCK, _RNG = Settings(), SystemClock(), random.SystemRandom()
 def create(
     store: Store,
     key: str,
-    data: bytes,
+    data: Data,
     *,
     nonce: bytes,
     is_collected: Callable[[], bool],
@@ -55,7 +55,7 @@ def create(
 ) -> None:
     """Create `key` holding `data`, or find out for certain that it was not created.
 
-    `nonce` must occur in `data`: without its author's nonce, an object that somebody else wrote with
+    `data` must not change meanwhile: it is sent again, and compared with what is there. `nonce` must occur in `data`: without its author's nonce, an object that somebody else wrote with
     the same bytes would pass for one's own. `is_collected` is asked when the name was refused and
     yet nothing is there: does `key` lie below what garbage collection may have deleted?
 
@@ -64,7 +64,7 @@ def create(
     the store's own error (InvalidInputError and its kin; NotWrittenError, which is not repeated
     here: a full disk does not mend itself within milliseconds).
     """
-    if not nonce or nonce not in data:
+    if not nonce or not any(nonce in bytes_of(part) for part in parts_of(data)):
         raise InvariantError(f"{key!r} would be created without its author's nonce in it")
     is_open = False
     why = ""
@@ -84,7 +84,7 @@ def create(
             is_open = True
             refused = isinstance(error, AlreadyExistsError)
             why = str(error)
-        if _is_ours(store, key, data, nonce):
+        if _is_ours(store, key, bytes_of(data), nonce):
             return
         if refused and _answer(is_collected, key):
             raise OutcomeUnknownError(key, "it may have been created and collected since")

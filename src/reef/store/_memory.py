@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 
 from reef.clock import Clock, SystemClock
 from reef.errors import AlreadyExistsError, IncompleteError, NotFoundError
-from reef.store._base import ObjectMeta, Store, as_view
+from reef.store._base import Data, ObjectMeta, Store, bytes_of
 from reef.store._ranges import check_range
 from reef.types import check_object_key, check_prefix
 
@@ -43,10 +43,10 @@ class MemoryStore(Store):
         else:
             self._bucket = _Bucket()
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
+    def put_if_absent(self, key: str, data: Data) -> None:
         self._set(key, data, overwrite=False)
 
-    def put(self, key: str, data: Buffer) -> None:
+    def put(self, key: str, data: Data) -> None:
         """Write `key` whatever is there."""
         self._set(key, data, overwrite=True)
 
@@ -55,7 +55,7 @@ class MemoryStore(Store):
         self._set(destination, self.get(source), overwrite=True)
 
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
-        self._set(key, b"".join(map(as_view, parts)), overwrite=True)
+        self._set(key, tuple(parts), overwrite=True)
 
     def sweep(self, before_us: int) -> Sequence[str]:
         return []
@@ -100,9 +100,9 @@ class MemoryStore(Store):
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} cannot go to another process: it lives in this process only")
 
-    def _set(self, key: str, data: Buffer, *, overwrite: bool) -> None:
+    def _set(self, key: str, data: Data, *, overwrite: bool) -> None:
         full = self._prefix + check_object_key(key)
-        value = (data if isinstance(data, bytes) else bytes(as_view(data)), self._clock.now_us())
+        value = (bytes_of(data), self._clock.now_us())
         with self._bucket.lock:
             if full not in self._bucket.objects:
                 insort(self._bucket.keys, full)

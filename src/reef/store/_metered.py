@@ -12,7 +12,7 @@ from typing_extensions import Buffer
 from reef.clock import Clock
 from reef.errors import AlreadyExistsError, NotFoundError
 from reef.metrics import Metrics
-from reef.store._base import ObjectMeta, Store
+from reef.store._base import Data, ObjectMeta, Store, size_of
 
 LIST_PAGE = 1000
 """Entries that one LIST request brings, on every service there is."""
@@ -39,8 +39,8 @@ class MeteredStore(Store):
         self._put_bytes = metrics.counter("reef_request_bytes_total", kind="put_if_absent")
         self._put_seconds = metrics.histogram("reef_put_seconds")
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
-        self._put_bytes(len(data) if isinstance(data, bytes) else memoryview(data).nbytes)
+    def put_if_absent(self, key: str, data: Data) -> None:
+        self._put_bytes(size_of(data))
         self._puts(1)
         begun = self._clock.monotonic()
         try:

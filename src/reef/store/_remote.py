@@ -32,7 +32,7 @@ from reef.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
-from reef.store._base import ObjectMeta, Store, as_view
+from reef.store._base import Data, ObjectMeta, Store, as_view
 from reef.store._order import in_byte_order, safe_offset
 from reef.store._ranges import check_range
 from reef.store._upload import send_parts
@@ -88,11 +88,10 @@ class RemoteStore(Store):
         self._sweep = sweep
         self._part_bytes = part_bytes
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
+    def put_if_absent(self, key: str, data: Data) -> None:
+        given = [*map(as_view, data)] if isinstance(data, tuple) else as_view(data)
         with self._explained(key):
-            obstore.put(
-                self._single, self._path(key), as_view(data), mode="create", use_multipart=False
-            )
+            obstore.put(self._single, self._path(key), given, mode="create", use_multipart=False)
 
     def put(self, key: str, data: Buffer) -> None:
         """Write `key` whatever is there."""

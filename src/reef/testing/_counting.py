@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
-from reef.store import ObjectMeta, Store
+from reef.store import Data, ObjectMeta, Store, size_of
 from reef.testing._wrapper import LIST_PAGE, Operation, T, WrapperStore
 
 
@@ -61,8 +61,8 @@ class CountingStore(WrapperStore):
             self._requests, self._bytes = Counter(), Counter()
         return counted
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
-        self._add_bytes("put_if_absent", memoryview(data).nbytes)
+    def put_if_absent(self, key: str, data: Data) -> None:
+        self._add_bytes("put_if_absent", size_of(data))
         super().put_if_absent(key, data)
 
     def put(self, key: str, data: Buffer) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from typing_extensions import Buffer
 
-from reef.store import ObjectMeta, Store
+from reef.store import Data, ObjectMeta, Store
 
 if TYPE_CHECKING:
     from reef.store.two_phase import PlainStore
@@ -51,7 +51,7 @@ class WrapperStore(Store):
         """Carry out one request; `call` does it for real. For `list`, `key` is the prefix."""
         return call()
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
+    def put_if_absent(self, key: str, data: Data) -> None:
         self._request("put_if_absent", key, lambda: self.inner.put_if_absent(key, data))
 
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:

@@ -102,6 +102,23 @@ class StoreContract:
             assert store.get(f"put/{name}") == expected, name
             assert store.get(f"upload/{name}") == expected * 2, name
 
+    def test_an_object_may_come_in_parts(self, store: Store, store2: Store) -> None:
+        body = random.Random(1).randbytes((3 << 20) + 1)
+        parts = (b"head", pa.py_buffer(body), b"", memoryview(b"xabcx")[1:4], bytearray(b"end"))
+        store.put_if_absent("k", parts)
+        assert store2.get("k") == b"head" + body + b"abcend"
+        with pytest.raises(AlreadyExistsError):
+            store.put_if_absent("k", parts)
+        store.put_if_absent("empty", (b"", b""))
+        assert store2.get("empty") == b""
+
+    def test_a_store_keeps_nothing_of_what_it_was_given(self, store: Store) -> None:
+        data = bytearray(b"abc")
+        store.put_if_absent("whole", data)
+        store.put_if_absent("parts", (data, data))
+        data[:] = b"???"
+        assert store.get("whole") + store.get("parts") == b"abc" * 3
+
     def test_what_was_read_is_plain_bytes(self, store: Store) -> None:
         store.put_if_absent("k", bytearray(b"abc"))
         assert type(store.get("k")) is bytes

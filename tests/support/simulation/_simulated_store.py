@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from typing_extensions import Buffer
 
 from reef.errors import IncompleteError, UnavailableError
-from reef.store import ObjectMeta, Store
+from reef.store import Data, ObjectMeta, Store, bytes_of
 from reef.store._base import as_view
 from reef.testing import Operation, WrapperStore
 from reef.testing._wrapper import T
@@ -84,8 +84,8 @@ class SimulatedStore(WrapperStore):
         self._list_page = list_page
         self._misread: dict[tuple[Actor, str], None] = {}
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
-        sent = bytes(as_view(data))
+    def put_if_absent(self, key: str, data: Data) -> None:
+        sent = bytes_of(data)
         self._ask("put_if_absent", key, lambda: self.inner.put_if_absent(key, sent), _shown(sent))
 
     def put(self, key: str, data: Buffer) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from reef.database import Database
 from reef.engine import CreateOnly
+from reef.format import owned, owned_rows
 from reef.pages import WalRecord
-from reef.segment import owned
 from tests.support.kernel import database
 
 IDS = ["a", "b", "c"]
@@ -59,6 +59,43 @@ def test_nothing_of_an_array_is_shared(name: str, first: int) -> None:
 def test_what_is_kept_of_a_slice_is_the_slice() -> None:
     for whole in (pa.array(np.arange(10_000)), pa.array([f"{i:08}" for i in range(10_000)])):
         assert owned(whole.slice(5, 10)).get_total_buffer_size() < 500
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("compressible", [False, True])
+@pytest.mark.parametrize("name", [*ARRAYS])
+def test_nothing_of_a_large_batch_is_shared(name: str, compressible: bool, first: int) -> None:
+    numbers = pa.FixedSizeListArray.from_arrays(pa.array(large_numbers(compressible)), 256)
+    column = pa.concat_arrays([ARRAYS[name]] * len(numbers)).slice(0, len(numbers))
+    given = pa.record_batch([column, numbers], ["column", "numbers"]).slice(first)
+    batch, stream = owned_rows(given)
+    assert batch == given
+    assert (stream is None) is compressible
+    for mine, theirs in zip(batch.columns, given.columns, strict=True):
+        for low, high in memory(mine):
+            assert not any(low < stop and start < high for start, stop in memory(theirs))
+
+
+def large_numbers(compressible: bool) -> np.ndarray:
+    """Return so many that a sample says whether to compress them."""
+    count = 1 << 18
+    return np.zeros(count) if compressible else np.random.default_rng(1).random(count)
+
+
+@pytest.mark.parametrize("compressible", [False, True])
+def test_a_large_buffer_may_be_used_again(db: Database, compressible: bool) -> None:
+    numbers = large_numbers(compressible)
+    ids = pa.array([f"{i:06}" for i in range(len(numbers))])
+    with db.namespace("ns") as ns:
+        ns.upsert({"id": ids, "n": numbers})
+        before = ns.query(columns=["n"], limit=None)
+        assert before["n"].to_numpy().tolist() == numbers.tolist()
+        numbers[:] = np.nan
+        assert ns.query(columns=["n"], limit=None) == before
+        ns.flush()
+        assert ns.query(columns=["n"], limit=None) == before
+    with db.namespace("ns") as ns:
+        assert ns.query(columns=["n"], limit=None) == before
 
 
 @pytest.mark.parametrize("form", ["columns", "table", "frame", "arrow"])
@@ -160,3 +197,27 @@ def test_a_flush_leaves_nothing_of_the_last_request(db: Database, key: str | Non
         ns.flush()
         left = [one for one in batches() if id(one) not in before and one.num_rows == 777]
         assert not left
+
+
+@pytest.mark.parametrize("kind", ["condition", "patches", "deletes"])
+def test_what_is_logged_of_a_large_request_is_what_was_accepted(db: Database, kind: str) -> None:
+    numbers = large_numbers(False)[: 1 << 17]
+    ids = [f"{i:06}" for i in range(len(numbers))]
+    expected = dict(zip(ids, numbers.tolist(), strict=True))
+    with db.namespace("ns") as ns:
+        ns.upsert([{"id": ids[0], "n": -1.0, "kept": 1}, {"id": "gone", "n": 0.0}])
+        if kind == "condition":
+            ns.upsert({"id": ids, "n": numbers}, condition=CreateOnly(), atomic=False)
+            expected |= {ids[0]: -1.0, "gone": 0.0}
+        elif kind == "patches":
+            ns.upsert({"id": ids[1:], "n": numbers[1:] + 1})
+            ns.patch({"id": ids, "n": numbers})
+            expected |= {"gone": 0.0}
+        else:
+            ns.write(upserts={"id": ids, "n": numbers}, deletes=["gone"])
+    with db.namespace("ns") as ns:  # from the log
+        found = pa.Table.from_batches(ns.scan(columns=["n"]))
+        assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == expected
+        kept = ns.get(ids[0])
+        assert kept is not None
+        assert kept.get("kept") == (None if kind == "deletes" else 1)

@@ -23,6 +23,7 @@ from reef.format import (
     LogRecord,
     Prev,
     SkippedSlot,
+    _log,
     _rows,
     damaged_checksum,
     decode_log,
@@ -31,6 +32,8 @@ from reef.format import (
     log_checksum,
     log_key,
     log_schema,
+    owned_rows,
+    seal_log,
     with_field_id,
 )
 from reef.format._frame import crc32c
@@ -373,16 +376,56 @@ def test_a_batch_that_no_segment_could_hold_is_not_logged() -> None:
         encode_log(record(sample_log(), batch=batch))
 
 
-@pytest.mark.parametrize("compressible", [False, True])
-def test_what_its_codec_barely_shrinks_is_read_without_a_copy(compressible: bool) -> None:
+def vectors_of(compressible: bool) -> pa.RecordBatch:
+    """Return rows with vectors, of so many bytes that a sample says whether to compress them."""
     vectors = np.full((4000, 32), 0.25, np.float32)
     if not compressible:
         vectors = np.random.default_rng(1).random((4000, 32), dtype=np.float32)
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 32)
-    batch = pa.record_batch(
+    return pa.record_batch(
         [[b"%04d" % i for i in range(4000)], [False] * 4000, column],
         schema=log_schema([pa.field("v", column.type)]),
     )
+
+
+@pytest.mark.parametrize("first", [0, 7])
+@pytest.mark.parametrize("compressible", [False, True])
+def test_rows_that_are_encoded_already_are_the_same_bytes(compressible: bool, first: int) -> None:
+    given = vectors_of(compressible).slice(first)
+    batch, stream = owned_rows(given)
+    assert batch == given
+    assert (stream is None) is compressible
+    small, log = sample_log(LogKind.DATA).records[0], sample_log()
+    large = replace(small, lsn=small.lsn + 1, batch=batch)
+    for records, streams in (((large,), [stream]), ((small, large), [None, stream])):
+        log = changed(log, records=records)
+        data, nbytes, checksum = seal_log(log, streams=streams)
+        whole = data if isinstance(data, bytes) else b"".join(data)
+        assert whole == encode_log(log)
+        assert nbytes == len(whole)
+        assert checksum == log_checksum(whole)
+
+
+def test_rows_that_are_encoded_already_are_not_copied_again() -> None:
+    batch, stream = owned_rows(vectors_of(False))
+    data = seal_log(record(sample_log(), batch=batch), streams=[stream]).data
+    assert [part.address for part in data if isinstance(part, pa.Buffer)] == [stream.address]
+    address = batch["v"].values.buffers()[1].address
+    assert stream.address <= address < stream.address + stream.size
+
+
+def test_rows_that_are_encoded_already_are_no_larger_than_a_segment_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, stream = owned_rows(vectors_of(False))
+    monkeypatch.setattr(_log, "BATCH_BYTES_MAX", stream.size - 1)
+    with pytest.raises(InvariantError, match="bytes of rows"):
+        seal_log(record(sample_log(), batch=batch), streams=[stream])
+
+
+@pytest.mark.parametrize("compressible", [False, True])
+def test_what_its_codec_barely_shrinks_is_read_without_a_copy(compressible: bool) -> None:
+    batch = vectors_of(compressible)
     data = encode_log(record(sample_log(), batch=batch))
     found = decode_log(data).records[0].batch
     assert found == batch

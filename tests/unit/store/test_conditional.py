@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from reef.errors import (
@@ -25,12 +26,13 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.settings import Settings
-from reef.store import MemoryStore, Store, create
+from reef.store import Data, MemoryStore, Store, create
 from reef.testing import CountingStore, Fault, FaultKind, FaultyStore, ManualClock, WrapperStore
 
 KEY = "wal/00000000000000000001.wal"
 NONCE = bytes(range(200, 216))
 OURS = b"head" + NONCE + b"our own object"
+PARTS = (OURS[:20], pa.py_buffer(OURS[20:]))
 SAME_LENGTH = b"head" + bytes(16) + b"our own object"
 THEIRS = b"somebody else's object"
 SETTINGS = Settings(cas_max_retries=4)
@@ -47,7 +49,7 @@ class Bench(NamedTuple):
     def create(
         self,
         *,
-        data: bytes = OURS,
+        data: Data = OURS,
         nonce: bytes = NONCE,
         is_collected: Callable[[], bool] = lambda: False,
         settings: Settings = SETTINGS,
@@ -93,8 +95,9 @@ AT_KEY = {"nothing": None, "theirs": THEIRS, "same length": SAME_LENGTH, "empty"
 
 @pytest.mark.parametrize("at_key", AT_KEY)
 @pytest.mark.parametrize("kind", [None, *DONE, *NOT_DONE])
+@pytest.mark.parametrize("data", [OURS, PARTS], ids=["whole", "parts"])
 def test_one_fault_does_not_change_the_truth(
-    bench: Bench, kind: FaultKind | None, at_key: str
+    bench: Bench, data: Data, kind: FaultKind | None, at_key: str
 ) -> None:
     there = AT_KEY[at_key]
     if there is not None:
@@ -102,11 +105,11 @@ def test_one_fault_does_not_change_the_truth(
     if kind is not None:
         bench.faults.arm(Fault(kind, on="put_if_absent"))
     if there is None:
-        bench.create()
+        bench.create(data=data)
         assert bench.holds() == OURS
     else:
         with pytest.raises(ConflictError) as caught:
-            bench.create()
+            bench.create(data=data)
         assert caught.value.found == there
         assert bench.holds() == there
     successes = 1 if there is None else 0

@@ -42,7 +42,7 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.store._base import ObjectMeta, Store, as_view
+from reef.store._base import Data, ObjectMeta, Store, bytes_of
 from reef.store.two_phase._records import Record, Records
 from reef.types import check_object_key
 
@@ -127,13 +127,13 @@ class TwoPhaseStore(Store):
         self._step = on_step
         self._reopen = reopen
 
-    def put_if_absent(self, key: str, data: Buffer) -> None:
+    def put_if_absent(self, key: str, data: Data) -> None:
         _check_key(key)
         # Objects without a record: uploaded, older than this way of writing, or the database was
         # lost. Without records nothing else would keep us from writing over them.
         if self._exists(key):
             raise AlreadyExistsError(f"{key!r} exists in {self.url}")
-        payload = data if isinstance(data, bytes) else as_view(data).tobytes()
+        payload = bytes_of(data)
         source = self._new_temporary(payload)
         self._step("put-temporary")
         self._inner.put(source, payload)
