@@ -20,7 +20,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from reef.database import Database
 from reef.doctor import verify
-from reef.doctor._verify_segments import overlaps
 from reef.engine import Context
 from reef.errors import RetentionError
 from reef.format import (
@@ -36,7 +35,7 @@ from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._plan import plan_compaction
 from reef.jobs._compaction._result import CompactionResult
 from reef.kv._views import KeyValueSnapshot
-from reef.manifest import add_snapshot, set_retention
+from reef.manifest import add_snapshot, overlaps, set_retention
 from reef.segment import lookup_many, merge, write_segment
 from reef.store import MemoryStore
 from reef.types import new_ulid

@@ -4,12 +4,13 @@
     manifest        encode_manifest, decode_manifest  Manifest, SegmentRef, ...
     dedup window    encode_dedup, decode_dedup        DedupWindow
     segment         SegmentWriter, decode_tail, decode_segment
+    Unreadable      why an object cannot be read, as a value
 
 Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the bytes, and nothing
 else. Encoders raise InvariantError before a wrong byte could be written.
 """
 
-from reef.format._block_index import BOUND_BYTES_MAX, Place, Places, bounds_of, ordered_columns
+from reef.format._block_index import Place, Places, bounds_of, ordered_columns
 from reef.format._bloom import Bloom, hash_key, hash_keys
 from reef.format._dedup import (
     DedupEntry,
@@ -62,24 +63,23 @@ from reef.format._rows import (
 )
 from reef.format._segment_model import (
     Footer,
+    Section,
     SegmentOptions,
     SegmentOrigin,
     segment_key,
-    split_schema,
     vector_columns,
 )
 from reef.format._segment_reader import (
     SegmentTail,
     check_preamble,
-    decode_block,
     decode_segment,
     decode_tail,
     tail_length,
 )
 from reef.format._segment_writer import SegmentWriter
+from reef.format._unreadable import Unreadable
 
 __all__ = [
-    "BOUND_BYTES_MAX",
     "KEY",
     "LSN",
     "PARALLEL_WRITES_MAX",
@@ -107,6 +107,7 @@ __all__ = [
     "Places",
     "Prev",
     "Retention",
+    "Section",
     "SegmentOptions",
     "SegmentOrigin",
     "SegmentRef",
@@ -114,11 +115,11 @@ __all__ = [
     "SegmentWriter",
     "SkippedSlot",
     "Snapshot",
+    "Unreadable",
     "WalAnchor",
     "bounds_of",
     "check_preamble",
     "damaged_checksum",
-    "decode_block",
     "decode_dedup",
     "decode_log",
     "decode_manifest",
@@ -144,7 +145,6 @@ __all__ = [
     "seal_log",
     "segment_key",
     "segment_schema",
-    "split_schema",
     "tail_length",
     "vector_columns",
     "with_field_id",

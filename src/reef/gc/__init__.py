@@ -19,7 +19,7 @@ from reef.gc._model import (
     Retained,
     Tally,
 )
-from reef.gc._names import epoch_of, folder, owner_of, parse_slot
+from reef.gc._names import epoch_of, folder, owner_of
 from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._plan import plan_collection
 from reef.gc._slots import FENCE_BYTES, read_kind
@@ -42,7 +42,6 @@ __all__ = [
     "epoch_of",
     "folder",
     "owner_of",
-    "parse_slot",
     "plan_collection",
     "read_kind",
 ]

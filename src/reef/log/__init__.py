@@ -3,19 +3,35 @@
 LogFold      decides slot by slot what is valid, void or passed over
 LogReader    fetches slots, many at once, and reads a damaged one again before it means anything
 put_fences   takes the log from every older writer
+list_slots   the log objects that are there; find_end: where the log ends, and what is missing
+LogPart      some log objects to read and check by themselves: cut_log makes them, read_log_part gives
+             a ReadLogPart, which has a LogRun for any number of objects and each UnreadableSlot
+parse_slot   the slot that a file name holds
 """
 
 from reef.log._fence import Fencing, check_epoch, put_fences
 from reef.log._fold import ChainPoint, Damaged, LogEntry, LogFold
 from reef.log._read import LogReader
+from reef.log._runs import LogPart, LogRun, ReadLogPart, UnreadableSlot, cut_log, read_log_part
+from reef.log._slots import MISSING_MAX, find_end, list_slots, parse_slot
 
 __all__ = [
+    "MISSING_MAX",
     "ChainPoint",
     "Damaged",
     "Fencing",
     "LogEntry",
     "LogFold",
+    "LogPart",
     "LogReader",
+    "LogRun",
+    "ReadLogPart",
+    "UnreadableSlot",
     "check_epoch",
+    "cut_log",
+    "find_end",
+    "list_slots",
+    "parse_slot",
     "put_fences",
+    "read_log_part",
 ]

@@ -7,6 +7,7 @@ changes           open_writer, open_compactor, fold, register_intent, end_intent
                   advance_boundary, set_retention: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach
+overlaps          pairs of segments with keys and versions in common, which must not be
 live_inputs       what a compaction would replace, or the error that it is stale
 no_namespace      the error for one that has no manifest
 create_snapshot   a snapshot that lasts as long as asked, by the store's clock; renew likewise
@@ -39,7 +40,7 @@ from reef.manifest._changes import (
     register_intent,
     replace_segments,
 )
-from reef.manifest._overlap import keys_seen, lsn_max_seen
+from reef.manifest._overlap import keys_seen, lsn_max_seen, overlaps
 from reef.manifest._read import Generation, Head, ManifestReader, no_namespace
 from reef.manifest._retention import (
     add_snapshot,
@@ -84,6 +85,7 @@ __all__ = [
     "no_namespace",
     "open_compactor",
     "open_writer",
+    "overlaps",
     "register_intent",
     "release_pins",
     "release_snapshot",

@@ -12,9 +12,20 @@ merge_versions        all versions of several segments, in the order of segments
 keep_versions         which versions a compaction keeps
 align, union, changes columns by name where schemas differ, and where keys change
 owned                 columns on memory that no caller has
+check_segment         a segment against its manifest, every block if asked: a CheckedSegment
+cut_segment           a segment cut into SegmentParts; check_segment_part gives a CheckedPart of each,
+                      and join_parts the CheckedSegment
 """
 
 from reef.segment._cache import BlockCache
+from reef.segment._check import CheckedSegment, check_segment
+from reef.segment._check_parts import (
+    CheckedPart,
+    SegmentPart,
+    check_segment_part,
+    cut_segment,
+    join_parts,
+)
 from reef.segment._clip import Clipped
 from reef.segment._columns import align, at_or_below, changes, owned, union, visible
 from reef.segment._disk_cache import DiskCache
@@ -28,12 +39,15 @@ from reef.segment._write import write_segment
 
 __all__ = [
     "BlockCache",
+    "CheckedPart",
+    "CheckedSegment",
     "Clipped",
     "DiskCache",
     "Duplicates",
     "Found",
     "Prune",
     "RowSource",
+    "SegmentPart",
     "SegmentReader",
     "SegmentSource",
     "SortedRuns",
@@ -41,6 +55,10 @@ __all__ = [
     "align",
     "at_or_below",
     "changes",
+    "check_segment",
+    "check_segment_part",
+    "cut_segment",
+    "join_parts",
     "keep_versions",
     "lookup",
     "lookup_many",

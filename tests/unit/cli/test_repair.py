@@ -298,7 +298,7 @@ def test_inspect_shows_what_a_request_asked_for_and_got(
 def test_every_kind_is_documented() -> None:
     """What programs go by is in docs/cli.md, and nothing else is."""
     text = (REPO / "docs/cli.md").read_text(encoding="utf-8")
-    sources = [path.read_text() for path in (REPO / "src/reef/engine").glob("_*.py")]
+    sources = [path.read_text() for path in (REPO / "src/reef/doctor").glob("_*.py")]
     found = set()
     for source in sources:
         found |= set(re.findall(r'Finding\(\s*"([a-z-]+)"', source))
