@@ -64,16 +64,16 @@ def _log_records(data: bytes) -> Iterator[dict[str, Any]]:
 
 def _record(payload: bytes) -> dict[str, Any]:
     """Return the envelope of a record, and its rows if they are Arrow's."""
-    found: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     try:
         (length,) = struct.unpack_from("<I", payload)
-        found["envelope"] = msgspec.msgpack.decode(payload[4 : 4 + length])
+        record["envelope"] = msgspec.msgpack.decode(payload[4 : 4 + length])
         body = payload[4 + length + -(4 + length) % 8 :]
         if body:
-            found["batch"] = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
+            record["batch"] = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
     except (struct.error, msgspec.MsgspecError, ValueError, pa.ArrowException, OSError, EOFError):
         pass  # its checksum holds, but this version cannot decode it
-    return found
+    return record
 
 
 def segment_parts(start: bytes, end: bytes, size: int) -> list[dict[str, Any]]:

@@ -119,10 +119,10 @@ class LogCheck:
         """Return the result, once every part was read."""
         missing = list(reversed(self.result.missing))
         for part in read:
-            for slot, found in _in_order(part):
+            for slot, decoded in _in_order(part):
                 while missing and missing[-1] < slot:
                     self._chain(missing[-1], self._absent(missing.pop()))
-                self._take(slot, found)
+                self._take(slot, decoded)
             self.result.objects += part.objects
             progress("log", self.result.objects, len(self.result.sizes))
         while missing:
@@ -133,23 +133,23 @@ class LogCheck:
         self.result.findings += self._findings()
         return self.result
 
-    def _take(self, slot: int, found: LogRun | UnreadableSlot) -> None:
+    def _take(self, slot: int, decoded: LogRun | UnreadableSlot) -> None:
         one: LogRun | Damaged
-        if isinstance(found, UnreadableSlot):
-            damaged = found.damaged()
+        if isinstance(decoded, UnreadableSlot):
+            damaged = decoded.damaged()
             if damaged is None:
-                text = f"{describe(found.reason.error())}; use a version of Reef that reads it"
+                text = f"{describe(decoded.reason.error())}; use a version of Reef that reads it"
                 self.result.findings.append(Finding("format-version", self._key(slot), text))
                 self.result.foreign.add(slot)
                 self._is_broken = True
                 return
             one = self.result.damaged[slot] = damaged
         else:
-            one = found
+            one = decoded
         if self._start <= slot < self.result.end:
             self._chain(slot, one)
 
-    def _chain(self, slot: int, found: LogRun | Damaged) -> None:
+    def _chain(self, slot: int, decoded: LogRun | Damaged) -> None:
         """Take the fold over one slot or over a run of slots."""
         floor = self._floors.get(slot)
         if floor is not None and not self._is_broken:
@@ -159,24 +159,24 @@ class LogCheck:
             self._since.clear()
         if self._is_broken:
             return
-        if isinstance(found, Damaged):
-            self._since.append(found)
-            self._fold.add_damaged(found)
+        if isinstance(decoded, Damaged):
+            self._since.append(decoded)
+            self._fold.add_damaged(decoded)
             self._spans_open.append(slot)
             return
-        self._last_readable = found.slot_last
+        self._last_readable = decoded.slot_last
         unnamed = {skip.slot for skip in self._fold.damaged}
         try:
-            entry = self._fold.add(found.first, found.checksum_first, 0)
+            entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
         except CorruptError:
             given_up = (SkippedSlot(d.slot, d.checksum) for d in self._since)
             self._fold = LogFold(self._fold.point, slot, [*self._head.skipped_slots, *given_up])
             for damaged in self._since:
                 self._fold.add_damaged(damaged)
-            entry = self._fold.add(found.first, found.checksum_first, 0)
+            entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
         else:
             self._named_by_fence |= unnamed
-        self._decided(entry, found)
+        self._decided(entry, decoded)
 
     def _decided(self, entry: LogEntry, run: LogRun) -> None:
         """Take note of what a run is; the fold has seen its first object."""

@@ -59,17 +59,17 @@ def read_generations(store: Store, namespace: str, progress: Progress) -> list[R
 def _decode(
     store: Store, key: str, data: bytes
 ) -> tuple[int, Manifest | None, UnreadableError | None]:
-    for again in (True, False):
-        try:
-            return manifest_checksum(data, key=key), decode_manifest(data, key=key), None
-        except DamagedError as error:
-            if not again:
-                return damaged_checksum(data), None, error
-            (found,) = store.get_many([key])
-            data = data if found is None else found
-        except FormatVersionError as error:
-            return damaged_checksum(data), None, error
-    raise AssertionError
+    try:
+        return manifest_checksum(data, key=key), decode_manifest(data, key=key), None
+    except FormatVersionError as error:
+        return damaged_checksum(data), None, error
+    except DamagedError:
+        (again,) = store.get_many([key])
+        data = data if again is None else again
+    try:
+        return manifest_checksum(data, key=key), decode_manifest(data, key=key), None
+    except UnreadableError as error:
+        return damaged_checksum(data), None, error
 
 
 def newest_readable(generations: Sequence[ReadGeneration]) -> Head | None:

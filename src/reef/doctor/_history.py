@@ -60,9 +60,12 @@ class History:
 
     @property
     def lowest_slot(self) -> int:
-        """The lowest slot that is known to be of this life."""
+        """The lowest slot to take for one of this life."""
         if self.head.born == 1:
             return 1
+        for m in self.retained:
+            if m.generation == m.born:
+                return m.wal_floor  # where this life began
         floors = (m.wal_floor for m in self.retained)
         return min(self.head.gc.boundary.slot, self.head.wal_floor, *floors)
 

@@ -267,16 +267,16 @@ def _envelope(envelope: Any, rows: int) -> Any:
     """Return the envelope of a damaged object's record, which may be anything."""
     if not isinstance(envelope, Mapping):
         return plain(envelope)
-    found = plain(envelope)
+    decoded = plain(envelope)
     if "idempotency_key" in envelope:
-        found["idempotency_key"] = readable(envelope["idempotency_key"])
+        decoded["idempotency_key"] = readable(envelope["idempotency_key"])
     if isinstance(digest := envelope.get("digest"), bytes):
-        found["digest"] = digest.hex()
+        decoded["digest"] = digest.hex()
     if "condition" in envelope:
-        found["condition"] = _condition(envelope["condition"])
+        decoded["condition"] = _condition(envelope["condition"])
     if "outcomes" in envelope:
-        found.update(_outcomes(envelope["outcomes"], rows))
-    return found
+        decoded.update(_outcomes(envelope["outcomes"], rows))
+    return decoded
 
 
 def _condition(record: Any) -> Any:
@@ -364,8 +364,8 @@ def _parts(store: Store, key: str, size: int) -> list[dict[str, Any]]:
 
 
 def _index(index: pa.RecordBatch) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = index.to_pylist()
-    return found
+    rows: list[dict[str, Any]] = index.to_pylist()
+    return rows
 
 
 def _rows(batch: pa.RecordBatch | None, most: int) -> dict[str, Any]:

@@ -253,9 +253,10 @@ class Planner:
             impossible = "it is of another format version: use a version of Reef that reads it"
             self._step("restore-segment", segment.key, impossible, state="impossible")
             return
-        found = self._restorer.restore(segment)
-        why = found if isinstance(found, str) else ""
-        restored = self._restorer.salvage(segment) if isinstance(found, str) else found
+        restored: Restored | str | None = self._restorer.restore(segment)
+        why = ""
+        if isinstance(restored, str):
+            why, restored = restored, self._restorer.salvage(segment)
         lost = (Lost.whole(segment.ref),) if restored is None else restored.lost
         if restored is None:
             kind, text = "drop-segment", "drop it from the manifest"

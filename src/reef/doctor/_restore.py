@@ -156,12 +156,12 @@ class Restorer:
         for entry in self._read_slots(first, last, base) if first <= last else ():
             if entry.is_valid:
                 dedup.replay(entry.log)
-        found = dedup.window(self._head.last_applied_lsn, self._context.clock.now_us())
+        restored = dedup.window(self._head.last_applied_lsn, self._context.clock.now_us())
         if base is not None:
             text = f"the window of generation {base.generation} and log objects {first} to {last}"
-            return RestoredWindow(found, text)
+            return RestoredWindow(restored, text)
         lost = "" if first == 1 else f"idempotency keys and streams of log objects below {first}"
-        return RestoredWindow(found, f"log objects {first} to {last}", lost)
+        return RestoredWindow(restored, f"log objects {first} to {last}", lost)
 
     def _window_base(self) -> tuple[Manifest | None, DedupWindow | None]:
         """Return the newest generation whose window can be read and completed from the log."""
@@ -249,15 +249,15 @@ class Restorer:
         if base is not None:
             fold = LogFold(LogFold.of(base).point, base.wal_floor, skipped)
         begin = first if base is None else base.wal_floor
-        for slot, found in self._decoded(range(begin, last + 1)):
-            if isinstance(found, Damaged):
+        for slot, decoded in self._decoded(range(begin, last + 1)):
+            if isinstance(decoded, Damaged):
                 if fold is not None:
-                    fold.add_damaged(found)
+                    fold.add_damaged(decoded)
                 continue
             if fold is None:
-                prev = found[0].prev
+                prev = decoded[0].prev
                 fold = LogFold(ChainPoint(prev.slot, prev.checksum, 0), slot, skipped)
-            entry = fold.add(*found)
+            entry = fold.add(*decoded)
             if slot >= first:
                 yield entry
 
@@ -328,13 +328,13 @@ class Restorer:
             named = [ref for ref in manifest.segments if ref.id in ids]
             if {ref.id for ref in named} == {*ids}:
                 return named
-        found = [self._ref_of(id) for id in ids]
-        for id, ref in zip(ids, found, strict=True):
+        refs = [self._ref_of(id) for id in ids]
+        for id, ref in zip(ids, refs, strict=True):
             if ref is None:
                 return f"no retained generation names segment {id}, which it replaced"
             if (ref.clip_key_min, ref.clip_key_max) != (None, None):
                 return f"no retained generation tells which keys of segment {id} it took over"
-        return [ref for ref in found if ref is not None]
+        return [ref for ref in refs if ref is not None]
 
     def _first_named(self, id: str) -> tuple[Sequence[Manifest], Manifest | None]:
         """Return the retained generations before a segment was named, and the first that names it."""

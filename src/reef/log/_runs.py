@@ -123,13 +123,13 @@ def cut_log(
         )
 
     some: list[int] = []
-    held = 0
+    nbytes = 0
     for slot, size in sizes.items():
-        if some and (held + size > part_bytes or len(some) >= part_objects):
+        if some and (nbytes + size > part_bytes or len(some) >= part_objects):
             yield part(some)
-            some, held = [], 0
+            some, nbytes = [], 0
         some.append(slot)
-        held += size
+        nbytes += size
     if some:
         yield part(some)
 
@@ -166,26 +166,26 @@ class _Reading:
 
     def _take(self, slot: int, data: bytes) -> None:
         try:
-            found = self._reader.decode(slot, data)
+            decoded = self._reader.decode(slot, data)
         except FormatVersionError as error:
             self.unreadable.append(UnreadableSlot(slot, 0, Unreadable.of(error)))
             return
         except NotFoundError:
             return  # collected since
         runs = self.runs
-        if isinstance(found, Damaged):
-            reason = Unreadable.of(found.error)
-            self.unreadable.append(UnreadableSlot(slot, found.checksum, reason))
-        elif runs and slot not in self._stops and _goes_on(runs[-1], found[0]):
+        if isinstance(decoded, Damaged):
+            reason = Unreadable.of(decoded.error)
+            self.unreadable.append(UnreadableSlot(slot, decoded.checksum, reason))
+        elif runs and slot not in self._stops and _goes_on(runs[-1], decoded[0]):
             runs[-1] = msgspec.structs.replace(
                 runs[-1],
                 slot_last=slot,
-                checksum_last=found[1],
-                lsn_last=found[0].lsn_last,
-                attached=(*runs[-1].attached, *_attached(found[0])),
+                checksum_last=decoded[1],
+                lsn_last=decoded[0].lsn_last,
+                attached=(*runs[-1].attached, *_attached(decoded[0])),
             )
         else:
-            runs.append(_run(*found))
+            runs.append(_run(*decoded))
 
 
 def _goes_on(run: LogRun, log: LogObject) -> bool:

@@ -64,8 +64,8 @@ def join_parts(namespace: str, ref: SegmentRef, parts: Sequence[CheckedPart]) ->
     if any(part.is_missing for part in parts):
         return CheckedSegment(key, ref, is_missing=True)
     # Damage to the tail is in the result of every part.
-    found = dict.fromkeys(error for part in parts for error in part.errors)
-    errors = sorted((one.error() for one in found), key=lambda error: error.offset)
+    distinct = dict.fromkeys(error for part in parts for error in part.errors)
+    errors = sorted((one.error() for one in distinct), key=lambda error: error.offset)
     bad_rows = sorted({number for part in parts for number in part.bad_rows})
     blocks = sum(part.blocks for part in parts)
     return CheckedSegment(key, ref, errors=tuple(errors), bad_rows=tuple(bad_rows), blocks=blocks)
