@@ -56,7 +56,7 @@ class History:
         self.retained = [m for m in retained if m.born == head.born]
         """In order. Those of an earlier life of this name had another content and another log."""
         self._sizes = log_sizes
-        self._unreadable = unreadable
+        self._unreadable = frozenset(unreadable)
 
     @property
     def lowest_slot(self) -> int:
@@ -72,8 +72,8 @@ class History:
     @cached_property
     def log_first(self) -> int:
         """The first slot from which on the folded log is whole; `wal_floor` if none of it is."""
-        first = self.head.wal_floor
-        while first > self.lowest_slot and self.is_whole(first - 1, first - 1):
+        first, lowest, sizes = self.head.wal_floor, self.lowest_slot, self._sizes
+        while first > lowest and first - 1 in sizes and first - 1 not in self._unreadable:
             first -= 1
         return first
 

@@ -168,7 +168,8 @@ class _Application:
         if plan.needs_publish:
             marks = [self._mark(slot) for slot in plan.gaps]
             head = self._chain.publish(
-                lambda head: self._pinned(self._mended(head, marks)), repairing=bool(self._damaged)
+                lambda head: self._pinned(self._new_head(head, marks)),
+                repairing=bool(self._damaged),
             )
             if plan.is_fencing:
                 self._fence(head)
@@ -177,12 +178,12 @@ class _Application:
             replace(step, state="done") if step.state == "planned" else step for step in plan.steps
         ]
 
-    def _pinned(self, mended: Manifest) -> Manifest:
+    def _pinned(self, m: Manifest) -> Manifest:
         """Put back the pins of existing branches: only a damaged generation may have held them."""
         if not self._damaged:
-            return mended
-        lost = lost_pins(self._context, self._namespace, mended.pins)
-        return msgspec.structs.replace(mended, pins=(*mended.pins, *lost)) if lost else mended
+            return m
+        lost = lost_pins(self._context, self._namespace, m.pins)
+        return _replace(m, pins=(*m.pins, *lost)) if lost else m
 
     def _mark(self, slot: int) -> SkippedSlot:
         """Take an empty slot with bytes that are no log object."""
@@ -200,7 +201,7 @@ class _Application:
         )
         return SkippedSlot(slot, damaged_checksum(data))
 
-    def _mended(self, head: Head | None, marks: Sequence[SkippedSlot]) -> Manifest:
+    def _new_head(self, head: Head | None, marks: Sequence[SkippedSlot]) -> Manifest:
         """Return the manifest with which the log can be read again, and which fences older writers."""
         if head is None or head.damaged != self._damaged:
             raise StalePlanError(

@@ -14,9 +14,9 @@
 | live segment of another namespace | the same, from that namespace's log and segments; the new one is the branch's own |
 | live dedup window | write it anew from an older one and the log |
 
-A step that may lose committed rows needs `accept_loss`. Two steps do not, because the namespace cannot
-be opened without them: skipping a log object that others follow, and publishing an older generation
-again, unless that generation ended a namespace of this name.
+A step that may lose committed rows needs `accept_loss`. Three steps do not, because no writer can open
+the namespace without them: skipping a log object, naming the last one in a fence, and publishing an
+older generation again, unless that generation ended a namespace of this name.
 """
 
 from __future__ import annotations
