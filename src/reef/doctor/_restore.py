@@ -158,8 +158,8 @@ class Restorer:
                 dedup.replay(entry.log)
         restored = dedup.window(self._head.last_applied_lsn, self._context.clock.now_us())
         if base is not None:
-            text = f"the window of generation {base.generation} and log objects {first} to {last}"
-            return RestoredWindow(restored, text)
+            log = f" and log objects {first} to {last}" if first <= last else ""
+            return RestoredWindow(restored, f"the window of generation {base.generation}{log}")
         lost = "" if first == 1 else f"idempotency keys and streams of log objects below {first}"
         return RestoredWindow(restored, f"log objects {first} to {last}", lost)
 
@@ -188,10 +188,10 @@ class Restorer:
     def _owner(self, namespace: str) -> Restorer | str:
         """Return the Restorer of another namespace, or why there is none."""
         if namespace not in self._owners:
-            self._owners[namespace] = self._examined(namespace)
+            self._owners[namespace] = self._restorer_of(namespace)
         return self._owners[namespace]
 
-    def _examined(self, namespace: str) -> Restorer | str:
+    def _restorer_of(self, namespace: str) -> Restorer | str:
         try:
             diagnosis = diagnose(self._context, namespace, deep=False)
         except NotFoundError:

@@ -176,7 +176,7 @@ class _Reading:
         if isinstance(decoded, Damaged):
             reason = Unreadable.of(decoded.error)
             self.unreadable.append(UnreadableSlot(slot, decoded.checksum, reason))
-        elif runs and slot not in self._stops and _goes_on(runs[-1], decoded[0]):
+        elif runs and slot not in self._stops and _continues(runs[-1], decoded[0]):
             runs[-1] = msgspec.structs.replace(
                 runs[-1],
                 slot_last=slot,
@@ -188,7 +188,7 @@ class _Reading:
             runs.append(_run(*decoded))
 
 
-def _goes_on(run: LogRun, log: LogObject) -> bool:
+def _continues(run: LogRun, log: LogObject) -> bool:
     return (
         log.prev == Prev(run.slot_last, run.checksum_last)
         and log.slot == run.slot_last + 1
