@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reef.database import Database
-from reef.doctor import overlaps, verify
+from reef.doctor import verify
 from reef.engine import Context
 from reef.errors import RetentionError
 from reef.format import (
@@ -33,7 +33,7 @@ from reef.jobs import CompactionOptions, CompactionResult, InProcess
 from reef.jobs._compaction._compact import compact
 from reef.jobs._compaction._plan import plan_compaction
 from reef.kv import KeyValueSnapshot
-from reef.manifest import add_snapshot, set_retention
+from reef.manifest import add_snapshot, overlaps, set_retention
 from reef.segment import lookup_many, merge, write_segment
 from reef.store import MemoryStore
 from reef.types import new_ulid

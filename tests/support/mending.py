@@ -49,7 +49,7 @@ def only(report: RepairReport) -> RepairStep:
 
 def is_quarantined(bucket: Bucket, path: Path, checksum: int | None = None) -> bool:
     """Return whether the bytes of `path` were copied."""
-    place = Quarantine(bucket.context().store, NAMESPACE).place(bucket.key(path), checksum)
+    place = Quarantine(bucket.context().store, NAMESPACE).key_of(bucket.key(path), checksum)
     folder = bucket.root / Path(place).parent
     copies = [copy.read_bytes() for copy in folder.glob(f"{path.name}*")]
     return copies == [path.read_bytes()]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reef.doctor import verify
-from reef.doctor._verify_segments import read_tail
 from reef.engine import Context
-from reef.format import Footer, SegmentRef, segment_key
+from reef.format import Footer, SegmentRef
 from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult, InProcess
 from reef.jobs._compaction._compact import compact
 from reef.jobs._compaction._plan import plan_compaction
+from reef.segment import check_segment
 from tests.support.collecting import NAMESPACE, World
 
 MIB = 1 << 20
@@ -67,11 +67,9 @@ class Shop(World):
 
     def footers(self, owner: str = "") -> list[Footer]:
         """Return the footers of the live segments."""
-        return [
-            read_tail(self.inner, segment_key(NAMESPACE, ref.id), ref).footer
-            for ref in self.segments
-            if owner in ref.id
-        ]
+        refs = [ref for ref in self.segments if owner in ref.id]
+        checked = [check_segment(self.inner, NAMESPACE, r, r.size, deep=False) for r in refs]
+        return [one.tail.footer for one in checked if one.tail is not None]
 
     def check(self) -> None:
         """Everything is whole, and nobody's intent stands."""

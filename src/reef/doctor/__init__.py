@@ -1,6 +1,20 @@
-"""What is damaged, and how it is repaired: verify, repair, inspect, and figures of storage."""
+"""What is damaged in a namespace, and its repair. Everything but `repair` only reads.
 
-from reef.doctor._findings import Finding, silent
+verify              checks a namespace: a VerifyReport of Findings, each a problem or a note
+repair              plans or applies the repair of what verify finds: a RepairReport of RepairSteps
+inspect_namespace   the objects of a namespace; and the content of one: inspect_manifest, inspect_log,
+                    inspect_segment, inspect_block
+storage_stats       how many objects and bytes a namespace has
+Examination         verify in parts: what to read, for tasks, and the Diagnosis of what was read;
+                    EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
+read_history        from where the folded log can be folded again: a History, with its FoldStarts
+read_window         a dedup window that a manifest names
+size_of             the bytes of an object, None if it is missing
+"""
+
+from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
+from reef.doctor._findings import Finding
+from reef.doctor._history import FoldStart, History, read_history
 from reef.doctor._inspect import (
     inspect_block,
     inspect_log,
@@ -11,56 +25,28 @@ from reef.doctor._inspect import (
 from reef.doctor._quarantine import size_of
 from reef.doctor._repair import RepairReport, repair
 from reef.doctor._repair_plan import RepairStep
-from reef.doctor._storage_stats import storage_stats
-from reef.doctor._verify import LOOKS_MAX, Look, VerifyReport, has_moved, report_of, verify
-from reef.doctor._verify_log import list_slots
-from reef.doctor._verify_manifests import (
-    ReadGeneration,
-    newest_readable,
-    read_generations,
-    retained_manifests,
-)
-from reef.doctor._verify_parts import (
-    SegmentLook,
-    SegmentPart,
-    check_segment_part,
-    cut_segment,
-    join_looks,
-)
-from reef.doctor._verify_segments import SegmentFacts, overlaps
-from reef.doctor._verify_slots import LogPart, ReadPart, read_log_part
+from reef.doctor._stats import storage_stats
+from reef.doctor._verify import VerifyReport, verify
+from reef.doctor._windows import read_window
 
 __all__ = [
-    "LOOKS_MAX",
+    "EXAMINATIONS_MAX",
+    "Diagnosis",
+    "Examination",
     "Finding",
-    "LogPart",
-    "Look",
-    "ReadGeneration",
-    "ReadPart",
+    "FoldStart",
+    "History",
     "RepairReport",
     "RepairStep",
-    "SegmentFacts",
-    "SegmentLook",
-    "SegmentPart",
     "VerifyReport",
-    "check_segment_part",
-    "cut_segment",
-    "has_moved",
     "inspect_block",
     "inspect_log",
     "inspect_manifest",
     "inspect_namespace",
     "inspect_segment",
-    "join_looks",
-    "list_slots",
-    "newest_readable",
-    "overlaps",
-    "read_generations",
-    "read_log_part",
+    "read_history",
+    "read_window",
     "repair",
-    "report_of",
-    "retained_manifests",
-    "silent",
     "size_of",
     "storage_stats",
     "verify",

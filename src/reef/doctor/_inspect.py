@@ -1,9 +1,9 @@
-"""Looking at single objects: what they say, as plain values, and where they are damaged.
+"""inspect: the content of single objects as plain values, and where they are damaged.
 
-Everything comes as dicts that JSON can hold: bytes are base64, checksums numbers, times microseconds
-since 1970. What people have put into a log record comes as `readable` has it. `damage` is None, or
-what is wrong and where; what can be read all the same is told beside it. Nothing is written, and
-there is no falling back to another object.
+Results are dicts that JSON can hold: bytes are base64, checksums numbers, times microseconds since 1970.
+Values that applications put into a log record are made `readable`. `damage` is None, or what is wrong
+and where; the parts that can be read are returned all the same. Nothing is written, and no other object
+is read instead of a damaged one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from reef.doctor._grammar import log_parts, manifest_parts, segment_parts
+from reef.doctor._byte_grammar import log_parts, manifest_parts, segment_parts
+from reef.doctor._newest import newest_manifest
 from reef.doctor._quarantine import Quarantine, size_of
-from reef.doctor._verify_log import list_slots
-from reef.doctor._verify_segments import check_segment
 from reef.engine import OUTCOMES, Context, unpack_codes
-from reef.errors import InvalidInputError, NotFoundError, UnreadableError
+from reef.errors import InvalidInputError, UnreadableError
 from reef.format import (
-    Manifest,
     SegmentRef,
     SegmentTail,
     decode_log,
@@ -40,7 +38,9 @@ from reef.format import (
     segment_key,
     tail_length,
 )
+from reef.log import list_slots
 from reef.manifest import is_retained, no_namespace
+from reef.segment import check_segment
 from reef.store import ObjectMeta, Store
 from reef.types import check_namespace
 
@@ -49,7 +49,7 @@ _TRAILER_BYTES = 40
 
 
 def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
-    """Return what there is under a namespace: generations, slots, segments, windows, quarantine.
+    """Return the objects of a namespace: generations, slots, segments, windows, quarantine.
 
     Raises NotFoundError, UnavailableError.
     """
@@ -58,7 +58,7 @@ def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
     manifests = list(store.list(f"{prefix}manifest/"))
     if not manifests and not any(store.list(prefix)):
         raise no_namespace(store.url, namespace)
-    head = _head(context, manifests)
+    head, _ = newest_manifest(store, manifests)
     live = {} if head is None else {s.id: s for s in head.segments if not s.namespace}
     pending = set() if head is None else {waiting.key for waiting in head.gc.pending}
     return {
@@ -98,7 +98,7 @@ def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
 def inspect_manifest(
     context: Context, namespace: str, generation: int | None = None
 ) -> dict[str, Any]:
-    """Return one generation, by default the newest that is there. Raises NotFoundError."""
+    """Return one generation, by default the newest in the bucket. Raises NotFoundError."""
     store = context.store
     if generation is None:
         listed = store.list(f"namespaces/{check_namespace(namespace)}/manifest/")
@@ -167,7 +167,7 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
 def inspect_segment(
     context: Context, namespace: str, id: str, *, deep: bool = False
 ) -> dict[str, Any]:
-    """Return what a segment says of itself and of its blocks; `deep` reads every block too.
+    """Return the tail of a segment: its footer and its blocks; `deep` reads every block too.
 
     Raises NotFoundError.
     """
@@ -183,8 +183,10 @@ def inspect_segment(
     damaged: tuple[int, ...] = ()
     damage = None
     if deep:
-        facts = check_segment(store, namespace, _as_ref(tail, ref), size_of(store, key), deep=True)
-        damaged, damage = facts.bad_rows, [_damage(error) for error in facts.errors]
+        checked = check_segment(
+            store, namespace, _as_ref(tail, ref), size_of(store, key), deep=True
+        )
+        damaged, damage = checked.bad_rows, [_damage(error) for error in checked.errors]
     footer = plain(tail.footer)
     footer["schema"] = _fields(tail.schema)
     return {
@@ -210,7 +212,7 @@ def inspect_block(
 ) -> dict[str, Any]:
     """Return one row block of a segment, with its first `rows` rows. Raises NotFoundError.
 
-    Raises DamagedError if the tail, which tells where blocks are, cannot be read.
+    Raises DamagedError if the tail, which says where blocks are, cannot be read.
     """
     store = context.store
     key = segment_key(namespace, id)
@@ -247,7 +249,7 @@ def plain(value: Any) -> Any:
 
 
 def readable(value: Any) -> Any:
-    """Return a value as people read it: bytes that can be shown are text, others {"base64": ...}."""
+    """Return a value for people to read: printable bytes are text, others {"base64": ...}."""
     if isinstance(value, Mapping):
         return {str(readable(key)): readable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -265,20 +267,20 @@ def _envelope(envelope: Any, rows: int) -> Any:
     """Return the envelope of a damaged object's record, which may be anything."""
     if not isinstance(envelope, Mapping):
         return plain(envelope)
-    found = plain(envelope)
+    decoded = plain(envelope)
     if "idempotency_key" in envelope:
-        found["idempotency_key"] = readable(envelope["idempotency_key"])
+        decoded["idempotency_key"] = readable(envelope["idempotency_key"])
     if isinstance(digest := envelope.get("digest"), bytes):
-        found["digest"] = digest.hex()
+        decoded["digest"] = digest.hex()
     if "condition" in envelope:
-        found["condition"] = _condition(envelope["condition"])
+        decoded["condition"] = _condition(envelope["condition"])
     if "outcomes" in envelope:
-        found.update(_outcomes(envelope["outcomes"], rows))
-    return found
+        decoded.update(_outcomes(envelope["outcomes"], rows))
+    return decoded
 
 
 def _condition(record: Any) -> Any:
-    """Return a condition as it was asked for; one that says something else as it is."""
+    """Return the condition of a request; what cannot be decoded is returned as it is."""
     if not isinstance(record, bytes):
         return plain(record)
     try:
@@ -288,7 +290,7 @@ def _condition(record: Any) -> Any:
 
 
 def _outcomes(packed: Any, most: int) -> dict[str, Any]:
-    """Return what became of the first `most` rows of a request, and of how many in all."""
+    """Return the outcomes of the first `most` rows of a request, and how many had each."""
     if not isinstance(packed, bytes):
         return {"outcomes": plain(packed), "outcome_counts": None}
     try:
@@ -301,19 +303,6 @@ def _outcomes(packed: Any, most: int) -> dict[str, Any]:
 
 def _outcome(code: int) -> str:
     return OUTCOMES[code] if code < len(OUTCOMES) else f"code {code}"
-
-
-def _head(context: Context, listed: list[ObjectMeta]) -> Manifest | None:
-    """Return the newest manifest that can be read, looking no further than needed."""
-    for meta in reversed(listed):
-        named = parse_manifest_key(meta.key)
-        if named is None:
-            continue
-        try:
-            return decode_manifest(context.store.get(meta.key), key=meta.key)
-        except (UnreadableError, NotFoundError):
-            continue
-    return None
 
 
 def _listed_segment(
@@ -334,11 +323,10 @@ def _id(meta: ObjectMeta) -> str:
 
 def _ref(context: Context, namespace: str, id: str) -> SegmentRef | None:
     """Return what the newest generation that can be read says of a segment."""
-    listed = list(context.store.list(f"namespaces/{namespace}/manifest/"))
-    head = _head(context, listed)
-    return (
-        next((s for s in head.segments if s.id == id and not s.namespace), None) if head else None
-    )
+    listed = context.store.list(f"namespaces/{namespace}/manifest/")
+    head, _ = newest_manifest(context.store, listed)
+    segments = () if head is None else head.segments
+    return next((s for s in segments if s.id == id and not s.namespace), None)
 
 
 def _tail(store: Store, key: str, size: int, ref: SegmentRef | None) -> SegmentTail:
@@ -349,7 +337,7 @@ def _tail(store: Store, key: str, size: int, ref: SegmentRef | None) -> SegmentT
 
 
 def _as_ref(tail: SegmentTail, ref: SegmentRef | None) -> SegmentRef:
-    """Return a reference to check a segment by: the manifest's, or one by its own word."""
+    """Return a reference to check a segment by: the manifest's, or one made from its footer."""
     if ref is not None:
         return ref
     footer = tail.footer
@@ -376,8 +364,8 @@ def _parts(store: Store, key: str, size: int) -> list[dict[str, Any]]:
 
 
 def _index(index: pa.RecordBatch) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = index.to_pylist()
-    return found
+    rows: list[dict[str, Any]] = index.to_pylist()
+    return rows
 
 
 def _rows(batch: pa.RecordBatch | None, most: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Quarantine: copies of damaged objects, kept aside for people.
+"""Quarantine: copies of damaged objects, kept for people to look at.
 
 The damaged object itself stays where it is until collection removes it. Put-if-absent forgets deleted
-names: were a slot of the log or a generation of the manifest emptied, somebody who has slept since
-before it was written could take it again, and be told of a success that nobody will ever read. So
-what is damaged is passed over by name, and its name stays taken.
+names: if repair emptied a slot of the log or a generation of the manifest, a writer that slept since
+before it was written could take the name, and would report a success that no reader ever sees. So
+repair names the damaged object as skipped, and its own name stays taken.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ def size_of(store: Store, key: str) -> int | None:
 
 
 class Quarantine:
-    """The copies that a namespace has."""
+    """The quarantine of a namespace."""
 
     def __init__(self, store: Store, namespace: str) -> None:
-        """List them."""
+        """List the copies."""
         self._store = store
         self._own = f"namespaces/{namespace}/"
         self._folder = f"{self._own}quarantine/"
         self.sizes = {meta.key: meta.size for meta in store.list(self._folder)}
 
-    def place(self, key: str, checksum: int | None = None) -> str:
-        """Return where a copy of the object `key` is kept, which may be another namespace's.
+    def key_of(self, key: str, checksum: int | None = None) -> str:
+        """Return the key for a copy of the object `key`, which may be another namespace's.
 
-        `checksum` is that of its damaged bytes, for names that can hold different bytes over time.
+        `checksum` is that of its damaged bytes: a name can hold different bytes over time.
         """
         tail = "" if checksum is None else f".{checksum:08x}"
         return f"{self._folder}{key.removeprefix(self._own)}{tail}"
 
     def holds(self, key: str, checksum: int | None = None) -> bool:
-        """Return whether the damaged or missing object has been dealt with."""
-        return self.place(key, checksum) in self.sizes
+        """Return whether repair has dealt with a damaged or missing object."""
+        return self.key_of(key, checksum) in self.sizes
 
     def copy(self, key: str, checksum: int | None = None) -> None:
-        """Copy the object, if that was not done; of a missing one, or of another's, leave a note.
+        """Copy an object, unless there is a copy; for a missing one, or another namespace's, put a note.
 
         Raises UnavailableError.
         """
-        target = self.place(key, checksum)
+        target = self.key_of(key, checksum)
         if target in self.sizes:
             return
         size = size_of(self._store, key)

@@ -1,23 +1,23 @@
-"""Repair: mend what damage can be mended, and say exactly what is lost.
+"""Repair: fix the damage that can be fixed, and say exactly what is lost.
 
 Invariants:
 
 - Nothing is written in a dry run.
-- Nothing is deleted and nothing overwritten. A damaged object is copied to quarantine and passed over
-  by name; its own name stays taken until collection passes it.
-- What live writers hold in memory and what readers decide must not part: before a log object is given
-  up, or rows are written anew, every writer is fenced, by a new epoch and by fences in the log.
-- The loss of rows that may have been acknowledged is told first, as keys and LSNs.
+- Nothing is deleted and nothing overwritten. A damaged object is copied to quarantine and skipped by
+  name; its own name stays taken until collection passes it.
+- A live writer's memory and the log that readers fold must agree: before a log object is skipped, or rows
+  are written anew, every writer is fenced, by a new epoch and by fences in the log.
+- The plan says which rows are lost that may have been acknowledged, as keys and LSNs.
 
-1. Copy damaged objects to quarantine.           crash: copies that nobody needs
-2. Mark empty slots of the log.                  crash: damaged objects, as repair finds them again
-3. Publish: a new head behind damaged ones, the  crash: the log can be read again; segments and the
+1. Copy damaged objects to quarantine.           crash: copies that nothing needs
+2. Put marks in empty slots of the log.          crash: damaged objects, which the next repair skips
+3. Publish: a new head above damaged ones, the   crash: the log can be read again; segments and the
    slots to skip, the boundary, the epochs.      window are as before
-4. Put fences, which name damage at the head.    crash: the same
+4. Put fences, which name damaged last objects.  crash: the same
 5. Upload segments and the window anew.          crash: orphans of this epoch
 6. Publish the manifest that names them.         crash: done
 
-Every step can be repeated: a repair that crashed is finished by the next.
+Every step can be repeated: the next repair finishes one that crashed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from reef.doctor._findings import Finding, Progress, silent
+from reef.doctor._examine import Diagnosis, diagnose
+from reef.doctor._findings import Finding, Progress, no_progress
 from reef.doctor._repair_plan import Planner, RepairPlan, RepairStep, StepState
 from reef.doctor._restore_rows import Restored
-from reef.doctor._verify import Survey, survey_namespace
-from reef.doctor._verify_segments import overlaps
 from reef.engine import Context, lost_pins, write_window
 from reef.errors import FencedError, InvariantError, NotFoundError
 from reef.format import (
@@ -57,6 +56,7 @@ from reef.manifest import (
     advance_boundary,
     open_compactor,
     open_writer,
+    overlaps,
 )
 from reef.segment import write_segment
 from reef.store import create
@@ -77,18 +77,18 @@ class RepairReport:
     """Whether anything was done."""
     steps: tuple[RepairStep, ...]
     writer: str
-    """Who opened the namespace for writing last, "" if nobody has: steps that fence end its turn."""
+    """The last to open the namespace for writing, "" if there was none: a fence ends its turn."""
     fences: bool
-    """Whether writers are fenced by it."""
+    """Whether a step fences writers."""
     generation: int | None
-    """The newest generation that can be read, after what was done."""
+    """The newest generation that can be read, after the repair."""
     problems: tuple[Finding, ...]
-    """What is wrong; after what was done, where something was."""
+    """The problems; after the repair, those that are left."""
     notes: tuple[Finding, ...]
 
     @property
     def is_mended(self) -> bool:
-        """Whether nothing is wrong, any more."""
+        """Whether nothing is wrong, or all of it was repaired."""
         is_done = all(step.state not in ("refused", "impossible") for step in self.steps)
         return is_done and not self.problems
 
@@ -99,37 +99,37 @@ def repair(
     *,
     apply: bool = False,
     accept_loss: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> RepairReport:
-    """Look at everything, every block too, and mend what can be; without `apply`, tell what it would do.
+    """Check everything, every block too, and repair what can be; without `apply`, only plan it.
 
-    `accept_loss` allows steps that give up rows which nothing can restore. Raises NotFoundError if
-    there is no such namespace, FencedError if a writer opened it meanwhile, OutcomeUnknownError,
-    UnavailableError; what was done by then is done, and calling it again goes on from there.
+    `accept_loss` allows steps that lose rows which nothing can restore. Raises NotFoundError if there is
+    no such namespace, FencedError if a writer opened it meanwhile, OutcomeUnknownError, UnavailableError;
+    steps done by then stay done, and the next call continues from there.
     """
     done: list[RepairStep] = []
     for attempt in range(1, _ATTEMPTS + 1):
-        survey = survey_namespace(context, namespace, deep=True, progress=progress)
-        plan = Planner(context, survey, accept_loss=accept_loss).run()
+        diagnosis = diagnose(context, namespace, deep=True, progress=progress)
+        plan = Planner(context, diagnosis, accept_loss=accept_loss).run()
         if not apply or not any(step.state == "planned" for step in plan.steps):
-            return _report(survey, plan, done, survey)
+            return _report(diagnosis, plan, done, diagnosis)
         try:
-            _Run(context, survey, plan, progress).run()
+            _Application(context, diagnosis, plan, progress).run()
         except StalePlanError:
             if attempt == _ATTEMPTS:
                 raise
             continue
-        after = survey_namespace(context, namespace, deep=False, progress=progress)
-        if not any(finding.is_problem for finding in after.findings):
+        after = diagnose(context, namespace, deep=False, progress=progress)
+        if not after.problems:
             break
-        # What was done may have brought something else to light: behind a damaged head, for one.
+        # A step may uncover another problem: behind a damaged head, for one.
         done += [step for step in plan.steps if step.state == "done"]
         plan.steps = [step for step in plan.steps if step.state != "done"]
-    return _report(survey, plan, done, after)
+    return _report(diagnosis, plan, done, after)
 
 
 def _report(
-    before: Survey, plan: RepairPlan, done: Sequence[RepairStep], after: Survey
+    before: Diagnosis, plan: RepairPlan, done: Sequence[RepairStep], after: Diagnosis
 ) -> RepairReport:
     steps = (*done, *plan.steps)
     lease = None if before.head is None else before.head.manifest.lease
@@ -140,35 +140,36 @@ def _report(
         writer="" if lease is None else f"{lease.holder} on {lease.host}",
         fences=plan.is_fencing,
         generation=None if after.head is None else after.head.generation,
-        problems=tuple(f for f in after.findings if f.is_problem),
-        notes=tuple(f for f in after.findings if not f.is_problem),
+        problems=after.problems,
+        notes=after.notes,
     )
 
 
-class _Run:
-    """One repair being carried out."""
+class _Application:
+    """A plan being applied."""
 
     def __init__(
-        self, context: Context, survey: Survey, plan: RepairPlan, progress: Progress
+        self, context: Context, diagnosis: Diagnosis, plan: RepairPlan, progress: Progress
     ) -> None:
         self._context = context
-        self._survey = survey
+        self._diagnosis = diagnosis
         self._plan = plan
         self._progress = progress
-        self._namespace = survey.namespace
-        self._chain: ManifestChain = context.chain(survey.namespace)
-        self._damaged = () if survey.head is None else survey.head.damaged
+        self._namespace = diagnosis.namespace
+        self._chain: ManifestChain = context.chain(diagnosis.namespace)
+        self._damaged = () if diagnosis.head is None else diagnosis.head.damaged
 
     def run(self) -> None:
-        """Carry the plan out. Raises StalePlanError if the namespace is not as it was planned on."""
+        """Apply the plan. Raises StalePlanError if the namespace is not as it was when planned."""
         plan = self._plan
         for done, (key, checksum) in enumerate(plan.copies, start=1):
-            self._survey.quarantine.copy(key, checksum)
+            self._diagnosis.quarantine.copy(key, checksum)
             self._progress("quarantine", done, len(plan.copies))
         if plan.needs_publish:
             marks = [self._mark(slot) for slot in plan.gaps]
             head = self._chain.publish(
-                lambda head: self._pinned(self._mended(head, marks)), repairing=bool(self._damaged)
+                lambda head: self._pinned(self._new_head(head, marks)),
+                repairing=bool(self._damaged),
             )
             if plan.is_fencing:
                 self._fence(head)
@@ -177,15 +178,15 @@ class _Run:
             replace(step, state="done") if step.state == "planned" else step for step in plan.steps
         ]
 
-    def _pinned(self, mended: Manifest) -> Manifest:
-        """Put back the pins of branches that are there: a damaged generation may have put them."""
+    def _pinned(self, m: Manifest) -> Manifest:
+        """Put back the pins of existing branches: only a damaged generation may have held them."""
         if not self._damaged:
-            return mended
-        lost = lost_pins(self._context, self._namespace, mended.pins)
-        return msgspec.structs.replace(mended, pins=(*mended.pins, *lost)) if lost else mended
+            return m
+        lost = lost_pins(self._context, self._namespace, m.pins)
+        return _replace(m, pins=(*m.pins, *lost)) if lost else m
 
     def _mark(self, slot: int) -> SkippedSlot:
-        """Take an empty slot, with bytes that are no log object."""
+        """Take an empty slot with bytes that are no log object."""
         nonce = new_nonce(self._context.rng).hex().encode()
         data = _MARK + nonce
         create(
@@ -200,12 +201,12 @@ class _Run:
         )
         return SkippedSlot(slot, damaged_checksum(data))
 
-    def _mended(self, head: Head | None, marks: Sequence[SkippedSlot]) -> Manifest:
-        """Return the manifest with which the log can be read again and older writers are fenced."""
+    def _new_head(self, head: Head | None, marks: Sequence[SkippedSlot]) -> Manifest:
+        """Return the manifest with which the log can be read again, and which fences older writers."""
         if head is None or head.damaged != self._damaged:
             raise StalePlanError(
-                f"the manifests of namespace {self._namespace!r} changed while it was repaired; "
-                "nothing was published"
+                f"the manifests of namespace {self._namespace!r} changed during the repair; nothing was "
+                "published: run repair again"
             )
         plan, m = self._plan, head.manifest
         if plan.is_fencing and m.state == "live":
@@ -227,7 +228,7 @@ class _Run:
         return m
 
     def _fence(self, head: Head) -> None:
-        """Put fences, so that no older writer commits any more."""
+        """Put fences, so that no older writer can commit."""
         manifest, context = head.manifest, self._context
         if manifest.state != "live":
             return
@@ -236,7 +237,7 @@ class _Run:
         for entry in reader.read(fold, last_known=manifest.wal_last_seen):
             check_epoch(entry, epoch, self._namespace)
         first = fold.reach
-        # A writer that opened with a generation that is lost may have had more in flight than known.
+        # A damaged generation may have allowed a writer more objects in flight than the head says.
         most = PARALLEL_WRITES_MAX if self._damaged else 1
         fencing = Fencing(
             namespace=self._namespace,
@@ -254,7 +255,7 @@ class _Run:
         self._check_epoch(newest, epoch)
         if newest is not None and newest.manifest.gc.boundary.slot > first:
             raise StalePlanError(
-                f"namespace {self._namespace!r} was collected while it was repaired: run repair again"
+                f"namespace {self._namespace!r} was collected during the repair: run repair again"
             )
 
     def _is_collected(self, slot: int) -> bool:
@@ -262,14 +263,16 @@ class _Run:
         return head is not None and slot < head.manifest.gc.boundary.slot
 
     def _write_anew(self, epoch: int) -> None:
-        """Upload what replaces damaged segments and the window, and publish it."""
+        """Upload and publish what replaces damaged segments and the window."""
         plan = self._plan
         anew: dict[SegmentRef, SegmentRef | None] = {}
         for done, (number, ref, restored) in enumerate(plan.segments, start=1):
             written = None if restored is None else self._write_segment(ref, restored, epoch)
             anew[ref] = written
             if restored is not None and written is None:
-                self._fail(number, "what was written in its place does not fit; it was left alone")
+                self._fail(
+                    number, "the segment written in its place does not fit; nothing was changed"
+                )
                 del anew[ref]
             self._progress("segments anew", done, len(plan.segments))
         window: tuple[DedupRef, DedupRef] | None = None
@@ -280,10 +283,10 @@ class _Run:
             self._chain.publish(lambda head: self._renewed(head, epoch, anew, window))
 
     def _write_segment(self, ref: SegmentRef, restored: Restored, epoch: int) -> SegmentRef | None:
-        """Upload rows in place of a segment; None if they cannot be what is wanted."""
+        """Upload rows in place of a segment; None if they cannot be right."""
         context = self._context
-        facts = next(f for f in self._survey.segments if f.ref == ref)
-        footer = None if facts.tail is None else facts.tail.footer
+        damaged = next(s for s in self._diagnosis.segments if s.ref == ref)
+        footer = None if damaged.tail is None else damaged.tail.footer
         origin = SegmentOrigin(
             id=f"{new_ulid(context.clock, context.rng)}-e{epoch}",
             namespace=self._namespace,
@@ -312,8 +315,8 @@ class _Run:
             written = _replace(
                 written, version=ref.version, lsn_min=ref.version, lsn_max=ref.version
             )
-        assert self._survey.head is not None
-        others = [other for other in self._survey.head.manifest.segments if other != ref]
+        assert self._diagnosis.head is not None
+        others = [other for other in self._diagnosis.head.manifest.segments if other != ref]
         is_across = any(written in pair for pair in overlaps([*others, written]))
         return None if written.rows < restored.rows_min or is_across else written
 
@@ -331,8 +334,8 @@ class _Run:
         live = set(m.segments)
         if not anew.keys() <= live or (window is not None and m.dedup != window[0]):
             raise StalePlanError(
-                f"what was written anew for namespace {self._namespace!r} is not named any more in "
-                f"generation {m.generation}; nothing was published"
+                f"generation {m.generation} of namespace {self._namespace!r} no longer names what was "
+                "repaired; nothing was published: run repair again"
             )
         segments = [self._named_anew(ref, anew) for ref in m.segments]
         kept = tuple(ref for ref in segments if ref is not None)
@@ -348,7 +351,7 @@ class _Run:
     def _named_anew(
         self, ref: SegmentRef, anew: dict[SegmentRef, SegmentRef | None]
     ) -> SegmentRef | None:
-        """Return what is named instead of a reference: of a segment there may be several."""
+        """Return what to name in place of a reference; a segment may have several."""
         if ref in anew:
             return anew[ref]
         for old, new in anew.items():
@@ -359,16 +362,19 @@ class _Run:
 
     def _check_epoch(self, head: Head | None, epoch: int) -> None:
         if head is None:
-            raise NotFoundError(f"namespace {self._namespace!r} lost its manifests")
+            raise NotFoundError(
+                f"namespace {self._namespace!r} lost its manifests during the repair"
+            )
         if head.manifest.writer_epoch > epoch:
             raise FencedError(
                 f"namespace {self._namespace!r} was opened by a writer of epoch "
-                f"{head.manifest.writer_epoch} while it was repaired: stop that writer, and run "
-                "repair again"
+                f"{head.manifest.writer_epoch} during the repair: stop that writer, then run repair "
+                "again"
             )
         if head.manifest.writer_epoch < epoch:
             raise InvariantError(
-                f"epoch {epoch} of {self._namespace!r} was given out and forgotten"
+                f"the head of namespace {self._namespace!r} has writer epoch "
+                f"{head.manifest.writer_epoch}, after epoch {epoch} was published"
             )
 
     def _fail(self, number: int, why: str) -> None:

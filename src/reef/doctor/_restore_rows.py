@@ -1,4 +1,4 @@
-"""Rows to write instead of a damaged segment: read, merged and cut, in the order of segments."""
+"""Rows to write in place of a damaged segment: read, merged and cut, in the order of segments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.doctor._grammar import FRAME, PREAMBLE, block_rows
+from reef.doctor._byte_grammar import FRAME, PREAMBLE, block_rows
 from reef.doctor._quarantine import size_of
-from reef.doctor._verify_segments import SegmentFacts
 from reef.format import KEY, LSN, TOMBSTONE, SegmentRef, SegmentTail
-from reef.segment import Clip, SegmentReader
+from reef.segment import CheckedSegment, Clip, SegmentReader
 from reef.store import Store
 from reef.types import LSN_MAX
 
@@ -22,7 +21,7 @@ _LOST_COLUMNS = ("key_first", "key_last", "lsn_min", "lsn_max", "rows")
 
 @dataclass(frozen=True)
 class Lost:
-    """Keys and versions that nothing holds any more; all bounds are inclusive."""
+    """Keys and versions that no object holds any more; all bounds are inclusive."""
 
     key_min: bytes
     key_max: bytes
@@ -32,7 +31,7 @@ class Lost:
 
     @classmethod
     def whole(cls, ref: SegmentRef) -> Lost:
-        """Return all that a segment held."""
+        """Return everything that a segment held."""
         return cls(ref.key_min, ref.key_max, ref.lsn_min, ref.lsn_max, ref.rows)
 
     @classmethod
@@ -54,41 +53,41 @@ class Lost:
 
 @dataclass(frozen=True)
 class Restored:
-    """Rows to write instead of a damaged segment."""
+    """Rows to write in place of a damaged segment."""
 
     text: str
     """Where they come from."""
     schema: pa.Schema
     batches: Callable[[], Iterator[pa.RecordBatch]]
     rows_min: int
-    """Fewer than this cannot be right."""
+    """The least number of rows that can be right."""
     slots: tuple[int, int] | None = None
     """The log slots that they were folded from."""
     lost: tuple[Lost, ...] = ()
-    """What is not among them."""
+    """The rows that are missing."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Sorted rows that can be read from any key on."""
+    """Sorted rows, read by ranges of keys."""
 
     text: str
     schema: pa.Schema
     between: Callable[[bytes, bytes], Iterator[pa.RecordBatch]]
-    """From a key up to another, exclusive."""
+    """The rows from a key up to another (exclusive)."""
     cuts: Sequence[tuple[bytes, int]]
-    """Keys at which reading can begin, with the bytes that lie behind each."""
+    """Keys to cut at, with the bytes of the rows up to the next."""
 
 
-def of_segment(reader: SegmentReader, facts: SegmentFacts) -> Source:
+def of_segment(reader: SegmentReader, segment: CheckedSegment) -> Source:
     """Return the rows of a sound segment."""
-    tail = facts.tail
+    tail = segment.tail
     assert tail is not None
     firsts: list[bytes] = tail.row_index["key_first"].to_pylist()
-    per_block = facts.ref.size // max(1, len(firsts))
-    source = reader.open(facts.ref)
+    per_block = segment.ref.size // max(1, len(firsts))
+    source = reader.open(segment.ref)
     return Source(
-        facts.ref.id,
+        segment.ref.id,
         tail.schema,
         lambda low, high: source.batches(low, high, columns=None, reverse=False, lsn=LSN_MAX),
         [(key, per_block) for key in firsts],
@@ -96,11 +95,11 @@ def of_segment(reader: SegmentReader, facts: SegmentFacts) -> Source:
 
 
 def of_restored(ref: SegmentRef, restored: Restored) -> Source:
-    """Return the rows of a segment that is itself restored, as far as its reference shows them."""
-    seen = Clip("", ref)
+    """Return the rows of a segment that is itself restored, as far as its reference lets them be seen."""
+    clipped = Clip("", ref)
 
     def rows(low: bytes, high: bytes) -> Iterator[pa.RecordBatch]:
-        low, high = max(low, seen.key_min), min(high, seen.key_end)
+        low, high = max(low, clipped.key_min), min(high, clipped.key_end)
         if low >= high:
             return iter(())
         return (between(batch, low, high) for batch in restored.batches())
@@ -127,29 +126,31 @@ def merged(
 
 
 def _ranges(sources: Sequence[Source], low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield ranges of keys that cover `low` to `high`, each with about as much as memory may hold."""
-    start, held = low, 0
+    """Yield ranges of keys that cover `low` to `high`, each of about `_PORTION_BYTES`."""
+    start, nbytes = low, 0
     for key, size in sorted(cut for source in sources for cut in source.cuts):
-        if held >= _PORTION_BYTES and start < key < high:
+        if nbytes >= _PORTION_BYTES and start < key < high:
             yield start, key
-            start, held = key, 0
-        held += size
+            start, nbytes = key, 0
+        nbytes += size
     yield start, high
 
 
-def own_rows(store: Store, facts: SegmentFacts, blocks: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def own_rows(
+    store: Store, segment: CheckedSegment, blocks: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some row blocks of a segment, with their wide columns."""
-    tail = facts.tail
+    tail = segment.tail
     assert tail is not None
     for number in blocks:
         place = tail.row_places[number]
-        rows = tail.decode_rows(number, store.get_range(facts.key, place.offset, place.length))
+        rows = tail.decode_rows(number, store.get_range(segment.key, place.offset, place.length))
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         for name, places in tail.column_places.items():
             parts = []
             for at in places.of_rows(place.row, place.rows):
                 one = places[at]
-                data = store.get_range(facts.key, one.offset, one.length)
+                data = store.get_range(segment.key, one.offset, one.length)
                 first = max(0, place.row - one.row)
                 end = min(one.rows, place.row + place.rows - one.row)
                 parts.append(tail.decode_column(name, at, data).slice(first, end - first))
@@ -160,21 +161,21 @@ def own_rows(store: Store, facts: SegmentFacts, blocks: Sequence[int]) -> Iterat
 
 
 def walked_rows(
-    store: Store, facts: SegmentFacts, schema: pa.Schema
+    store: Store, segment: CheckedSegment, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch | None]:
     """Yield the rows of every block of a segment whose tail is lost, None for a damaged block.
 
-    Blocks follow one upon another from the preamble to the tail, each with its length in front. For
-    segments without wide columns. It ends where a length cannot be.
+    Blocks follow one another from the preamble to the tail, each with its length in front. For segments
+    without wide columns. It ends at a length that is impossible.
     """
-    size, ref = size_of(store, facts.key), facts.ref
+    size, ref = size_of(store, segment.key), segment.ref
     end = min(size or 0, ref.size - ref.footer_length)
     at = len(PREAMBLE)
     while at + FRAME.size < end:
-        length, _ = FRAME.unpack(store.get_range(facts.key, at, FRAME.size))
+        length, _ = FRAME.unpack(store.get_range(segment.key, at, FRAME.size))
         if not length or length % 8 or at + FRAME.size + length > end:
             return
-        yield block_rows(store.get_range(facts.key, at, FRAME.size + length), schema)
+        yield block_rows(store.get_range(segment.key, at, FRAME.size + length), schema)
         at += FRAME.size + length
 
 
@@ -187,8 +188,8 @@ def between(batch: pa.RecordBatch, low: bytes, high: bytes) -> pa.RecordBatch:
     return batch.slice(first, end - first)
 
 
-class Tally:
-    """What rows come to, counted as they go by, to be held against what a manifest says of them."""
+class RowSums:
+    """Sums over sorted rows, to compare with what a manifest says of their segment."""
 
     def __init__(self) -> None:
         self.rows = self.tombstones = 0
@@ -197,7 +198,7 @@ class Tally:
         self.is_sorted = True
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count rows, which are sorted among themselves."""
+        """Add a batch of sorted rows."""
         if not batch.num_rows:
             return
         keys, lsns = batch.column(KEY), pc.min_max(batch.column(LSN))
@@ -209,22 +210,22 @@ class Tally:
         self.tombstones += batch.column(TOMBSTONE).true_count
 
     def difference(self, ref: SegmentRef) -> str:
-        """Return how the rows differ from what the manifest says of their segment, or ""."""
+        """Return how the sums differ from what the manifest says, or ""."""
         if self.keys is None:
             return "no rows"
         if not self.is_sorted:
             return "rows that are not sorted"
-        found = (self.rows, self.tombstones, *self.keys, *self.lsns)
-        told = (ref.rows, ref.tombstones, ref.key_min, ref.key_max, ref.lsn_min, ref.lsn_max)
+        got = (self.rows, self.tombstones, *self.keys, *self.lsns)
+        expected = (ref.rows, ref.tombstones, ref.key_min, ref.key_max, ref.lsn_min, ref.lsn_max)
         names = ("rows", "tombstones", "least key", "greatest key", "least LSN", "greatest LSN")
         return ", ".join(
             f"{name} {a!r} instead of {b!r}"
-            for name, a, b in zip(names, found, told, strict=True)
+            for name, a, b in zip(names, got, expected, strict=True)
             if a != b
         )
 
     def fits(self, ref: SegmentRef) -> bool:
-        """Return whether the rows can be some of the segment's."""
+        """Return whether the rows can be a part of the segment's."""
         return (
             self.keys is not None
             and self.is_sorted
@@ -236,18 +237,18 @@ class Tally:
         )
 
 
-class Walk:
-    """What a walk over the blocks of a segment has found, and between which keys it has not."""
+class BlockWalk:
+    """The blocks of a segment without a tail: the sums of the sound ones, and the gaps between them."""
 
     def __init__(self, ref: SegmentRef) -> None:
         self._ref = ref
-        self.tally = Tally()
+        self.sums = RowSums()
         self.sound = 0
         self._gaps: list[tuple[bytes, bytes]] = []
         self._is_gap = False
 
     def add(self, batch: pa.RecordBatch | None) -> None:
-        """Take note of the next block; None: it is damaged."""
+        """Add the next block; None: it is damaged."""
         if batch is None:
             self._is_gap = True
             return
@@ -256,11 +257,11 @@ class Walk:
             self._gaps.append((low, batch.column(KEY)[0].as_py()))
         self._is_gap = False
         self.sound += 1
-        self.tally.add(batch)
+        self.sums.add(batch)
 
     def lost(self) -> tuple[Lost, ...]:
-        """Return what was not found: the keys between which it lay, and how many rows it must be."""
-        ref, missing = self._ref, self._ref.rows - self.tally.rows
+        """Return the rows that are missing: their number, and the keys between which they lay."""
+        ref, missing = self._ref, self._ref.rows - self.sums.rows
         if not missing:
             return ()
         gaps = list(self._gaps)
@@ -270,4 +271,4 @@ class Walk:
 
     @property
     def _reached(self) -> bytes:
-        return self._ref.key_min if self.tally.keys is None else self.tally.keys[1]
+        return self._ref.key_min if self.sums.keys is None else self.sums.keys[1]

@@ -13,19 +13,13 @@ Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode
 Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, split_schema,
                vector_columns, decode_schema, schema_fingerprint, field_id, with_field_id;
                owned, owned_rows, OwnedRows: columns on memory that no caller has
-Damage         damaged_checksum names a damaged object by the checksum of all its bytes
+Damage         Unreadable: why an object cannot be read, as a value; damaged_checksum names a damaged object by the checksum of all its bytes
 
 Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the bytes, and nothing
 else. Encoders raise InvariantError before a wrong byte could be written.
 """
 
-from reef.format._block_index import (
-    BOUND_BYTES_MAX,
-    BlockPlace,
-    BlockPlaces,
-    bounds_of,
-    ordered_columns,
-)
+from reef.format._block_index import BlockPlace, BlockPlaces, bounds_of, ordered_columns
 from reef.format._bloom import Bloom, hash_key, hash_keys
 from reef.format._dedup import (
     DedupEntry,
@@ -79,24 +73,23 @@ from reef.format._rows import (
 )
 from reef.format._segment_model import (
     Footer,
+    Section,
     SegmentOptions,
     SegmentOrigin,
     segment_key,
-    split_schema,
     vector_columns,
 )
 from reef.format._segment_reader import (
     SegmentTail,
     check_preamble,
-    decode_block,
     decode_segment,
     decode_tail,
     tail_length,
 )
 from reef.format._segment_writer import SegmentWriter
+from reef.format._unreadable import Unreadable
 
 __all__ = [
-    "BOUND_BYTES_MAX",
     "KEY",
     "LSN",
     "PARALLEL_WRITES_MAX",
@@ -126,6 +119,7 @@ __all__ = [
     "Prev",
     "Retention",
     "SealedLog",
+    "Section",
     "SegmentOptions",
     "SegmentOrigin",
     "SegmentRef",
@@ -133,11 +127,11 @@ __all__ = [
     "SegmentWriter",
     "SkippedSlot",
     "Snapshot",
+    "Unreadable",
     "WalAnchor",
     "bounds_of",
     "check_preamble",
     "damaged_checksum",
-    "decode_block",
     "decode_dedup",
     "decode_log",
     "decode_manifest",
@@ -165,7 +159,6 @@ __all__ = [
     "seal_log",
     "segment_key",
     "segment_schema",
-    "split_schema",
     "tail_length",
     "vector_columns",
     "with_field_id",

@@ -27,7 +27,7 @@ from reef.gc._model import (
     Reason,
     Retained,
 )
-from reef.gc._names import epoch_of, folder_prefix, owner_of, parse_slot
+from reef.gc._names import epoch_of, folder_prefix, owner_of
 from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._plan import plan_collection
 from reef.gc._slots import FENCE_BYTES, read_log_kind
@@ -50,7 +50,6 @@ __all__ = [
     "epoch_of",
     "folder_prefix",
     "owner_of",
-    "parse_slot",
     "plan_collection",
     "read_log_kind",
 ]

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import re
 
-from reef.types import SLOT_MAX
-
 FOLDERS = ("manifest", "wal", "segments", "dedup")
 """Where collection deletes. Whatever else lies under the prefix is none of its business."""
 
 _ULID = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
 _SEGMENT = re.compile(rf"({_ULID}(?:-[a-z0-9-]{{1,40}})?)\.seg")
 _WINDOW = re.compile(rf"({_ULID})\.dedup")
-_SLOT = re.compile(r"([0-9]{20})\.wal")
 _EPOCH = re.compile(r"e([0-9]+)")
 
 
 def folder_prefix(namespace: str, name: str) -> str:
     """Return the prefix of one of a namespace's folders."""
     return f"namespaces/{namespace}/{name}/"
-
-
-def parse_slot(name: str) -> int | None:
-    """Return the slot that a file of wal/ holds, or None if it is no log object's name."""
-    match = _SLOT.fullmatch(name)
-    slot = 0 if match is None else int(match[1])
-    return slot if 1 <= slot <= SLOT_MAX else None
 
 
 def parse_segment(name: str) -> str | None:

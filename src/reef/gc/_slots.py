@@ -25,7 +25,8 @@ from reef.format import (
     encode_log,
     log_key,
 )
-from reef.gc._names import folder_prefix, parse_slot
+from reef.gc._names import folder_prefix
+from reef.log import parse_slot
 from reef.store import ObjectMeta, Store
 
 # Magic and version, kind, zeros, bytes of the object, slot, first LSN: see docs/formats.

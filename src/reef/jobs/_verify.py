@@ -1,44 +1,30 @@
 """verify --deep: every byte that many namespaces stand on, read by tasks and judged by the driver.
 
     sort out   tasks take some namespaces each: a small one is verified there and then, as
-               `reef.engine.verify` does it; of a large one only its name comes back
+               `reef.doctor.verify` does it; of a large one only its name comes back
     read       the large ones together: the driver reads their manifests and lists their logs and
-               segments; tasks read log objects and blocks, and say what is wrong with which
+               segments; tasks read log objects and blocks, and say what is wrong with which; then the
+               blocks of what the logs attach
     judge      the driver walks each log along its chain, and puts everything together
 
-Nothing is written. The checks are the engine's own, so that the report is the same wherever they run.
+Nothing is written. The checks are those of `reef.doctor`, so that the report is the same wherever they run.
 A namespace that cannot be looked at is reported with that as its problem, and stops no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
-from reef.doctor import (
-    LOOKS_MAX,
-    Finding,
-    LogPart,
-    Look,
-    ReadPart,
-    SegmentLook,
-    SegmentPart,
-    VerifyReport,
-    check_segment_part,
-    cut_segment,
-    has_moved,
-    join_looks,
-    read_log_part,
-    report_of,
-    silent,
-    verify,
-)
+from reef.doctor import EXAMINATIONS_MAX, Examination, Finding, VerifyReport, verify
 from reef.engine import Context
 from reef.errors import InvalidInputError, ReefError, UnavailableError
 from reef.format import SegmentRef
 from reef.jobs._tasks import Outcome, Progress, Runner
+from reef.log import LogPart, ReadLogPart, read_log_part
+from reef.segment import CheckedPart, SegmentPart, check_segment_part, cut_segment, join_parts
 from reef.types import check_namespace
 
 _NAMES_MAX = 256
@@ -81,13 +67,13 @@ def verify_deep(
     options.check()
     names = list(dict.fromkeys(map(check_namespace, namespaces)))
     reports, large = _sort_out(names, runner, options, progress)
-    for look in range(1, LOOKS_MAX + 1):
+    for look in range(1, EXAMINATIONS_MAX + 1):
         moved = []
         for name, report, is_moved in _read(context, large, runner, options, progress):
             reports[name] = report
             if is_moved:
                 moved.append(name)
-        large = moved if look < LOOKS_MAX else []
+        large = moved if look < EXAMINATIONS_MAX else []
         if not large:
             break
     return [reports[name] for name in names]
@@ -193,8 +179,8 @@ class VerifyTask(msgspec.Struct, frozen=True):
 class VerifiedPart(msgspec.Struct, frozen=True):
     """What a part is."""
 
-    log: ReadPart | None = None
-    segment: SegmentLook | None = None
+    log: ReadLogPart | None = None
+    segment: CheckedPart | None = None
     error: str = ""
     """Why it could not be looked at."""
 
@@ -220,48 +206,50 @@ def _verify_part(context: Context, part: VerifyPart) -> VerifiedPart:
         return VerifiedPart(error=str(error))
 
 
-@dataclass
-class _Reading:
-    """A namespace that is being looked at."""
+_Examining: TypeAlias = Generator[list[VerifyPart], list[VerifiedPart], tuple[VerifyReport, bool]]
 
-    look: Look
-    log_parts: int
-    segments: Sequence[tuple[SegmentRef, int]]
-    """Those that are named, and into how many parts each was cut."""
-    parts: list[VerifyPart] = field(default_factory=list)
 
-    @classmethod
-    def begin(cls, context: Context, name: str, options: VerifyOptions) -> _Reading:
-        look = Look(context.store, name, silent)
-        reading = cls(look, 0, [])
-        if look.survey.head is None:
-            return reading
-        logs = look.log.parts(part_bytes=options.task_bytes, part_objects=options.task_objects)
-        reading.parts += [VerifyPart(log=part) for part in logs]
-        reading.log_parts = len(reading.parts)
-        cuts = []
-        for ref, size in look.named_segments():
-            cut = [*cut_segment(name, ref, size, part_bytes=options.task_bytes)]
-            reading.parts += [VerifyPart(segment=part) for part in cut]
-            cuts.append((ref, len(cut)))
-        reading.segments = cuts
-        return reading
+def _examining(context: Context, name: str, options: VerifyOptions) -> _Examining:
+    """Examine a namespace: yields parts to read, receives the results.
 
-    def judged(self, context: Context, found: Sequence[VerifiedPart]) -> tuple[VerifyReport, bool]:
-        """Return the report by what was found of the parts, and whether the head has moved."""
-        for part in found:
-            if part.error:
-                raise UnavailableError(part.error)
-        look, name = self.look, self.look.survey.namespace
-        if look.survey.head is not None:
-            look.judge_log(part.log for part in found[: self.log_parts] if part.log is not None)
-            at = self.log_parts
-            for ref, count in self.segments:
-                looks = [part.segment for part in found[at : at + count]]
-                at += count
-                look.judge_segment(join_looks(name, ref, [one for one in looks if one is not None]))
-            look.finish()
-        return report_of(look.survey, deep=True), has_moved(context.store, look.survey)
+    Returns the report, and whether the namespace changed meanwhile and has to be examined again.
+    """
+    examination = Examination(context.store, name)
+    logs = examination.log_parts(part_bytes=options.task_bytes, part_objects=options.task_objects)
+    parts = [VerifyPart(log=part) for part in logs]
+    segments = _cut(name, examination.named_segments(), options)
+    results = yield [*parts, *(part for _, cut in segments for part in cut)]
+    examination.add_log(result.log for result in results[: len(parts)] if result.log is not None)
+    _add(examination, segments, results[len(parts) :])
+    # Only now it is known which segments the log attaches.
+    segments = _cut(name, examination.attached_segments(), options)
+    if segments:
+        results = yield [part for _, cut in segments for part in cut]
+        _add(examination, segments, results)
+    report = VerifyReport.of(examination.finish(), deep=True)
+    return report, examination.is_outdated()
+
+
+def _cut(
+    name: str, segments: Sequence[tuple[SegmentRef, int | None]], options: VerifyOptions
+) -> list[tuple[SegmentRef, list[VerifyPart]]]:
+    cuts = []
+    for ref, size in segments:
+        cut = cut_segment(name, ref, size, part_bytes=options.task_bytes)
+        cuts.append((ref, [VerifyPart(segment=part) for part in cut]))
+    return cuts
+
+
+def _add(
+    examination: Examination,
+    segments: Sequence[tuple[SegmentRef, list[VerifyPart]]],
+    results: Sequence[VerifiedPart],
+) -> None:
+    left = iter(results)
+    for ref, cut in segments:
+        checked = [result.segment for _, result in zip(cut, left, strict=False)]
+        parts = [part for part in checked if part is not None]
+        examination.add_segment(join_parts(examination.namespace, ref, parts))
 
 
 def _read(
@@ -271,22 +259,32 @@ def _read(
     options: VerifyOptions,
     progress: Progress | None,
 ) -> Iterator[tuple[str, VerifyReport, bool]]:
-    """Yield each namespace with the report on it, and whether it has to be looked at again."""
-    readings: dict[str, _Reading] = {}
-    for name in names:
-        try:
-            readings[name] = _Reading.begin(context, name, options)
-        except ReefError as error:
-            yield name, _unverified(name, error), False
-    parts = [part for reading in readings.values() for part in reading.parts]
-    found = iter(run_parts(parts, runner, options, progress))
-    for name, reading in readings.items():
-        mine = [next(found) for _ in reading.parts]
-        try:
-            report, is_moved = reading.judged(context, mine)
-        except ReefError as error:
-            report, is_moved = _unverified(name, error), False
-        yield name, report, is_moved
+    """Yield each namespace with its report, and whether it has to be examined again."""
+    running = {name: _examining(context, name, options) for name in names}
+    results: dict[str, list[VerifiedPart]] = {}
+    while running:
+        wanted: dict[str, list[VerifyPart]] = {}
+        for name, examining in [*running.items()]:
+            try:
+                wanted[name] = _next(examining, results.get(name))
+                continue
+            except StopIteration as done:
+                yield name, *done.value
+            except ReefError as error:
+                yield name, _unverified(name, error), False
+            del running[name]
+        parts = [part for some in wanted.values() for part in some]
+        found = iter(run_parts(parts, runner, options, progress) if parts else ())
+        results = {name: [next(found) for _ in some] for name, some in wanted.items()}
+
+
+def _next(examining: _Examining, results: list[VerifiedPart] | None) -> list[VerifyPart]:
+    if results is None:
+        return next(examining)
+    for result in results:
+        if result.error:
+            raise UnavailableError(result.error)
+    return examining.send(results)
 
 
 def run_parts(

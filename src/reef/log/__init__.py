@@ -5,19 +5,36 @@ LogReader, Damaged    fetches slots, many at once; an object that was damaged in
 ChainPoint            the last valid object of a fold
 put_fences, Fencing   takes the log from every older writer, by the rules given
 check_epoch           refuses an object of a newer writer with FencedError
+list_slots, find_end  the log objects that are there; where the log ends, and what is missing
+LogPart, cut_log, read_log_part
+                      some log objects to read and check by themselves; read_log_part gives a
+                      ReadLogPart, with a LogRun for any number of objects and each UnreadableSlot
+parse_slot            the slot that a file name holds
 """
 
 from reef.log._fence import Fencing, check_epoch, put_fences
 from reef.log._fold import ChainPoint, Damaged, LogEntry, LogFold
 from reef.log._read import LogReader
+from reef.log._runs import LogPart, LogRun, ReadLogPart, UnreadableSlot, cut_log, read_log_part
+from reef.log._slots import MISSING_MAX, find_end, list_slots, parse_slot
 
 __all__ = [
+    "MISSING_MAX",
     "ChainPoint",
     "Damaged",
     "Fencing",
     "LogEntry",
     "LogFold",
+    "LogPart",
     "LogReader",
+    "LogRun",
+    "ReadLogPart",
+    "UnreadableSlot",
     "check_epoch",
+    "cut_log",
+    "find_end",
+    "list_slots",
+    "parse_slot",
     "put_fences",
+    "read_log_part",
 ]

@@ -16,6 +16,7 @@ keys_seen, lsn_max_seen
                   the keys and the newest version that a clipped reference lets be read
 retained_points, is_retained
                   the LSNs and generations that stay readable
+overlaps          pairs of segments with keys and versions in common, which must not be
 no_namespace      the error for one that has no manifest
 create_snapshot, renew
                   a snapshot that lasts as long as asked, by the store's clock
@@ -48,7 +49,7 @@ from reef.manifest._changes import (
     register_intent,
     replace_segments,
 )
-from reef.manifest._overlap import keys_seen, lsn_max_seen
+from reef.manifest._overlap import keys_seen, lsn_max_seen, overlaps
 from reef.manifest._read import Generation, Head, ManifestReader, no_namespace
 from reef.manifest._retention import (
     add_snapshot,
@@ -93,6 +94,7 @@ __all__ = [
     "no_namespace",
     "open_compactor",
     "open_writer",
+    "overlaps",
     "register_intent",
     "release_pins",
     "release_snapshot",

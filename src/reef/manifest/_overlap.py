@@ -5,7 +5,9 @@ If it passed over a run in between, a tombstone could be dropped in front of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 from reef.errors import InvariantError
 from reef.format import SegmentRef
@@ -34,6 +36,32 @@ def check_adjacent(
                     f"across {segment.id} with {segment.lsn_min} to {lsn_max_seen(segment)}, which has "
                     "keys in common with it and was no input; nothing was written"
                 )
+
+
+def overlaps(refs: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, SegmentRef]]:
+    """Yield pairs that have keys and LSNs in common; each segment is paired at most once as the newer.
+
+    Attached segments are left out: they take the version of their slot, and a flush around it has
+    versions on both sides.
+    """
+    plain = [ref for ref in refs if ref.version is None]
+    active: list[tuple[bytes, bytes, SegmentRef]] = []
+    ends: list[tuple[int, bytes, str]] = []
+    for ref in sorted(plain, key=lambda ref: (ref.lsn_min, ref.key_min)):
+        while ends and ends[0][0] < ref.lsn_min:
+            _, low, id = heapq.heappop(ends)
+            at = bisect_left(active, low, key=lambda one: one[0])
+            while at < len(active) and active[at][2].id != id:
+                at += 1
+            del active[at : at + 1]
+        low, high = keys_seen(ref)
+        at = bisect_left(active, low, key=lambda one: one[0])
+        if at and active[at - 1][1] > low:
+            yield active[at - 1][2], ref
+        elif at < len(active) and active[at][0] < high:
+            yield active[at][2], ref
+        active.insert(at, (low, high, ref))
+        heapq.heappush(ends, (lsn_max_seen(ref), low, ref.id))
 
 
 def _overlap(kept: SegmentRef, output: SegmentRef) -> bool:

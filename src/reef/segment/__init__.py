@@ -16,9 +16,21 @@ SortedRuns, merge_runs, UniqueKeys, Duplicates
                         sort rows in bounded memory, and what becomes of keys that come twice
 align, union, changes   columns by name where schemas differ, and where keys change
 visible, at_or_below    the rows of a batch that a reader at some LSN sees
+check_segment, CheckedSegment
+                        a segment against its manifest, every block if asked
+cut_segment, SegmentPart, check_segment_part, CheckedPart, join_parts
+                        the same in parts, and the parts joined
 """
 
 from reef.segment._cache import BlockCache
+from reef.segment._check import CheckedSegment, check_segment
+from reef.segment._check_parts import (
+    CheckedPart,
+    SegmentPart,
+    check_segment_part,
+    cut_segment,
+    join_parts,
+)
 from reef.segment._clip import Clip
 from reef.segment._columns import align, at_or_below, changes, union, visible
 from reef.segment._disk_cache import DiskCache
@@ -32,12 +44,15 @@ from reef.segment._write import write_segment
 
 __all__ = [
     "BlockCache",
+    "CheckedPart",
+    "CheckedSegment",
     "Clip",
     "DiskCache",
     "Duplicates",
     "Prune",
     "RowSource",
     "RowVersion",
+    "SegmentPart",
     "SegmentReader",
     "SegmentSource",
     "SortedRuns",
@@ -45,6 +60,10 @@ __all__ = [
     "align",
     "at_or_below",
     "changes",
+    "check_segment",
+    "check_segment_part",
+    "cut_segment",
+    "join_parts",
     "keep_versions",
     "lookup",
     "lookup_many",

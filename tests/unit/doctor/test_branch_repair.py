@@ -132,7 +132,7 @@ def test_a_new_life_is_not_ended_because_its_only_generation_is_damaged(
     report = repair(context, name, apply=True)
     assert (report.applied, report.is_mended) == (False, False)
     assert report.steps[0].state == "refused"
-    assert report.steps[0].lost.startswith("all of a namespace or branch of this name")
+    assert report.steps[0].lost.startswith("a whole namespace or branch of this name")
     assert grove.pins() == pins
     put_instead(grove, key, whole)
     assert grove.contents(branch) == before

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from reef.doctor import RepairStep, repair
-from reef.doctor._verify_segments import read_tail
 from reef.format import SegmentRef
 from reef.jobs import CompactionOptions, InProcess
 from reef.jobs._compaction._compact import compact
+from reef.segment import check_segment
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
 from tests.support.mending import expect, is_quarantined, mend, only, plan
 
@@ -235,7 +235,8 @@ def test_nothing_is_lost_by_damage_where_another_segment_is_seen(collected: Buck
     compact_some(bucket, full=True, start=b"k200", end=b"k300", target_file_size_bytes=2000)
     bucket.collect()
     rows, path = bucket.read(), bucket.segment(whole)
-    tail = read_tail(bucket.context().store, f"namespaces/{NAMESPACE}/segments/{path.name}", whole)
+    tail = check_segment(bucket.context().store, NAMESPACE, whole, whole.size, deep=False).tail
+    assert tail is not None
     firsts = tail.row_index["key_first"].to_pylist()
     hidden = [n for n, key in enumerate(firsts[:-1]) if key >= b"k200" and firsts[n + 1] < b"k300"]
     flip(path, tail.row_places[hidden[0]].offset + 30)

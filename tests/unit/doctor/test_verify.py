@@ -15,7 +15,6 @@ import reef
 from reef.database import Database
 from reef.doctor import VerifyReport, verify
 from reef.doctor._restore_rows import own_rows
-from reef.doctor._verify_segments import check_segment, overlaps
 from reef.format import (
     KEY,
     LSN,
@@ -34,7 +33,7 @@ from reef.jobs import InProcess
 from reef.jobs._fold._index import index
 from reef.kv import FACE
 from reef.manifest import Head
-from reef.segment import write_segment
+from reef.segment import check_segment, write_segment
 from reef.store import Store, open_store
 from reef.types import new_ulid
 from tests.support.compactor import Compactor
@@ -184,7 +183,7 @@ def test_what_only_the_folded_log_attaches_is_not_said_to_be_left_by_a_crash() -
         assert segment_key(NS, attached.id) in report.orphans
         (note,) = (note for note in report.notes if note.kind == "orphan")
         assert "nothing names" not in note.text
-        assert "log objects that are folded, and kept for time travel" in note.text
+        assert "folded log objects, kept for time travel" in note.text
 
 
 def test_a_namespace_that_changes_is_looked_at_again(tmp_path: Path) -> None:
@@ -413,56 +412,3 @@ def test_segments_that_overlap(bucket: Bucket) -> None:
     publish_rows(bucket, [(b"bb", 9)])
     (problem,) = look(bucket, deep=False).problems
     assert problem.kind == "segments-overlap"
-
-
-def reference(rng: random.Random, number: int) -> SegmentRef:
-    """Return a segment among few keys and few LSNs."""
-    key, lsn = rng.randrange(20), rng.randrange(1, 20)
-    low, high = b"%02d" % key, b"%02d" % (key + rng.randrange(4))
-    clips: dict[str, object] = {}
-    if rng.random() < 0.2:
-        clips["clip_key_max"] = b"%02d" % (key + 1)
-    if rng.random() < 0.2:
-        clips["clip_lsn"] = lsn + 1
-    return SegmentRef(
-        id=f"{number:026d}",
-        level=0,
-        rows=1,
-        tombstones=0,
-        key_min=low,
-        key_max=high,
-        lsn_min=lsn,
-        lsn_max=lsn + rng.randrange(4),
-        size=1,
-        footer_length=1,
-        checksum=0,
-        **clips,  # type: ignore[arg-type]
-    )
-
-
-def collide(a: SegmentRef, b: SegmentRef) -> bool:
-    """Return whether two segments have keys and LSNs in common: the rule, word by word."""
-
-    def keys(ref: SegmentRef) -> set[bytes]:
-        known = {b"%02d" % number for number in range(30)}
-        inside = {key for key in known if ref.key_min <= key <= ref.key_max}
-        return {key for key in inside if ref.clip_key_max is None or key < ref.clip_key_max}
-
-    def lsns(ref: SegmentRef) -> set[int]:
-        last = ref.lsn_max if ref.clip_lsn is None else min(ref.lsn_max, ref.clip_lsn)
-        return set(range(ref.lsn_min, last + 1))
-
-    return bool(keys(a) & keys(b)) and bool(lsns(a) & lsns(b))
-
-
-def test_overlaps_are_found_as_by_comparing_each_with_each() -> None:
-    rng = random.Random(3)
-    seen = {True: 0, False: 0}
-    for _ in range(2000):
-        refs = [reference(rng, number) for number in range(rng.randrange(2, 8))]
-        expected = any(collide(a, b) for i, a in enumerate(refs) for b in refs[:i])
-        found = list(overlaps(refs))
-        assert all(collide(a, b) for a, b in found)
-        assert bool(found) == expected
-        seen[expected] += 1
-    assert min(seen.values()) > 300

@@ -9,7 +9,7 @@ from reef.errors import InvariantError, NotFoundError, ReefError
 from reef.format import Boundary, PendingDelete, manifest_key, segment_key
 from reef.gc import Doomed, Reason, collect
 from reef.gc._collect import _Deletion
-from reef.gc._names import epoch_of, owner_of, parse_segment, parse_slot, parse_window
+from reef.gc._names import epoch_of, owner_of, parse_segment, parse_window
 from reef.manifest import add_snapshot, advance_boundary, register_intent, release_snapshot
 from reef.store import MemoryStore
 from reef.testing import CountingStore, Fault, FaultKind, FaultyStore, Operation
@@ -452,9 +452,6 @@ def test_deleting_elsewhere_is_refused_in_the_last_moment(key: str) -> None:
 
 def test_names() -> None:
     ulid = "01J9ZQ3V5N8W2X4Y6Z7A8B9C0D"
-    assert parse_slot(f"{7:020d}.wal") == 7
-    assert parse_slot(f"{0:020d}.wal") is None
-    assert parse_slot(f"{7:019d}.wal") is None
     assert parse_segment(f"{ulid}.seg") == ulid
     assert parse_segment(f"{ulid}-e12.seg") == f"{ulid}-e12"
     assert parse_segment(f"{ulid}-.seg") is None

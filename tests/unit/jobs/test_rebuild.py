@@ -176,7 +176,7 @@ def test_segments_stay_for_what_the_log_has_not(world: World) -> None:
     result = world.check_rebuild()
     assert result.generation is None
     assert result.kept == world.manifest.segments
-    assert any("before and of after" in why for why in result.passed_by)
+    assert any("from before and from after" in why for why in result.passed_by)
     assert world.manifest.generation == generation + 1  # the writer that check_rebuild opens
 
 

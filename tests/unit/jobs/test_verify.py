@@ -10,16 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from reef.doctor import (
-    SegmentPart,
-    VerifyReport,
-    check_segment_part,
-    cut_segment,
-    join_looks,
-    read_log_part,
-    verify,
-)
-from reef.doctor._verify_segments import check_segment
+from reef.doctor import Examination, VerifyReport, verify
 from reef.engine import Context
 from reef.errors import InvalidInputError, UnavailableError
 from reef.format import (
@@ -35,7 +26,15 @@ from reef.format import _segment_writer as segment_writer
 from reef.jobs._fold._index import index
 from reef.jobs._tasks import InProcess
 from reef.jobs._verify import VerifyOptions, verify_deep, verify_parts
-from reef.segment import write_segment
+from reef.log import read_log_part
+from reef.segment import (
+    SegmentPart,
+    check_segment,
+    check_segment_part,
+    cut_segment,
+    join_parts,
+    write_segment,
+)
 from reef.store import Store, open_store
 from tests.support.collecting import HookedStore
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
@@ -148,14 +147,28 @@ def test_a_log_of_every_kind_is_judged_alike() -> None:
             assert run(context, NS, options=options) == [expected]
 
 
-def test_a_healthy_log_comes_back_as_a_few_runs(bucket: Bucket) -> None:
-    from reef.doctor import Look
+def test_segments_that_the_unfolded_log_attaches_are_checked_too() -> None:
+    with open_store("memory://") as store:
+        script = LogScript(store)
+        script.data({b"a": b"1"})
+        script.attach({b"d": b"2"})
+        context = database(store).context()
+        expected = verify(context, NS, deep=True)
+        assert (expected.checked["segments"], expected.orphans) == (1, ())
+        assert run(context, NS, options=APART) == [expected]
+        (attached,) = store.list(f"namespaces/{NS}/segments/")
+        store.delete(attached.key)
+        expected = verify(context, NS, deep=True)
+        assert [f.kind for f in expected.problems] == ["segment-missing"]
+        assert run(context, NS, options=APART) == [expected]
 
+
+def test_a_healthy_log_comes_back_as_a_few_runs(bucket: Bucket) -> None:
     store = bucket.context().store
-    look = Look(store, NAMESPACE, lambda *_: None)
-    (part,) = look.log.parts(part_bytes=1 << 30, part_objects=1000)
+    examination = Examination(store, NAMESPACE)
+    (part,) = examination.log_parts(part_bytes=1 << 30, part_objects=1000)
     read = read_log_part(store, part)
-    floors = [m.wal_floor for m in look.survey.retained if m.wal_floor > 1]
+    floors = [m.wal_floor for m in examination.finish().retained if m.wal_floor > 1]
     assert len(read.runs) == len({*floors}) + 2  # the fence, and one from each floor on
     assert read.runs[0].kind is LogKind.FENCE
     assert sum(run.slot_last - run.slot_first + 1 for run in read.runs) == 13
@@ -174,8 +187,8 @@ def test_parts_of_a_segment_find_what_the_whole_does(bucket: Bucket) -> None:
         for part_bytes in (300, 700, 1200):
             parts = [*cut_segment(NAMESPACE, ref, ref.size, part_bytes=part_bytes)]
             assert len(parts) > 1
-            looks = [check_segment_part(store, part) for part in parts]
-            joined = join_looks(NAMESPACE, ref, looks)
+            checked = [check_segment_part(store, part) for part in parts]
+            joined = join_parts(NAMESPACE, ref, checked)
             assert [str(e) for e in joined.errors] == [str(e) for e in whole.errors], at
             assert joined.bad_rows == whole.bad_rows
             assert joined.blocks == whole.blocks
@@ -206,10 +219,10 @@ def test_rows_out_of_order_between_two_parts_are_found(monkeypatch: pytest.Monke
         offsets = [place.offset for place in whole.tail.row_places]
         edges = [0, *offsets[1:], ref.size]
         parts = [SegmentPart("n", ref, ref.size, span) for span in pairwise(edges)]
-        looks = [check_segment_part(store, part) for part in parts]
-        assert [look.blocks for look in looks] == [1, 1, 1, 1]
-        assert [len(look.faults) for look in looks] == [0, 0, 1, 0]
-        joined = join_looks("n", ref, looks)
+        checked = [check_segment_part(store, part) for part in parts]
+        assert [one.blocks for one in checked] == [1, 1, 1, 1]
+        assert [len(one.errors) for one in checked] == [0, 0, 1, 0]
+        joined = join_parts("n", ref, checked)
         assert [str(error) for error in joined.errors] == [str(error) for error in whole.errors]
 
 

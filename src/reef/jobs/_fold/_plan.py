@@ -11,9 +11,10 @@ import msgspec
 from reef.engine import Context
 from reef.errors import CorruptError, InvalidInputError
 from reef.format import Manifest, log_key
-from reef.gc import FENCE_BYTES, folder_prefix, parse_slot
+from reef.gc import FENCE_BYTES, folder_prefix
 from reef.jobs._fold._chain import ChainState
 from reef.jobs._fold._fold import FoldPart
+from reef.log import parse_slot
 from reef.manifest import ManifestChain, no_namespace
 
 

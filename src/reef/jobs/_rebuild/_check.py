@@ -1,10 +1,10 @@
-"""Segments that stay in a rebuild: every block of them is looked at, by the tasks of deep verify."""
+"""Segments that stay in a rebuild: the tasks of deep verify check every block of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reef.doctor import SegmentFacts, SegmentLook, cut_segment, join_looks, size_of
+from reef.doctor import size_of
 from reef.engine import Context
 from reef.errors import UnavailableError
 from reef.format import SegmentRef, segment_key
@@ -16,14 +16,15 @@ from reef.jobs._verify import (
     pack_parts,
     verify_parts,
 )
+from reef.segment import CheckedPart, CheckedSegment, cut_segment, join_parts
 
 
 def checked(
     context: Context, namespace: str, refs: Sequence[SegmentRef], options: VerifyOptions
-) -> Steps[list[SegmentFacts]]:
-    """Return what is known of each segment; one that is seen in parts is looked at once, all of it.
+) -> Steps[list[CheckedSegment]]:
+    """Return the result for each segment; one that is named several times is checked once, whole.
 
-    Raises UnavailableError if one cannot be looked at.
+    Raises UnavailableError if one cannot be checked.
     """
     named = {segment_key(ref.namespace or namespace, ref.id): ref for ref in refs}
     cuts = []
@@ -35,14 +36,14 @@ def checked(
         return []
     sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
     outcomes = yield Stage(verify_parts, tasks, VerifiedTask, sizes)
-    looks: list[SegmentLook] = []
+    results: list[CheckedPart] = []
     for outcome in outcomes:
         for part in outcome.returned().parts:
             if part.segment is None:
                 raise UnavailableError(part.error)
-            looks.append(part.segment)
-    left = iter(looks)
+            results.append(part.segment)
+    left = iter(results)
     return [
-        join_looks(namespace, ref, [next(left) for _ in cut])
+        join_parts(namespace, ref, [next(left) for _ in cut])
         for ref, cut in zip(named.values(), cuts, strict=True)
     ]

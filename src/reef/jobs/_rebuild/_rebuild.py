@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from reef.doctor import overlaps
+from reef.doctor import FoldStart
 from reef.engine import Context
 from reef.errors import (
     CorruptError,
@@ -60,12 +60,12 @@ from reef.jobs._fold._fold import FoldedPart, fold_part
 from reef.jobs._fold._stitch import Stitched, stitch
 from reef.jobs._job import Job
 from reef.jobs._rebuild._check import checked
-from reef.jobs._rebuild._plan import Entry, Ground, find_ground
+from reef.jobs._rebuild._plan import Ground, find_ground
 from reef.jobs._rebuild._result import RebuildOptions, RebuildResult, RebuildTask
-from reef.jobs._rebuild._window import read_window, renew_window
+from reef.jobs._rebuild._window import live_window, renew_window
 from reef.jobs._stages import Stage, Steps, run_alone
 from reef.jobs._tasks import Progress, Runner
-from reef.manifest import StalePlanError, check_intent, end_intent
+from reef.manifest import StalePlanError, check_intent, end_intent, overlaps
 from reef.types import check_namespace
 
 _log = logging.getLogger("reef")
@@ -116,7 +116,7 @@ def rebuilding(
 class _Found:
     """What the log has given from one entry on."""
 
-    entry: Entry
+    start: FoldStart
     stitched: Stitched
     attached: tuple[SegmentRef, ...]
     """Those that stay: the head names them."""
@@ -152,7 +152,7 @@ class _Run:
 
     def run(self) -> Steps[RebuildResult]:
         """Return what was done. Raises StalePlanError if it has to be planned anew."""
-        if not self._ground.entries:
+        if not self._ground.starts:
             return (yield from self._nothing_anew())
         job = Job.begin(self._context, self._namespace, "rebuild")
         try:
@@ -174,22 +174,22 @@ class _Run:
     def _lowest(self, job: Job) -> Steps[_Found | None]:
         """Return what the log gives from as far below as it can be folded; None: from nowhere."""
         above = 0
-        for entry in self._ground.entries:
-            if entry.slot < above:
+        for start in self._ground.starts:
+            if start.slot < above:
                 continue
             try:
-                return (yield from self._folded(job, entry))
+                return (yield from self._folded(job, start))
             except _CannotFold as refused:
-                self._passed_by.append(f"from slot {entry.slot}: {refused}")
+                self._passed_by.append(f"from slot {start.slot}: {refused}")
                 above = refused.slot + 1
         return None
 
-    def _folded(self, job: Job, entry: Entry) -> Steps[_Found]:
-        parts = self._ground.parts(entry, job.id, self._options)
+    def _folded(self, job: Job, start: FoldStart) -> Steps[_Found]:
+        parts = self._ground.parts(start, job.id, self._options)
         sizes = [part.log_bytes for part in parts]
         outcomes = yield Stage(fold_part, parts, FoldedPart, sizes)
         try:
-            stitched = stitch(entry.base, parts, outcomes, self._runner())
+            stitched = stitch(start.base, parts, outcomes, self._runner())
         except UnreadableError as error:
             raise _CannotFold(str(error), self._ground.slot_of(error.key)) from error
         self._check_arrival(stitched)
@@ -197,12 +197,12 @@ class _Run:
         stay = tuple(ref for ref in stitched.attached if ref in live)
         others = [ref for ref in stitched.attached if ref not in live]
         copies = yield from self._copied(job, others)
-        found = _Found(entry, stitched, stay, copies, tuple(ref.id for ref in others))
+        found = _Found(start, stitched, stay, copies, tuple(ref.id for ref in others))
         rows = sum(ref.rows for ref in (*found.written, *stay))
         # A part of a segment does not say how many of its rows it has.
         replaced = sum(
             ref.rows
-            for ref in entry.replaced
+            for ref in start.replaced
             if ref.clip_key_min is None and ref.clip_key_max is None
         )
         if rows < replaced:
@@ -288,7 +288,7 @@ class _Run:
     def _nothing_anew(self) -> Steps[RebuildResult]:
         """Check what is there, of which nothing can be made anew."""
         yield from self._check_kept(self._m.segments)
-        read_window(self._context, self._m)
+        live_window(self._context, self._m)
         return RebuildResult(
             self._namespace,
             kept=self._m.segments,
@@ -300,10 +300,10 @@ class _Run:
     # Publishing.
 
     def _publish(self, job: Job, found: _Found) -> Steps[RebuildResult]:
-        entry, m = found.entry, self._m
-        yield from self._check_kept((*entry.kept, *found.attached))
+        start, m = found.start, self._m
+        yield from self._check_kept((*start.kept, *found.attached))
         dedup, window = renew_window(self._context, m, found.stitched, job.now_us)
-        segments = (*found.attached, *found.written, *entry.kept)
+        segments = (*found.attached, *found.written, *start.kept)
         for a, b in overlaps(segments):
             raise InvariantError(
                 f"segments {a.id} and {b.id} of {self._namespace!r} would have keys and versions in "
@@ -331,14 +331,14 @@ class _Run:
             namespace=self._namespace,
             generation=generation,
             job_id=job.id,
-            slot_first=entry.slot,
+            slot_first=start.slot,
             slot_last=m.wal_floor - 1,
             rows=sum(ref.rows for ref in found.written),
             log_bytes=sum(part.log_bytes for part in stitched.parts),
             segments=found.written,
             copied=found.copied,
-            kept=(*found.attached, *entry.kept),
-            replaced=tuple(ref for ref in entry.replaced if ref.id not in attached),
+            kept=(*found.attached, *start.kept),
+            replaced=tuple(ref for ref in start.replaced if ref.id not in attached),
             window=window,
             passed_by=tuple(self._passed_by),
             plans=self._plans,

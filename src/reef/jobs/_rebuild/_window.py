@@ -1,19 +1,18 @@
 """The dedup window of a rebuild: from the log, and from the window that its entry had.
 
-The old one stays where it is sound and knows something that the new one does not: no request that
-would be recognised now may be taken for a new one afterwards.
+The old one stays where it is sound and has an entry that the new one lacks: a request that is recognised
+as a retry before a rebuild must be recognised after it.
 """
 
 from __future__ import annotations
 
+from reef.doctor import read_window
 from reef.engine import Context, Dedup, write_window
-from reef.errors import CorruptError, IncompleteError, NotFoundError, UnreadableError
+from reef.errors import IncompleteError, NotFoundError, UnreadableError
 from reef.format import (
     DedupRef,
     DedupWindow,
     Manifest,
-    decode_dedup,
-    dedup_checksum,
     dedup_key,
 )
 from reef.jobs._fold._stitch import Stitched
@@ -29,13 +28,13 @@ def renew_window(
     old: DedupWindow | None = None
     lost: UnreadableError | None = None
     try:
-        old = read_window(context, m)
+        old = live_window(context, m)
     except UnreadableError as error:
         lost = error
     try:
         new = stitched.window(context, now_us)
         if new is None and lost is not None:  # nobody has used one since the entry
-            new = read_window(context, stitched.manifest)
+            new = live_window(context, stitched.manifest)
     except (NotFoundError, UnreadableError) as error:
         if lost is not None:
             raise IncompleteError(
@@ -52,34 +51,26 @@ def renew_window(
     return write_window(context, m.namespace, new), "anew"
 
 
-def read_window(context: Context, m: Manifest) -> DedupWindow | None:
-    """Return the window that a manifest names, None if it names none; damage is looked at again.
+def live_window(context: Context, m: Manifest) -> DedupWindow | None:
+    """Return the window that a manifest names, None if it names none.
 
-    Raises UnreadableError, also if it is not there; UnavailableError.
+    Raises UnreadableError, also if the window is missing; UnavailableError.
     """
     if m.dedup is None:
         return None
-    key = dedup_key(m.namespace, m.dedup.id)
     try:
-        return _read(context, key, m.dedup)
-    except UnreadableError:
-        return _read(context, key, m.dedup)
-
-
-def _read(context: Context, key: str, ref: DedupRef) -> DedupWindow:
-    try:
-        data = context.store.get(key)
+        return read_window(context.store, m.namespace, m.dedup)
     except NotFoundError:
-        told = f"a dedup window of {ref.size} bytes"
-        raise IncompleteError(key, 0, told, "nothing; `reef repair` makes it anew") from None
-    found, told_of = (len(data), dedup_checksum(data, key=key)), (ref.size, ref.checksum)
-    if found != told_of:
-        raise CorruptError(key, 0, f"{told_of}, as the manifest says of it", f"{found}")
-    return decode_dedup(data, key=key)
+        raise IncompleteError(
+            dedup_key(m.namespace, m.dedup.id),
+            0,
+            f"a dedup window of {m.dedup.size} bytes",
+            "nothing; `reef repair` makes it anew",
+        ) from None
 
 
 def _knows(context: Context, new: DedupWindow, old: DedupWindow, now_us: int) -> bool:
-    """Return whether all that counts of the old window is in the new one."""
+    """Return whether the new window has every entry of the old one that is still in force."""
     settings = context.settings
     age_max_us = round(settings.dedup_max_age * 1_000_000)
     counting = Dedup(old, keys_max=settings.dedup_max_keys, age_max_us=age_max_us)

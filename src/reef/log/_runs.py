@@ -1,8 +1,8 @@
-"""Reading log objects to check them: every byte is looked at, and what the chain needs is kept.
+"""Reading log objects to check them: every byte is checked, and what the chain needs is kept.
 
-The objects of a healthy log name each the one before. Such a row of them is all valid or all void,
-by whether its first one is: the others can name nothing else. So a *run* of any length is told in the
-bytes of one, and a log of millions of objects is judged from a few.
+In a healthy log each object names the one before it. Such neighbours are all valid or all void, as
+the first of them is, because the others can name nothing else. So a *run* of any length takes the bytes
+of one object, and a log of millions of objects is decided from a few runs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from reef.doctor._findings import AT_ONCE_BYTES
-from reef.doctor._verify_faults import Fault
 from reef.errors import DamagedError, FormatVersionError, NotFoundError
 from reef.format import (
     LogKind,
@@ -22,12 +20,15 @@ from reef.format import (
     Prev,
     SegmentRef,
     SkippedSlot,
+    Unreadable,
     log_key,
 )
-from reef.log import Damaged, LogReader
+from reef.log._fold import Damaged
+from reef.log._read import LogReader
 from reef.store import Store
 
 _AT_ONCE_OBJECTS = 64
+_AT_ONCE_BYTES = 32 << 20
 
 
 class LogPart(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class LogPart(msgspec.Struct, frozen=True):
     spans: tuple[tuple[int, int], ...]
     """First and last slots, in order."""
     stops: tuple[int, ...]
-    """A run ends before each of these slots: what is said of the chain there is to be compared."""
+    """A run ends before each of these slots: a manifest says how the chain stands there."""
     objects: int
     nbytes: int
     object_bytes_max: int
@@ -75,26 +76,26 @@ class LogRun(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class BadSlot(msgspec.Struct, frozen=True, array_like=True):
-    """A log object that was read twice and cannot be read, or is of another format version."""
+class UnreadableSlot(msgspec.Struct, frozen=True, array_like=True):
+    """A log object that is damaged, also when read again, or of another format version."""
 
     slot: int
     checksum: int
-    fault: Fault
+    reason: Unreadable
 
     def damaged(self) -> Damaged | None:
         """Return the damage; None: it is of another version."""
-        error = self.fault.error()
+        error = self.reason.error()
         return Damaged(self.slot, self.checksum, error) if isinstance(error, DamagedError) else None
 
 
-class ReadPart(msgspec.Struct, frozen=True):
-    """What the objects of a part are."""
+class ReadLogPart(msgspec.Struct, frozen=True):
+    """The objects of a part, as they were read."""
 
     runs: tuple[LogRun, ...]
-    bad: tuple[BadSlot, ...]
+    unreadable: tuple[UnreadableSlot, ...]
     objects: int
-    """How many were asked for; some may have been collected since they were listed."""
+    """How many the part has; some may have been collected since they were listed."""
 
 
 def cut_log(
@@ -122,31 +123,31 @@ def cut_log(
         )
 
     some: list[int] = []
-    held = 0
+    nbytes = 0
     for slot, size in sizes.items():
-        if some and (held + size > part_bytes or len(some) >= part_objects):
+        if some and (nbytes + size > part_bytes or len(some) >= part_objects):
             yield part(some)
-            some, held = [], 0
+            some, nbytes = [], 0
         some.append(slot)
-        held += size
+        nbytes += size
     if some:
         yield part(some)
 
 
-def read_log_part(store: Store, part: LogPart) -> ReadPart:
+def read_log_part(store: Store, part: LogPart) -> ReadLogPart:
     """Read and check every object of a part. Raises UnavailableError."""
     reading = _Reading(store, part)
     slots = [slot for first, last in part.spans for slot in range(first, last + 1)]
-    count = max(1, min(_AT_ONCE_OBJECTS, AT_ONCE_BYTES // max(1, part.object_bytes_max)))
+    count = max(1, min(_AT_ONCE_OBJECTS, _AT_ONCE_BYTES // max(1, part.object_bytes_max)))
     if store.concurrency == 1:
-        count = 1  # they come one after the other all the same, and would only take up memory
+        count = 1  # the store fetches one after the other: more would only take up memory
     for at in range(0, len(slots), count):
         reading.read(slots[at : at + count])
-    return ReadPart(tuple(reading.runs), tuple(reading.bad), part.objects)
+    return ReadLogPart(tuple(reading.runs), tuple(reading.unreadable), part.objects)
 
 
 class _Reading:
-    """Reads the objects of a part in order, and puts those together that make a run."""
+    """Reads the objects of a part in order, and joins neighbours into runs."""
 
     def __init__(self, store: Store, part: LogPart) -> None:
         self._store = store
@@ -154,10 +155,10 @@ class _Reading:
         self._reader = LogReader(store, part.namespace, part.lsn_policy)
         self._stops = frozenset(part.stops)
         self.runs: list[LogRun] = []
-        self.bad: list[BadSlot] = []
+        self.unreadable: list[UnreadableSlot] = []
 
     def read(self, slots: Sequence[int]) -> None:
-        """Fetch some at once. Returning lets go of them, so that the next take their place."""
+        """Fetch some at once. Returning releases them before the next are fetched."""
         keys = [log_key(self._namespace, slot) for slot in slots]
         for slot, data in zip(slots, self._store.get_many(keys), strict=True):
             if data is not None:  # else it was collected since
@@ -165,28 +166,29 @@ class _Reading:
 
     def _take(self, slot: int, data: bytes) -> None:
         try:
-            found = self._reader.decode(slot, data)
+            decoded = self._reader.decode(slot, data)
         except FormatVersionError as error:
-            self.bad.append(BadSlot(slot, 0, Fault.of(error)))
+            self.unreadable.append(UnreadableSlot(slot, 0, Unreadable.of(error)))
             return
         except NotFoundError:
             return  # collected since
         runs = self.runs
-        if isinstance(found, Damaged):
-            self.bad.append(BadSlot(slot, found.checksum, Fault.of(found.error)))
-        elif runs and slot not in self._stops and _goes_on(runs[-1], found[0]):
+        if isinstance(decoded, Damaged):
+            reason = Unreadable.of(decoded.error)
+            self.unreadable.append(UnreadableSlot(slot, decoded.checksum, reason))
+        elif runs and slot not in self._stops and _continues(runs[-1], decoded[0]):
             runs[-1] = msgspec.structs.replace(
                 runs[-1],
                 slot_last=slot,
-                checksum_last=found[1],
-                lsn_last=found[0].lsn_last,
-                attached=(*runs[-1].attached, *_attached(found[0])),
+                checksum_last=decoded[1],
+                lsn_last=decoded[0].lsn_last,
+                attached=(*runs[-1].attached, *_attached(decoded[0])),
             )
         else:
-            runs.append(_run(*found))
+            runs.append(_run(*decoded))
 
 
-def _goes_on(run: LogRun, log: LogObject) -> bool:
+def _continues(run: LogRun, log: LogObject) -> bool:
     return (
         log.prev == Prev(run.slot_last, run.checksum_last)
         and log.slot == run.slot_last + 1

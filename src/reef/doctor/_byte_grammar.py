@@ -1,7 +1,7 @@
-"""Objects by their published byte grammar, as far as it goes: for looking at damaged ones.
+"""The parts of a damaged object, by the byte grammar of its format.
 
-The decoders of `reef.format` refuse an object as a whole. Here each part is read for itself, and told
-whether its checksum holds. Nothing of it is trusted that is not checked by something else.
+The decoders of `reef.format` reject a damaged object as a whole. Here each part is read by itself, with
+whether its checksum holds. A part that no checksum covers is shown, and nothing relies on it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEXT_MAX = 2000
 
 
 def log_parts(data: bytes) -> dict[str, Any]:
-    """Return what the header of a log object claims, and each record with whether it is whole."""
+    """Return the header of a log object as it stands, and each record with whether it is whole."""
     if len(data) < _LOG_HEADER.size:
         return {"header": None, "records": []}
     header = dict(zip(_LOG_FIELDS, _LOG_HEADER.unpack_from(data), strict=True))
@@ -50,7 +50,7 @@ def _log_records(data: bytes) -> Iterator[dict[str, Any]]:
         length, checksum = FRAME.unpack_from(data, at)
         offset = at + FRAME.size
         if length > end - offset:
-            # Without a length that can be, where the next record begins is not known.
+            # The length is impossible, so where the next record begins is not known.
             yield {"offset": offset, "length": length, "is_whole": False}
             return
         payload = data[offset : offset + length]
@@ -64,16 +64,16 @@ def _log_records(data: bytes) -> Iterator[dict[str, Any]]:
 
 def _record(payload: bytes) -> dict[str, Any]:
     """Return the envelope of a record, and its rows if they are Arrow's."""
-    found: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     try:
         (length,) = struct.unpack_from("<I", payload)
-        found["envelope"] = msgspec.msgpack.decode(payload[4 : 4 + length])
+        record["envelope"] = msgspec.msgpack.decode(payload[4 : 4 + length])
         body = payload[4 + length + -(4 + length) % 8 :]
         if body:
-            found["batch"] = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
+            record["batch"] = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
     except (struct.error, msgspec.MsgspecError, ValueError, pa.ArrowException, OSError, EOFError):
-        pass  # its checksum holds, but what it is made of is not what this version writes
-    return found
+        pass  # its checksum holds, but this version cannot decode it
+    return record
 
 
 def segment_parts(start: bytes, end: bytes, size: int) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Checking the manifest chain: every retained generation, and the links between them.
 
-A generation below the boundary of collection does not count, unless a snapshot or a pin holds it: it
-may be a leftover, or have been made by somebody who slept through a collection.
+A generation below the boundary of collection does not count unless a snapshot or a pin holds it: it
+is a leftover of a collection, or a writer published it that had slept through one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reef.doctor._findings import Finding, Progress, portions, ranges_text, said
+from reef.doctor._findings import Finding, Progress, describe, portions, ranges_text
 from reef.doctor._quarantine import Quarantine
 from reef.errors import DamagedError, FormatVersionError, InvariantError, UnreadableError
 from reef.format import (
@@ -26,59 +26,60 @@ from reef.store import Store
 
 @dataclass(frozen=True)
 class ReadGeneration:
-    """A generation that is there, and what its bytes are."""
+    """A generation that is in the bucket."""
 
     number: int
     size: int
     published_at_us: int
     checksum: int
-    """Its own if it can be read, else that of its damaged bytes."""
+    """The one it states if it can be read, else the checksum of its damaged bytes."""
     manifest: Manifest | None = None
     error: UnreadableError | None = None
 
 
 def read_generations(store: Store, namespace: str, progress: Progress) -> list[ReadGeneration]:
-    """Return every generation that is there, in order; what looks damaged is read again."""
+    """Return every generation in the bucket, in order; damage is read again before it counts."""
     listed = [
         (named.generation, meta)
         for meta in store.list(f"namespaces/{namespace}/manifest/")
         if (named := parse_manifest_key(meta.key)) is not None
     ]
-    found: list[ReadGeneration] = []
+    generations: list[ReadGeneration] = []
     for some in portions(listed, lambda one: one[1].size):
         for (number, meta), data in zip(
             some, store.get_many([meta.key for _, meta in some]), strict=True
         ):
             if data is not None:  # else it was collected after it was listed
                 read = _decode(store, meta.key, data)
-                found.append(ReadGeneration(number, meta.size, meta.last_modified_us, *read))
-        progress("manifests", len(found), len(listed))
-    return found
+                generations.append(ReadGeneration(number, meta.size, meta.last_modified_us, *read))
+        progress("manifests", len(generations), len(listed))
+    return generations
 
 
 def _decode(
     store: Store, key: str, data: bytes
 ) -> tuple[int, Manifest | None, UnreadableError | None]:
-    for again in (True, False):
-        try:
-            return manifest_checksum(data, key=key), decode_manifest(data, key=key), None
-        except DamagedError as error:
-            if not again:
-                return damaged_checksum(data), None, error
-            (found,) = store.get_many([key])
-            data = data if found is None else found
-        except FormatVersionError as error:
-            return damaged_checksum(data), None, error
-    raise AssertionError
+    try:
+        return manifest_checksum(data, key=key), decode_manifest(data, key=key), None
+    except FormatVersionError as error:
+        return damaged_checksum(data), None, error
+    except DamagedError:
+        (again,) = store.get_many([key])
+        data = data if again is None else again
+    try:
+        return manifest_checksum(data, key=key), decode_manifest(data, key=key), None
+    except UnreadableError as error:
+        return damaged_checksum(data), None, error
 
 
-def newest_readable(found: Sequence[ReadGeneration]) -> Head | None:
-    """Return the newest generation that can be read, with the damaged ones above it named.
+def newest_readable(generations: Sequence[ReadGeneration]) -> Head | None:
+    """Return the newest generation that can be read; the Head names the damaged ones above it.
 
-    None: there is none. Raises FormatVersionError: nobody may fall back behind another version.
+    None: no generation can be read. Raises FormatVersionError: falling back behind a generation of
+    another format version is not allowed.
     """
     damaged: list[int] = []
-    for read in reversed(found):
+    for read in reversed(generations):
         if read.manifest is not None:
             return Head(read.manifest, read.checksum, read.published_at_us, tuple(damaged))
         if isinstance(read.error, FormatVersionError):
@@ -87,31 +88,31 @@ def newest_readable(found: Sequence[ReadGeneration]) -> Head | None:
     return None
 
 
-def retained_manifests(head: Head, found: Sequence[ReadGeneration]) -> list[Manifest]:
+def retained_manifests(head: Head, generations: Sequence[ReadGeneration]) -> list[Manifest]:
     """Return the generations that count and can be read, in order, the head last."""
     return [
         read.manifest
-        for read in found
+        for read in generations
         if read.manifest is not None and is_retained(head.manifest, read.number)
     ]
 
 
 def check_generations(
-    namespace: str, head: Head, found: Sequence[ReadGeneration], quarantine: Quarantine
+    namespace: str, head: Head, generations: Sequence[ReadGeneration], quarantine: Quarantine
 ) -> Iterator[Finding]:
     """Yield what is wrong with the chain."""
-    given_up = _given_up(found)
-    for read in found:
+    given_up = _given_up(generations)
+    for read in generations:
         if read.error is not None:
             yield _unreadable(namespace, head, read, read.number in given_up, quarantine)
-    first, there = head.manifest.gc.boundary.generation, {read.number for read in found}
+    first, there = head.manifest.gc.boundary.generation, {read.number for read in generations}
     missing = [n for n in range(first, head.generation) if n not in there]
     if missing:
         yield Finding(
             "manifest-missing",
             manifest_key(namespace, missing[0]),
             f"generation {ranges_text(missing)} is not there, and was not collected; reads at it "
-            "fail, and somebody who slept could take its number again",
+            "fail, and a writer that slept could publish under its number again",
         )
     leftovers = [n for n in sorted(there) if not is_retained(head.manifest, n)]
     if leftovers:
@@ -121,14 +122,14 @@ def check_generations(
             f"generation {ranges_text(leftovers)} lies below the boundary: `reef gc` removes it",
             is_problem=False,
         )
-    yield from _links(namespace, head, found)
+    yield from _links(namespace, head, generations)
 
 
-def _given_up(found: Sequence[ReadGeneration]) -> set[int]:
-    """Return the generations that a repair has gone on behind."""
+def _given_up(generations: Sequence[ReadGeneration]) -> set[int]:
+    """Return the damaged generations that a repair has published a new head above."""
     return {
         number
-        for read in found
+        for read in generations
         if read.manifest is not None and read.manifest.repaired_from is not None
         for number in range(read.manifest.repaired_from + 1, read.number)
     }
@@ -139,25 +140,25 @@ def _unreadable(
 ) -> Finding:
     key = manifest_key(namespace, read.number)
     assert read.error is not None
-    what = said(read.error)
+    what = describe(read.error)
     if isinstance(read.error, FormatVersionError):
         return Finding("format-version", key, f"{what}; use a version of Reef that reads it")
     if read.number > head.generation:
-        text = f"{what}; it is the head: reads fall back to generation {head.generation}, writing waits for repair"
+        text = f"{what}; it is the head: reads fall back to generation {head.generation}, and nothing can be written before `reef repair`"
         return Finding("manifest-damaged", key, text)
     if given_up or quarantine.holds(key, read.checksum):
-        text = f"{what}; repair has dealt with it: nothing needs it, and its name stays taken"
+        text = f"{what}; repair has dealt with it: nothing needs it"
         return Finding("manifest-damaged", key, text, is_problem=False)
     if not is_retained(head.manifest, read.number):
-        text = f"{what}; it lies below the boundary and counts for nothing: `reef gc` removes it"
+        text = f"{what}; it lies below the boundary, so nothing needs it: `reef gc` removes it"
         return Finding("manifest-damaged", key, text, is_problem=False)
-    text = f"{what}; newer ones can be read, so only reads at this generation are lost"
+    text = f"{what}; newer generations can be read, so only reads at this one fail"
     return Finding("manifest-damaged", key, text)
 
 
-def _links(namespace: str, head: Head, found: Sequence[ReadGeneration]) -> Iterator[Finding]:
-    by_number = {read.number: read for read in found}
-    for read in found:
+def _links(namespace: str, head: Head, generations: Sequence[ReadGeneration]) -> Iterator[Finding]:
+    by_number = {read.number: read for read in generations}
+    for read in generations:
         m = read.manifest
         if m is None or not is_retained(head.manifest, read.number):
             continue
@@ -171,8 +172,8 @@ def _links(namespace: str, head: Head, found: Sequence[ReadGeneration]) -> Itera
         key = manifest_key(namespace, read.number)
         if m.predecessor_checksum != before.checksum:
             text = (
-                f"it goes on from a generation {before.number} of checksum "
-                f"{m.predecessor_checksum}; the one there has {before.checksum}"
+                f"it follows a generation {before.number} of checksum {m.predecessor_checksum}; "
+                f"the one in the bucket has {before.checksum}"
             )
             yield Finding("manifest-unlinked", key, text)
             continue

@@ -1,54 +1,48 @@
-"""Figures of what a namespace takes in its bucket, from LISTs and the manifest alone."""
+"""Figures on the storage of a namespace, from LISTs and the manifest alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from reef.doctor._verify_log import list_slots
+from reef.doctor._newest import newest_manifest
 from reef.engine import Context
-from reef.errors import DamagedError, FormatVersionError, NotFoundError
-from reef.format import Manifest, decode_manifest, parse_manifest_key
+from reef.errors import FormatVersionError
+from reef.format import Manifest, parse_manifest_key
+from reef.log import list_slots
 from reef.manifest import no_namespace
+from reef.store import ObjectMeta
 from reef.types import check_namespace
 
 FOLDERS = ("manifest", "wal", "segments", "dedup", "quarantine")
 
 
 def storage_stats(context: Context, namespace: str) -> dict[str, Any]:
-    """Return what there is of a namespace, and what its newest readable manifest says.
+    """Return how many objects and bytes a namespace has, and what its newest readable manifest says.
 
-    Raises NotFoundError if there is nothing, FormatVersionError, UnavailableError.
+    Raises NotFoundError if there is no such namespace, FormatVersionError, UnavailableError.
     """
     store = context.store
     prefix = f"namespaces/{check_namespace(namespace)}/"
     objects = {folder: {"objects": 0, "bytes": 0} for folder in FOLDERS}
-    manifests: list[tuple[int, str]] = []
+    manifests: list[ObjectMeta] = []
     for folder, counts in objects.items():
         for meta in store.list(f"{prefix}{folder}/"):
             counts["objects"] += 1
             counts["bytes"] += meta.size
-            if (named := parse_manifest_key(meta.key)) is not None:
-                manifests.append((named.generation, meta.key))
+            if parse_manifest_key(meta.key) is not None:
+                manifests.append(meta)
     if not manifests:
         raise no_namespace(store.url, namespace)
-    manifest, damaged = _newest(context, manifests)
-    about: dict[str, Any] = {"namespace": namespace, "objects": objects, "damaged": damaged}
+    manifest, unreadable = newest_manifest(store, manifests)
+    for error in unreadable.values():
+        if isinstance(error, FormatVersionError):
+            raise error
+    about: dict[str, Any] = {
+        "namespace": namespace,
+        "objects": objects,
+        "damaged": sorted(unreadable),
+    }
     return about | (_figures(context, manifest) if manifest is not None else {})
-
-
-def _newest(
-    context: Context, manifests: list[tuple[int, str]]
-) -> tuple[Manifest | None, list[int]]:
-    """Return the newest manifest that can be read, and the generations above it that cannot."""
-    damaged: list[int] = []
-    for number, key in reversed(manifests):
-        try:
-            return decode_manifest(context.store.get(key), key=key), damaged
-        except FormatVersionError:
-            raise
-        except (DamagedError, NotFoundError):
-            damaged.insert(0, number)
-    return None, damaged
 
 
 def _figures(context: Context, m: Manifest) -> dict[str, Any]:

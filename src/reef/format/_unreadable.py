@@ -1,4 +1,4 @@
-"""What is wrong with an object, as it crosses between processes."""
+"""Why an object cannot be read, as a value that a task hands back to another process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _KINDS: dict[str, type[UnreadableError]] = {
 }
 
 
-class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """An UnreadableError, taken apart."""
+class Unreadable(msgspec.Struct, frozen=True, array_like=True):
+    """The parts of an UnreadableError."""
 
     kind: str
     key: str
@@ -21,10 +21,10 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     got: str
 
     @classmethod
-    def of(cls, error: UnreadableError) -> Fault:
-        """Return what `error` says."""
+    def of(cls, error: UnreadableError) -> Unreadable:
+        """Return the parts of `error`."""
         return cls(type(error).__name__, error.key, error.offset, error.expected, error.got)
 
     def error(self) -> UnreadableError:
-        """Return what `of` was given."""
+        """Return an error equal to the one that `of` took apart."""
         return _KINDS[self.kind](self.key, self.offset, self.expected, self.got)

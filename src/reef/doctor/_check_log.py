@@ -1,0 +1,274 @@
+"""Checking the log: every object by itself, and the chain that links them.
+
+Every slot from the boundary of collection up to the end of the log must be there. The chain is followed
+from the oldest retained generation whose log is still whole. At the `wal_floor` of each retained
+generation it must stand where that generation says. A damaged object is reported and then passed over,
+so that the objects behind it are checked too.
+
+The log ends at the first absent slot behind which lie no more objects than a writer may have had in
+flight. An absent slot before that was deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reef.doctor._findings import Finding, Progress, describe, ranges_text
+from reef.errors import CorruptError, IncompleteError
+from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, log_key
+from reef.log import (
+    ChainPoint,
+    Damaged,
+    LogEntry,
+    LogFold,
+    LogPart,
+    LogRun,
+    ReadLogPart,
+    UnreadableSlot,
+    cut_log,
+    find_end,
+    list_slots,
+)
+from reef.store import Store
+from reef.types import ORDINAL_MAX, pack_lsn
+
+Span = tuple[int, int | None]
+"""The first and the last LSN that a slot may have held; None: no upper bound is known."""
+
+
+@dataclass
+class CheckedLog:
+    """The result of checking a log."""
+
+    sizes: Mapping[int, int]
+    """The bytes of every object in the bucket, by slot."""
+    end: int
+    """The first slot behind the log, where the next fence goes."""
+    missing: list[int]
+    """Absent slots of the unfolded log with log objects behind them."""
+    missing_folded: list[int]
+    """Absent slots below `wal_floor`: their rows are in segments."""
+    damaged: dict[int, Damaged] = field(default_factory=dict)
+    """Every damaged object, by slot. Each is in one of the next five lists."""
+    followed: list[int] = field(default_factory=list)
+    """In the unfolded log, followed by others, and not skipped: the namespace cannot be opened."""
+    ahead: list[int] = field(default_factory=list)
+    """Behind the end of the log, where a writer had them in flight: the next writer cannot pass."""
+    at_head: list[int] = field(default_factory=list)
+    """The last objects of the log: the next fence names them."""
+    folded: list[int] = field(default_factory=list)
+    """Below `wal_floor`: their rows are in segments."""
+    passed: list[int] = field(default_factory=list)
+    """Skipped by name, or below the boundary, where nothing needs them."""
+    named: set[int] = field(default_factory=set)
+    """The damaged ones that the manifest or a fence names as skipped."""
+    foreign: set[int] = field(default_factory=set)
+    """Objects of another format version, which are not damaged."""
+    attached: list[SegmentRef] = field(default_factory=list)
+    """The segments that the unfolded log attaches: as live as those that the head names."""
+    objects: int = 0
+    spans: dict[int, Span] = field(default_factory=dict)
+    """The LSNs that a damaged or missing slot may have held, by its neighbours."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def unreadable(self) -> set[int]:
+        """The slots whose object cannot be read and is not skipped by name."""
+        return (self.damaged.keys() - self.named) | self.foreign
+
+
+class LogCheck:
+    """Checks a log: `parts` is what to read, `check` takes what was read, from the first part to the last."""
+
+    def __init__(
+        self, store: Store, head: Manifest, retained: Sequence[Manifest], *, parallel: int
+    ) -> None:
+        """List the log. Raises UnavailableError."""
+        self._head = head
+        slots = list_slots(store, head.namespace)
+        boundary, floor = head.gc.boundary.slot, head.wal_floor
+        end, missing = find_end(slots, head, parallel)
+        lost = [slot for slot in range(boundary, floor) if slot not in slots]
+        self.result = CheckedLog(slots, end, missing, lost)
+        self._floors = {m.wal_floor: m for m in (*retained, head)}
+        after_hole = max((*lost, boundary - 1)) + 1
+        self._start = min(f for f in (*self._floors, floor) if after_hole <= f <= floor)
+        self._fold = LogFold.of(self._floors[self._start])
+        self._since: list[Damaged] = []
+        """The objects passed over since the last valid one."""
+        self._is_broken = False
+        """Whether an object of another format version was met: what follows cannot be decided."""
+        self._named_by_fence: set[int] = set()
+        self._last_readable = 0
+        self._last_lsn = self._floors[self._start].last_applied_lsn
+        self._spans_open: list[int] = []
+
+    def parts(self, *, part_bytes: int, part_objects: int) -> Iterator[LogPart]:
+        """Yield the parts to read; `check` takes all of them, in this order."""
+        return cut_log(
+            self._head.namespace,
+            self._head.lsn_policy,
+            self.result.sizes,
+            sorted({*self._floors, self._start, self.result.end}),
+            part_bytes=part_bytes,
+            part_objects=part_objects,
+        )
+
+    def check(self, read: Iterable[ReadLogPart], progress: Progress) -> CheckedLog:
+        """Return the result, once every part was read."""
+        missing = list(reversed(self.result.missing))
+        for part in read:
+            for slot, decoded in _in_order(part):
+                while missing and missing[-1] < slot:
+                    self._chain(missing[-1], self._absent(missing.pop()))
+                self._take(slot, decoded)
+            self.result.objects += part.objects
+            progress("log", self.result.objects, len(self.result.sizes))
+        while missing:
+            self._chain(missing[-1], self._absent(missing.pop()))
+        for slot in self._spans_open:
+            self.result.spans[slot] = self._span(slot, None)
+        self._classify()
+        self.result.findings += self._findings()
+        return self.result
+
+    def _take(self, slot: int, decoded: LogRun | UnreadableSlot) -> None:
+        one: LogRun | Damaged
+        if isinstance(decoded, UnreadableSlot):
+            damaged = decoded.damaged()
+            if damaged is None:
+                text = f"{describe(decoded.reason.error())}; use a version of Reef that reads it"
+                self.result.findings.append(Finding("format-version", self._key(slot), text))
+                self.result.foreign.add(slot)
+                self._is_broken = True
+                return
+            one = self.result.damaged[slot] = damaged
+        else:
+            one = decoded
+        if self._start <= slot < self.result.end:
+            self._chain(slot, one)
+
+    def _chain(self, slot: int, decoded: LogRun | Damaged) -> None:
+        """Take the fold over one slot or over a run of slots."""
+        floor = self._floors.get(slot)
+        if floor is not None and not self._is_broken:
+            self._check_anchor(floor)
+        if slot == self._head.wal_floor:
+            self._fold, self._is_broken = LogFold.of(self._head), False
+            self._since.clear()
+        if self._is_broken:
+            return
+        if isinstance(decoded, Damaged):
+            self._since.append(decoded)
+            self._fold.add_damaged(decoded)
+            self._spans_open.append(slot)
+            return
+        self._last_readable = decoded.slot_last
+        unnamed = {skip.slot for skip in self._fold.damaged}
+        try:
+            entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
+        except CorruptError:
+            given_up = (SkippedSlot(d.slot, d.checksum) for d in self._since)
+            self._fold = LogFold(self._fold.point, slot, [*self._head.skipped_slots, *given_up])
+            for damaged in self._since:
+                self._fold.add_damaged(damaged)
+            entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
+        else:
+            self._named_by_fence |= unnamed
+        self._decided(entry, decoded)
+
+    def _decided(self, entry: LogEntry, run: LogRun) -> None:
+        """Take note of what a run is; the fold has seen its first object."""
+        self._fold.next_slot = run.slot_last + 1
+        if not entry.is_valid:
+            return
+        self._fold.point = ChainPoint(run.slot_last, run.checksum_last, run.epoch)
+        self._since.clear()
+        if run.kind is LogKind.FENCE:
+            return
+        for slot in self._spans_open:
+            self.result.spans[slot] = self._span(slot, run.lsn_first - 1)
+        self._spans_open.clear()
+        self._last_lsn = run.lsn_last
+        if run.slot_first >= self._head.wal_floor:
+            self.result.attached += run.attached
+
+    def _check_anchor(self, manifest: Manifest) -> None:
+        """Check that the fold stands where a generation says, at its floor."""
+        expected, point = LogFold.of(manifest).point, self._fold.point
+        if expected == point or self._since or manifest.wal_floor == self._start:
+            return
+        self.result.findings.append(
+            Finding(
+                "log-unlinked",
+                self._key(manifest.wal_floor),
+                f"generation {manifest.generation} follows log object {expected.slot} of checksum "
+                f"{expected.checksum}; the log has object {point.slot} of {point.checksum}",
+            )
+        )
+
+    def _classify(self) -> None:
+        """Put every damaged object into its list."""
+        log, head = self.result, self._head
+        named = {(skip.slot, skip.checksum) for skip in head.skipped_slots}
+        last = max((self._last_readable, *log.missing))
+        for slot, damaged in log.damaged.items():
+            if (slot, damaged.checksum) in named or slot in self._named_by_fence:
+                log.named.add(slot)
+            if slot in log.named or slot < head.gc.boundary.slot:
+                log.passed.append(slot)
+            elif slot >= log.end:
+                log.ahead.append(slot)
+            elif slot < head.wal_floor:
+                log.folded.append(slot)
+            elif slot < last:
+                log.followed.append(slot)
+            else:
+                log.at_head.append(slot)
+
+    def _findings(self) -> Iterator[Finding]:
+        log = self.result
+        for slots, text in (
+            (log.followed, "others follow it, so it was committed: the namespace cannot be opened"),
+            (log.ahead, "it was in flight when its writer ended; no other writer can pass it"),
+            (log.at_head, "nothing follows it, so it counts as never committed"),
+            (log.folded, "its rows are in segments; only replays of the past need it"),
+        ):
+            for slot in slots:
+                what = describe(log.damaged[slot].error)
+                yield Finding("log-damaged", self._key(slot), f"{what}; {text}")
+        if log.passed:
+            text = f"slot {ranges_text(log.passed)} is damaged, and skipped by name or no longer needed"
+            yield Finding("log-damaged", self._key(log.passed[0]), text, is_problem=False)
+        for missing, text in (
+            (log.missing, "the log goes on behind it: opening for writing would lose the rest"),
+            (log.missing_folded, "its rows are in segments, but no collection removed it"),
+        ):
+            if missing:
+                what = f"slot {ranges_text(missing)} is not there"
+                yield Finding("log-missing", self._key(missing[0]), f"{what}; {text}")
+        ahead = [slot for slot in log.sizes if slot > log.end]
+        if ahead:
+            text = (
+                f"slot {ranges_text(ahead)} was in flight when its writer ended, behind the end of "
+                f"the log at {log.end}: it was never committed"
+            )
+            yield Finding("log-ahead", self._key(ahead[0]), text, is_problem=False)
+
+    def _span(self, slot: int, last: int | None) -> Span:
+        if self._head.lsn_policy == "packed":
+            return pack_lsn(slot, 0), pack_lsn(slot, ORDINAL_MAX)
+        return self._last_lsn + 1, last
+
+    def _absent(self, slot: int) -> Damaged:
+        return Damaged(slot, 0, IncompleteError(self._key(slot), 0, "a log object", "nothing"))
+
+    def _key(self, slot: int) -> str:
+        return log_key(self._head.namespace, slot)
+
+
+def _in_order(part: ReadLogPart) -> Iterator[tuple[int, LogRun | UnreadableSlot]]:
+    runs = ((run.slot_first, run) for run in part.runs)
+    unreadable = ((one.slot, one) for one in part.unreadable)
+    return iter(sorted([*runs, *unreadable], key=lambda one: one[0]))
