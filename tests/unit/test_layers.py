@@ -78,6 +78,7 @@ AMBIENT_ALLOWED = {
     ("reef.clock", "time.time_ns"): "this is the clock",
     ("reef.clock", "time.monotonic"): "this is the clock",
     ("reef.clock", "time.sleep"): "this is the clock",
+    ("reef.sqlite._interrupts", "time.sleep"): "part of a handler of signals, which gets no clock",
     ("reef.store._file", "uuid.uuid4"): "names of temporary files, which no other process may "
     "choose even if it was given the same seed",
 }
