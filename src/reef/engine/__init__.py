@@ -34,7 +34,6 @@ from reef.engine._feed_before import BEFORE, EXISTED
 from reef.engine._feed_log import FeedLog
 from reef.engine._feed_place import Position
 from reef.engine._findings import Finding
-from reef.engine._group import WriteRequest
 from reef.engine._inspect import (
     inspect_block,
     inspect_log,
@@ -71,6 +70,7 @@ from reef.engine._receipt import (
 )
 from reef.engine._repair import RepairReport, repair
 from reef.engine._repair_plan import RepairStep
+from reef.engine._request import WriteRequest
 from reef.engine._snapshots import SnapshotView
 from reef.engine._stats import namespace_stats
 from reef.engine._storage_stats import storage_stats
