@@ -36,19 +36,23 @@ def _around(rows: dict[bytes, bytes]) -> Iterator[Share]:
     ours: list[float] = []
     bare: list[float] = []
     now = time.perf_counter
-    with file_place() as place, reef.connect(place.url) as db, open_store(place.url) as store:
-        with db.kv("puts") as kv:
-            slot = unpack_lsn(kv.put(b"first", bytes(1024)).lsn)[0]
-            data = store.get(log_key("puts", slot))
-            for number, (key, value) in enumerate(rows.items(), 1):
-                copy = log_key("bare", number)
-                for is_bare in (True, False) if number % 2 else (False, True):
-                    begun = now()
-                    if is_bare:
-                        store.put_if_absent(copy, data)
-                    else:
-                        kv.put(key, value)
-                    (bare if is_bare else ours).append(now() - begun)
+    with (
+        file_place() as place,
+        reef.connect(place.url) as db,
+        db.kv("puts") as kv,
+        open_store(place.url) as store,
+    ):
+        slot = unpack_lsn(kv.put(b"first", bytes(1024)).lsn)[0]
+        data = store.get(log_key("puts", slot))
+        for number, (key, value) in enumerate(rows.items(), 1):
+            copy = log_key("bare", number)
+            for is_bare in (True, False) if number % 2 else (False, True):
+                begun = now()
+                if is_bare:
+                    store.put_if_absent(copy, data)
+                else:
+                    kv.put(key, value)
+                (bare if is_bare else ours).append(now() - begun)
     whole, put = statistics.median(ours), statistics.median(bare)
     yield Share("a put on file://", whole, 1.0, f"median of {len(rows)}")
     yield Share("a put on file://: the bare put-if-absent", put, put / whole)
