@@ -100,15 +100,17 @@ class CommitPath:
             ),
         )
         self._is_closed = False
+        self._watchers = 0
+        """How many threads wait for news of the queue itself, not of a ticket."""
         self._is_gathering = False
         self._asker: object = None
         """Who asks again for a slot whose outcome is unknown."""
         self._put_s = 0.0
         """What a PUT takes, as a running mean."""
-        self._count_commits = context.metrics.counter("reef_commits_total")
         self._note_seconds = context.metrics.histogram("reef_commit_seconds")
-        self._note_batches = context.metrics.histogram("reef_group_batches")
-        self._note_bytes = context.metrics.histogram("reef_group_bytes")
+        self._note_group = context.metrics.recorder(
+            "reef_commits_total", "reef_group_batches", "reef_group_bytes"
+        )
 
     @property
     def failure(self) -> ReefError | None:
@@ -154,8 +156,6 @@ class CommitPath:
 
     def check_bytes(self, rows_bytes: int) -> None:
         """Raise InvalidInputError if a batch of that size does not fit, whatever else there is."""
-        if rows_bytes <= self.bytes_max:
-            return
         nbytes = rows_bytes + _OVERHEAD_BYTES
         for name in ("log_segment_max_bytes", "memtable_max_bytes"):
             limit = getattr(self._settings, name)
@@ -190,7 +190,7 @@ class CommitPath:
             self._context.metrics.count("reef_fenced_total")
         self._queue.step_down(error)
         self._settle()
-        self.cond.notify_all()
+        self.cond.notify_all()  # callers that wait for room wait in vain
 
     def close(self) -> None:
         """Take nothing more, and send and settle what is on its way."""
@@ -333,7 +333,7 @@ class CommitPath:
                 if group is not None and self._asker is None:
                     self._asker = asker
                     return group
-                self.cond.wait()
+                self._watch()
 
     def _drain(self) -> None:
         """Send and settle whatever is on its way, also what nobody waits for any more."""
@@ -345,7 +345,7 @@ class CommitPath:
                     while (queue.in_flight or self._is_gathering) and not (
                         queue.is_blocked() or self._may_take()
                     ):
-                        self.cond.wait()
+                        self._watch()
                     if not self._may_take():
                         return
                     group = self._take()
@@ -385,7 +385,7 @@ class CommitPath:
                 and queue.pending[0] is group is queue.pending[-1]
                 and (left := deadline - clock.monotonic()) > 0
             ):
-                self.cond.wait(min(left, self._put_s / _GATHERING_PAUSES))
+                self._watch(min(left, self._put_s / _GATHERING_PAUSES))
                 if group.callers == came:
                     return
         finally:
@@ -400,7 +400,16 @@ class CommitPath:
         if self._queue.pending and self._may_take():
             groups = (*self._queue.pending, *self._queue.in_flight)
             any(_wake(ticket) for group in groups for ticket in group.tickets)
-        self.cond.notify_all()
+        if self._watchers:
+            self.cond.notify_all()
+
+    def _watch(self, timeout: float | None = None) -> None:
+        """Wait for news of the queue."""
+        self._watchers += 1
+        try:
+            self.cond.wait(timeout)
+        finally:
+            self._watchers -= 1
 
     # Settling.
 
@@ -428,9 +437,8 @@ class CommitPath:
                 ticket.receipt = Receipt(ticket.lsn, ticket.codes)
             if ticket.waiters:
                 _wake(ticket)
-        self._count_commits(len(group.tickets))
-        self._note_batches(len(group.tickets))
-        self._note_bytes(len(group.data))
+        batches = len(group.tickets)
+        self._note_group(batches, batches, len(group.data))
 
     def _fail(self, step: Settlement) -> None:
         """Tell callers of errors, and drop every row that is in no log object any more."""
@@ -444,6 +452,7 @@ class CommitPath:
         for ticket, _ in step.errors:
             _wake(ticket)
         self._truncate(step.lsn_end)
+        self.cond.notify_all()  # callers that wait for room wait in vain if this ended the writer
 
     def _truncate(self, lsn: int) -> None:
         if self._live.tail.truncate(lsn):
@@ -537,7 +546,8 @@ class CommitPath:
             raise copy.copy(self._queue.failure)
 
     def _check_size(self, request: WriteRequest) -> None:
-        self.check_bytes(request.nbytes)
+        if request.nbytes > self.bytes_max:
+            self.check_bytes(request.nbytes)
         if (request.lsn is not None) != self._takes_lsns:
             raise InvalidInputError.of(
                 "lsn",

@@ -354,10 +354,11 @@ class CommitQueue:
             group = done.durable
             if flight and flight[0] is group:
                 assert group.point is not None
-                self.callers_expected = group.callers + sum(one.callers for one in self.pending)
+                self.callers_expected = group.callers
+                for waiting in self.pending:
+                    self.callers_expected += waiting.callers
                 self._slot, self._point = group.slot + 1, group.point
                 self.lsn_durable = group.lsn_last
-                self.lsn_given = max(self.lsn_given, self.lsn_durable)
                 if isinstance(self.failure, FencedError):  # it stepped down; this was in time
                     self.failure.durable_lsn = self.lsn_durable
                 if self.keys:

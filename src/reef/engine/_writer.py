@@ -311,21 +311,19 @@ class Writer(Handle):
         return self._live.tail
 
     def _flush_if_due(self) -> None:
-        if self._is_flush_due():
-            with self._cond:
-                self._begin_flush()
-
-    def _is_flush_due(self) -> bool:
         settings, tail = self._context.settings, self._live.tail
         if self._is_flushing:
-            return False
+            return
         if (
             tail.log_slots >= settings.flush_threshold_slots
             or tail.memtable.nbytes >= settings.flush_threshold_bytes
+            or (
+                settings.flush_interval
+                and self._context.clock.monotonic() - self._flushed_at >= settings.flush_interval
+            )
         ):
-            return True
-        age = self._context.clock.monotonic() - self._flushed_at
-        return bool(settings.flush_interval) and age >= settings.flush_interval
+            with self._cond:
+                self._begin_flush()
 
     def _begin_flush(self) -> ReefError | None:
         """Flush in the background, unless that is under way, in vain, or has just failed. Lock held.
