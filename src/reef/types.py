@@ -27,7 +27,8 @@ OBJECT_KEY_BYTES_MAX = 1024
 KEY_PART_BYTES_MAX = 255  # what file systems take
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_KEY_PART = re.compile(r"[A-Za-z0-9._@-]+")
+_KEY_PART = rf"(?!\.\.?(?:/|\Z))[A-Za-z0-9._@-]{{1,{KEY_PART_BYTES_MAX}}}"
+_OBJECT_KEY = re.compile(f"{_KEY_PART}(?:/{_KEY_PART})*")
 _NAMES = f"1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - starting with a letter or a digit"
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
@@ -91,11 +92,7 @@ def check_object_key(key: str) -> str:
 
     Raises InvalidInputError for empty parts, `.`, `..` and characters outside A-Z a-z 0-9 . _ @ -.
     """
-    parts = key.split("/")
-    if len(key) > OBJECT_KEY_BYTES_MAX or not all(
-        _KEY_PART.fullmatch(part) and len(part) <= KEY_PART_BYTES_MAX and part not in (".", "..")
-        for part in parts
-    ):
+    if len(key) > OBJECT_KEY_BYTES_MAX or _OBJECT_KEY.fullmatch(key) is None:
         raise InvalidInputError.of(
             "object key",
             key,

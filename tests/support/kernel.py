@@ -10,7 +10,7 @@ import pytest
 
 from reef.clock import Clock
 from reef.database import Database
-from reef.engine._group import Group
+from reef.engine._log_writer import LogWriter
 from reef.store import Store, open_store
 from reef.testing import FaultyStore
 
@@ -42,13 +42,13 @@ def flip(store: Store, key: str) -> bytes:
 
 def interrupt_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Ctrl-C come in the middle of the next write; those behind it go on."""
-    encode = Group.encode
+    encode = LogWriter.encode
 
     def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(Group, "encode", encode)
+        monkeypatch.setattr(LogWriter, "encode", encode)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Group, "encode", interrupted)
+    monkeypatch.setattr(LogWriter, "encode", interrupted)
 
 
 class Gate(FaultyStore):

@@ -86,6 +86,22 @@ def test_counters_add_up() -> None:
     assert samples["reef_requests_total", (("kind", "get"),)] == 2
 
 
+def test_a_recorder_counts_and_observes_in_one_step() -> None:
+    metrics = Metrics()
+    record = metrics.recorder("reef_requests_total", "reef_put_seconds", kind="get")
+    assert 'reef_requests_total{kind="get"}' not in metrics.snapshot()
+    record(1, 0.02)
+    record(2, 40)
+    found = metrics.snapshot()
+    assert found['reef_requests_total{kind="get"}'] == 3
+    assert isinstance(seconds := found["reef_put_seconds"], dict)
+    assert (seconds["count"], seconds["sum"]) == (2, 40.02)
+    assert isinstance(buckets := seconds["buckets"], dict)
+    assert (buckets["0.025"], buckets["+Inf"]) == (1, 1)
+    with pytest.raises(ValueError, match="zip"):
+        record(1)
+
+
 def test_a_gauge_is_what_it_was_last_set_to() -> None:
     metrics = Metrics()
     for value in (5, 3.5, -1):

@@ -215,9 +215,10 @@ class Documents(Namespace):
         key = check_idempotency_key(idempotency_key)
         check_stream(source, sequence)
         writer = self._writing()
-        receipt = None if key else writer.known(None, None, source, sequence)
-        if receipt is not None:
-            return self._told(receipt, 0, 0)  # whatever it says, and whether it still can be said
+        if source is not None and key is None:
+            receipt = writer.known(None, None, source, sequence)
+            if receipt is not None:
+                return self._told(receipt, 0, 0)  # whatever it says, and whether it can be said now
         asked = Asked.of(upserts, patches, deletes, duplicates)
         change, said, receipt = self._change(
             writer, asked, condition, atomic, key, source, sequence

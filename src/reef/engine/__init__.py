@@ -44,7 +44,6 @@ from reef.engine._feed_log import FeedLog, LinkedHeader
 from reef.engine._feed_place import Position
 from reef.engine._flush import write_window
 from reef.engine._fold_rows import FoldRows
-from reef.engine._group import WriteRequest
 from reef.engine._latest import FEW_ROWS_MAX, Latest
 from reef.engine._layers import look
 from reef.engine._listing import are_live, list_namespaces
@@ -77,6 +76,7 @@ from reef.engine._receipt import (
     Receipt,
     unpack_codes,
 )
+from reef.engine._request import WriteRequest
 from reef.engine._snapshots import SnapshotView, take_snapshot
 from reef.engine._stats import namespace_stats
 from reef.engine._tail import Tail

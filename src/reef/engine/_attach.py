@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.engine._context import Context
-from reef.engine._group import WriteRequest
+from reef.engine._request import WriteRequest
 from reef.engine._tail import Tail
 from reef.errors import (
     FencedError,

@@ -1,9 +1,13 @@
-"""The commit: what a batch is held against before it goes into the log.
+"""The commit path of an open writer: from a request to its receipt.
 
-Under the writer's lock, in this order: is this the repetition of an earlier request; is there room
-for it in memory and in the unfolded log; does its condition hold, against everything committed or on
-its way. What is left joins the outbox, which gives it its version; its rows go into the memtable at
-once, so that later conditions see them, and readers see nothing above the durable version.
+It drives the commit queue, and owns the lock, the PUTs and the waiting. Under the lock a request is
+held against the idempotency window and the room in memory; its patches and conditions are resolved
+against everything committed or on its way; then it is admitted, and its rows go into the memtable,
+above the version that readers see. No lock is held while an object is made or sent.
+
+There is no thread but the callers'. Whoever waits for its own batch may send the object of others:
+one of those who wait is woken when there is something to send, and each when it has its answer. Who
+is interrupted leaves what it was doing to the others.
 
 A refusal is true only if what it was held against becomes durable, so it waits for that.
 """
@@ -12,17 +16,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from reef.engine._attach import at_version, check_new
 from reef.engine._conditions import Resolved, plain_codes
 from reef.engine._context import Context
 from reef.engine._dedup import STREAM_CODES, Dedup, check_same
-from reef.engine._group import Group, Ticket, WriteRequest
-from reef.engine._outbox import Outbox, Waiting
-from reef.engine._receipt import Receipt, pack_codes
-from reef.engine._tail import Tail
-from reef.engine._view import ReadState
+from reef.engine._live import LiveRows
+from reef.engine._log_writer import LogWriter
+from reef.engine._queue import Answer, CommitQueue, Group, Limits, Settlement, Ticket
+from reef.engine._receipt import Receipt
+from reef.engine._request import WriteRequest
 from reef.errors import (
     ClosedError,
     ConditionFailedError,
@@ -30,98 +35,100 @@ from reef.errors import (
     FencedError,
     InvalidInputError,
     NotWrittenError,
-    OverloadedError,
+    OutcomeUnknownError,
     ReefError,
     UnavailableError,
 )
-from reef.format import LogKind, LogRecord
-from reef.log import LogReader
-from reef.types import LSN_MAX, pack_lsn
+from reef.format import LogKind, log_key
+from reef.manifest import ManifestChain
+from reef.threads import Signal
 
 _OVERHEAD_BYTES = 1024  # what framing and Arrow add to a record
-_STALL_S = 1.0  # between two looks at whether a flush can be begun
+_GATHERING_PAUSES = 4  # gathering ends after this part of a PUT's time without arrivals
+
+
+class NoRoomError(Exception):
+    """The memtable or the unfolded log is full: flush, wait for room, and commit again."""
 
 
 class _Admitted(NamedTuple):
-    """Whom to wait for, and what to tell then."""
+    """What a request has led to: the ticket to await, and its result."""
 
     ticket: Ticket | None
-    """None: there is nobody to wait for."""
+    """None: there is nothing to wait for."""
     receipt: Receipt | None = None
     """None: that of the ticket."""
     refusal: ReefError | None = None
     is_own: bool = False
-    """The ticket is of this request, or of the same one before: its error is ours."""
+    """The ticket is of this request, or of the same one before: its error is the caller's."""
 
 
-class Committer:
-    """The commit path of one open writer."""
+class CommitPath:
+    """The commits of one open writer. Threads may share it."""
 
     def __init__(
         self,
         context: Context,
-        namespace: str,
-        *,
-        epoch: int,
-        writer_id: bytes,
-        parallel: int,
-        takes_lsns: bool,
-        tail: Tail,
+        chain: ManifestChain,
+        live: LiveRows,
         dedup: Dedup,
-        reader: LogReader,
-        is_collected: Callable[[int], bool],
-        now_us: Callable[[], int],
-        relieve: Callable[[], ReefError | None],
-        rebuild: Callable[[], None],
+        log: LogWriter,
     ) -> None:
-        """`now_us` is the store's time: ages of idempotency keys must not hang on our clock.
-
-        `relieve` begins a flush, if it can, and tells why the last one failed. `rebuild` makes reads
-        go by the segments of the tail. Both under the lock.
-        """
+        """`chain` knows the store's time: ages of idempotency keys must not hang on our clock."""
+        settings, manifest, tail = context.settings, live.manifest, live.tail
         self.cond = context.threads.condition()
+        """The lock of the writer, and the news of what it guards."""
+        self.bytes_max = (
+            min(settings.log_segment_max_bytes, settings.memtable_max_bytes) - _OVERHEAD_BYTES
+        )
+        """How large one batch may be; more goes as segments, by an attach."""
         self._context = context
-        self._settings = context.settings
-        self._namespace = namespace
-        self._takes_lsns = takes_lsns
-        self._tail = tail
+        self._settings = settings
+        self._clock = context.clock
+        self._chain = chain
+        self._live = live
         self._dedup = dedup
-        self._now_us = now_us
-        self._relieve = relieve
-        self._keys: dict[bytes, Ticket] = {}
-        self._last: Ticket | None = None
+        self._log = log
+        self._takes_lsns = manifest.lsn_policy == "caller"
+        self._parallel = settings.max_parallel_writes or manifest.max_parallel_writes
+        self._queue = CommitQueue(
+            chain.namespace,
+            slot=tail.fold.next_slot,
+            lsn=tail.lsn,
+            point=tail.fold.point,
+            limits=Limits(
+                self._parallel, settings.group_commit_max_batches, settings.log_segment_max_bytes
+            ),
+        )
         self._is_closed = False
+        self._watchers = 0
+        """How many threads wait for news of the queue itself, not of a ticket."""
+        self._is_gathering = False
+        self._asker: object = None
+        """Who asks again for a slot whose outcome is unknown."""
+        self._put_s = 0.0
+        """What a PUT takes, as a running mean."""
         self._note_seconds = context.metrics.histogram("reef_commit_seconds")
-        self.outbox = Outbox(
-            context,
-            namespace,
-            self.cond,
-            epoch=epoch,
-            writer_id=writer_id,
-            parallel=parallel,
-            tail=tail,
-            reader=reader,
-            is_collected=is_collected,
-            now_us=now_us,
-            committed=self._remember,
-            dropped=self._forget,
-            rebuild=rebuild,
+        self._note_group = context.metrics.recorder(
+            "reef_commits_total", "reef_group_batches", "reef_group_bytes"
         )
 
-    def commit(self, request: WriteRequest, state: Callable[[], ReadState]) -> Receipt:
+    @property
+    def failure(self) -> ReefError | None:
+        """What ended this writer for good, if anything has."""
+        return self._queue.failure
+
+    def commit(self, request: WriteRequest) -> Receipt:
         """Make one batch durable and return its receipt.
 
-        `state` tells under the lock where rows are, those on their way included. Raises
-        FencedError, OutcomeUnknownError, NotWrittenError, OverloadedError, ConditionFailedError,
-        IdempotencyError, InvalidInputError, and NotFoundError if a segment that the condition needs
-        is gone: nothing was written.
+        Raises FencedError, OutcomeUnknownError, NotWrittenError, ConditionFailedError,
+        IdempotencyError, InvalidInputError; NoRoomError, and NotFoundError if a segment that the
+        condition needs is gone: nothing was written.
         """
         self._check_size(request)
-        return self._sent(lambda: self._admit(request, state))
+        return self._run(partial(self._admit, request))
 
-    def commit_all(
-        self, requests: Sequence[WriteRequest], state: Callable[[], ReadState]
-    ) -> list[Receipt]:
+    def commit_all(self, requests: Sequence[WriteRequest]) -> list[Receipt]:
         """Make several batches durable in one log object, all or none, each of its own version.
 
         They have neither keys nor streams. Each is resolved against those before it. Raises like
@@ -129,42 +136,10 @@ class Committer:
         """
         for request in requests:
             self._check_size(request)
-        nbytes = sum(request.nbytes + _OVERHEAD_BYTES for request in requests)
-        self.check_bytes(nbytes - _OVERHEAD_BYTES)
+        self.check_bytes(_together(requests) - _OVERHEAD_BYTES)
         tickets: list[Ticket] = []
-
-        def admit() -> _Admitted:
-            self._make_room(nbytes)
-            tickets[:] = self._enqueue_all(requests, state)
-            return _Admitted(tickets[-1], is_own=True)
-
-        last = self._sent(admit)
-        return [Receipt(ticket.record.lsn, ticket.codes) for ticket in tickets[:-1]] + [last]
-
-    def _sent(self, admit: Callable[[], _Admitted]) -> Receipt:
-        """Call `admit` under the lock, once nothing is unknown, and wait for what it leads to."""
-        clock, outbox = self._context.clock, self.outbox
-        started = clock.monotonic()
-        admitted: _Admitted | None = None
-
-        def enter() -> Group | Waiting | None:
-            nonlocal admitted
-            if outbox.is_blocked():
-                return None
-            admitted = admit()
-            return None if admitted.ticket is None else outbox.turn(admitted.ticket)
-
-        try:
-            outbox.run(enter)
-            while admitted is None:
-                outbox.settle_unknown()
-                outbox.run(enter)
-            receipt = self._told(admitted)
-        except BaseException:
-            outbox.pass_on()  # it may have been woken to send, and does not look any more
-            raise
-        self._note_seconds(clock.monotonic() - started)
-        return receipt
+        last = self._run(partial(self._admit_all, requests, tickets))
+        return [Receipt(ticket.lsn, ticket.codes) for ticket in tickets[:-1]] + [last]
 
     def known(
         self,
@@ -180,91 +155,6 @@ class Committer:
         with self.cond:
             return self._durable(key, digest, source, sequence)
 
-    def close(self) -> None:
-        """Take nothing more, and see to what is on its way."""
-        with self.cond:
-            self._is_closed = True
-            self.cond.notify_all()  # whoever waits for room waits in vain
-        self.outbox.drain()
-
-    def _told(self, admitted: _Admitted) -> Receipt:
-        """Wait for whatever it depends on, and return or raise what is to be told."""
-        ticket = admitted.ticket
-        if ticket is not None:
-            self.outbox.wait_for(ticket)
-            error = ticket.error  # once: what is unknown now may be settled by somebody meanwhile
-            if error is not None:
-                if admitted.is_own or isinstance(error, FencedError | DroppedError):
-                    raise copy.copy(error)
-                raise NotWrittenError(
-                    f"what this write to namespace {self._namespace!r} was held against did not "
-                    f"become durable, or may not have ({error}); nothing of it was sent: retry"
-                ) from error
-        if admitted.refusal is not None:
-            raise admitted.refusal
-        receipt = admitted.receipt or (ticket.receipt if ticket is not None else None)
-        assert receipt is not None
-        return receipt
-
-    # Everything from here on runs under the lock.
-
-    def _admit(self, request: WriteRequest, state: Callable[[], ReadState]) -> _Admitted:
-        earlier = self._make_room(request.nbytes, request)
-        if earlier is not None:
-            return earlier
-        if request.segments:
-            check_new(request.segments, self._tail, state().manifest)
-        try:
-            resolved = self._resolve(request, state)
-        except ConditionFailedError as refusal:
-            return _Admitted(self._newest(), refusal=refusal)
-        except UnavailableError as error:
-            raise NotWrittenError(
-                f"the condition could not be evaluated ({error}); nothing was written: retry"
-            ) from error
-        named = (request.idempotency_key, request.source, request.lsn)
-        is_rows = request.kind is LogKind.DATA
-        if is_rows and not resolved.batch.num_rows and named == (None, None, None):
-            return _Admitted(self._newest(), Receipt(self.outbox.lsn_given, resolved.codes))
-        return _Admitted(self._enqueue(request, resolved), is_own=True)
-
-    def _make_room(self, nbytes: int, request: WriteRequest | None = None) -> _Admitted | None:
-        """Wait until so much fits; return what is known of an earlier request like `request`."""
-        deadline: float | None = None
-        while True:
-            if self._is_closed:
-                raise ClosedError(f"namespace {self._namespace!r} was closed: open it again")
-            self.outbox.check_open()
-            earlier = None if request is None else self._earlier(request)
-            if earlier is not None or self._has_room(nbytes):
-                return earlier
-            if deadline is None:
-                deadline = self._context.clock.monotonic() + self._settings.write_stall_timeout
-            self._stall(deadline)
-
-    def _resolve(self, request: WriteRequest, state: Callable[[], ReadState]) -> Resolved:
-        if request.resolve is None:
-            return Resolved(request.batch, plain_codes(request.batch))
-        resolved = request.resolve(state())
-        if resolved.batch is not request.batch:
-            self.check_bytes(resolved.batch.nbytes)  # a patch brings along what it leaves as it is
-        return resolved
-
-    def _check_size(self, request: WriteRequest) -> None:
-        self.check_bytes(request.nbytes)
-        if (request.lsn is not None) != self._takes_lsns:
-            raise InvalidInputError.of(
-                "lsn",
-                request.lsn,
-                "given if, and only if, the namespace takes them from its caller",
-            )
-
-    @property
-    def bytes_max(self) -> int:
-        """How large one batch may be, whatever else there is."""
-        settings = self._settings
-        return min(settings.log_segment_max_bytes, settings.memtable_max_bytes) - _OVERHEAD_BYTES
-
     def check_bytes(self, rows_bytes: int) -> None:
         """Raise InvalidInputError if a batch of that size does not fit, whatever else there is."""
         nbytes = rows_bytes + _OVERHEAD_BYTES
@@ -275,59 +165,352 @@ class Committer:
                     "batch", f"{nbytes} bytes", f"at most {name} = {limit}: split it"
                 )
 
-    def _earlier(self, request: WriteRequest) -> _Admitted | None:
-        """Return what is known of an earlier request of the same key or stream, if anything is."""
-        key = request.idempotency_key
-        receipt = self._durable(key, request.digest, request.source, request.sequence)
-        if receipt is not None:
-            return _Admitted(None, receipt)
-        if key is not None and request.digest is not None:
-            ticket = self._keys.get(key)
-            if ticket is not None:
-                check_same(key, ticket.record, request.digest)
-                receipt = Receipt(ticket.record.lsn, ticket.codes, replayed=True)
-                return _Admitted(ticket, receipt, is_own=True)
-        if request.source is not None and request.sequence is not None:
-            for other in self.outbox.tickets():
-                sequence = other.request.sequence
-                if other.request.source != request.source or sequence is None:
-                    continue
-                if sequence >= request.sequence:
-                    receipt = Receipt(other.record.lsn, STREAM_CODES, replayed=True)
-                    return _Admitted(other, receipt, is_own=sequence == request.sequence)
-        return None
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether a batch of that size fits into memory and the log now. Lock held."""
+        settings, tail = self._settings, self._live.tail
+        return tail.log_bytes <= settings.unfolded_log_max_bytes and (
+            tail.memtable.nbytes + nbytes <= settings.memtable_max_bytes or not tail.memtable.rows
+        )
 
-    def _durable(
-        self, key: bytes | None, digest: bytes | None, source: str | None, sequence: int | None
-    ) -> Receipt | None:
-        receipt = None
-        if key is not None and digest is not None:
-            receipt = self._dedup.find(key, digest, self._now_us())
-        if receipt is None and source is not None and sequence is not None:
-            receipt = self._dedup.find_stream(source, sequence)
+    def settle(self) -> None:
+        """Decide every write before this one: the unknown, and those of interrupted callers.
+
+        Raises what ended this writer, or NotWrittenError if the store gives no answer.
+        """
+        self.settle_unknown()
+        self._drain()
+        self.settle_unknown()
+
+    def step_down(self, error: FencedError | DroppedError) -> None:
+        """Send nothing more: a newer writer is known. Lock held.
+
+        What is in flight may still get its slot before that writer's fences: its own PUT tells. What
+        was not sent gets `error`, and so does everyone who comes.
+        """
+        if self._queue.failure is None:
+            self._context.metrics.count("reef_fenced_total")
+        self._queue.step_down(error)
+        self._settle()
+        self.cond.notify_all()  # callers that wait for room wait in vain
+
+    def close(self) -> None:
+        """Take nothing more, and send and settle what is on its way."""
+        with self.cond:
+            self._is_closed = True
+            self.cond.notify_all()  # callers that wait for room wait in vain
+        self._drain()
+
+    # The way of a batch.
+
+    def _run(self, admit: Callable[[], _Admitted]) -> Receipt:
+        """Admit under the lock; then send or wait until there is an answer, and give it."""
+        started = self._clock.monotonic()
+        admitted: _Admitted | None = None
+        turn: Group | Signal | None = None
+        try:
+            while True:
+                with self.cond:
+                    if admitted is None and not self._queue.is_blocked():
+                        admitted = admit()
+                    if admitted is not None:
+                        ticket = admitted.ticket
+                        if ticket is None or ticket.is_done:
+                            break
+                        if self._may_take():
+                            turn = self._take()
+                        else:
+                            turn = self._context.threads.signal()
+                            ticket.waiters.append(turn)
+                if admitted is None:
+                    self.settle_unknown()
+                elif isinstance(turn, Group):
+                    self._send(turn)
+                elif turn is not None:
+                    turn.wait()
+                turn = None
+                if admitted is not None and ticket is not None and ticket.is_done:
+                    break  # once it is, it stays so: no lock is needed to see it
+        except BaseException:
+            self._leave(None if admitted is None else admitted.ticket, turn)
+            raise
+        receipt = self._result(admitted)
+        self._note_seconds(self._clock.monotonic() - started)
         return receipt
 
-    def _has_room(self, nbytes: int) -> bool:
-        memtable = self._tail.memtable
-        fits = memtable.nbytes + nbytes <= self._settings.memtable_max_bytes or not memtable.rows
-        return fits and self._tail.log_bytes <= self._settings.unfolded_log_max_bytes
+    def _result(self, admitted: _Admitted) -> Receipt:
+        """Return or raise what a request has led to, now that its ticket is done."""
+        ticket = admitted.ticket
+        if ticket is not None and ticket.error is not None:
+            error = ticket.error
+            if admitted.is_own or isinstance(error, FencedError | DroppedError):
+                raise copy.copy(error)
+            raise NotWrittenError(
+                f"what this write to namespace {self._chain.namespace!r} was held against did not "
+                f"become durable, or may not have ({error}); nothing of it was sent: retry"
+            ) from error
+        if admitted.refusal is not None:
+            raise admitted.refusal
+        receipt = admitted.receipt or (ticket.receipt if ticket is not None else None)
+        assert receipt is not None
+        return receipt
 
-    def _stall(self, deadline: float) -> None:
-        self._context.metrics.count("reef_write_stalls_total")
-        failed = self._relieve()
-        left = deadline - self._context.clock.monotonic()
-        if left <= 0:
-            why = f"the last flush failed ({failed})" if failed else "flushing does not keep up"
-            raise OverloadedError(
-                f"namespace {self._namespace!r} holds {self._tail.memtable.nbytes} bytes in memory "
-                f"and {self._tail.log_bytes} of unfolded log, and {why}: nothing was written; retry "
-                "later, or raise memtable_max_bytes or unfolded_log_max_bytes"
-            )
-        self.cond.wait(min(left, _STALL_S))
+    def _send(self, group: Group) -> None:
+        """Make the object of a group that was taken, create it, and settle what that decides."""
+        started = self._clock.monotonic()
+        answer = self._log.encode(group)
+        if answer is None:
+            if self._parallel == 1:
+                self._queue.send(group)
+            else:
+                with self.cond:
+                    is_to_be_sent = self._queue.send(group)
+                    self._news()
+                if not is_to_be_sent:
+                    return
+            answer = self._log.put(group)
+        with self.cond:
+            self._put_s += (self._clock.monotonic() - started - self._put_s) / 4
+            self._queue.answer(group, answer)
+            self._settle()
+            self._news()
 
-    def _newest(self) -> Ticket | None:
-        last = self._last
-        return None if last is None or last.is_done else last
+    def _leave(self, ticket: Ticket | None, turn: Group | Signal | None) -> None:
+        """Leave to others what an interrupted caller was doing."""
+        with self.cond:
+            queue = self._queue
+            if isinstance(turn, Group):
+                if turn.is_sent and turn.answer is None:
+                    key = log_key(self._chain.namespace, turn.slot)
+                    error = OutcomeUnknownError(key, "its sender was interrupted")
+                    queue.answer(turn, Answer("unknown", error))
+                queue.unseal(turn)
+            elif turn is None:
+                if queue.in_flight and not queue.in_flight[-1].is_taken:
+                    queue.unseal(queue.in_flight[-1])
+            elif ticket is not None and turn in ticket.waiters:
+                ticket.waiters.remove(turn)
+            self._settle()
+            self._news()
+
+    def settle_unknown(self) -> None:
+        """Ask again for every slot whose outcome is unknown.
+
+        Raises NotWrittenError if the store still gives no answer, or what ended this writer.
+        """
+        me = object()
+        while True:
+            group: Group | None = None
+            answer: Answer | None = None
+            try:
+                group = self._unknown(me)
+                if group is None:
+                    return
+                answer = self._log.put(group)
+            finally:
+                with self.cond:
+                    if self._asker is me:
+                        self._asker = None
+                        if group is not None and answer is not None:
+                            self._queue.answer(group, answer)
+                        self._settle()
+                        self._news()
+            if answer.kind not in ("durable", "lost"):
+                raise NotWrittenError(
+                    f"log object {group.slot} of namespace {self._chain.namespace!r} may or may not "
+                    f"have been written and the store gives no answer ({answer.error}); nothing "
+                    "more was sent: retry"
+                ) from answer.error
+
+    def _unknown(self, asker: object) -> Group | None:
+        """Wait until nothing keeps the queue, or return the group that `asker` has to ask for."""
+        with self.cond:
+            while True:
+                self._settle()
+                if self._queue.failure is not None:
+                    raise copy.copy(self._queue.failure)
+                if not self._queue.is_blocked():
+                    return None
+                group = self._queue.unknown()
+                if group is not None and self._asker is None:
+                    self._asker = asker
+                    return group
+                self._watch()
+
+    def _drain(self) -> None:
+        """Send and settle whatever is on its way, also what nobody waits for any more."""
+        queue = self._queue
+        group: Group | None = None
+        try:
+            while True:
+                with self.cond:
+                    while (queue.in_flight or self._is_gathering) and not (
+                        queue.is_blocked() or self._may_take()
+                    ):
+                        self._watch()
+                    if not self._may_take():
+                        return
+                    group = self._take()
+                if group is not None:
+                    self._send(group)
+                group = None
+        except BaseException:
+            self._leave(None, group)
+            raise
+
+    # Everything from here on runs under the lock. First, what may be sent, and by whom.
+
+    def _may_take(self) -> bool:
+        return not self._is_gathering and self._queue.may_seal()
+
+    def _take(self) -> Group | None:
+        """Take the next group to be sent; None if there is none any more."""
+        queue = self._queue
+        if queue.callers_expected > 1:  # a lone writer never waits
+            self._gather(queue.pending[0])
+            if not queue.may_seal():
+                self.cond.notify_all()
+                return None  # it ended while more were waited for
+        group = queue.seal()
+        group.is_taken = True
+        return group
+
+    def _gather(self, group: Group) -> None:
+        """Wait, within the window, for callers that were here a moment ago, while they keep coming."""
+        queue, clock = self._queue, self._clock
+        deadline = clock.monotonic() + min(self._settings.group_commit_window, self._put_s)
+        self._is_gathering = True
+        try:
+            while (
+                (came := group.callers) < queue.callers_expected
+                and queue.pending
+                and queue.pending[0] is group is queue.pending[-1]
+                and (left := deadline - clock.monotonic()) > 0
+            ):
+                self._watch(min(left, self._put_s / _GATHERING_PAUSES))
+                if group.callers == came:
+                    return
+        finally:
+            self._is_gathering = False
+
+    def _news(self) -> None:
+        """Let those look again who wait for what may have changed.
+
+        Nobody looks for something to send without being woken. The owner of the next batch may be
+        busy sending another's, so those who wait for what is in flight are asked, too.
+        """
+        if self._queue.pending and self._may_take():
+            groups = (*self._queue.pending, *self._queue.in_flight)
+            any(_wake(ticket) for group in groups for ticket in group.tickets)
+        if self._watchers:
+            self.cond.notify_all()
+
+    def _watch(self, timeout: float | None = None) -> None:
+        """Wait for news of the queue."""
+        self._watchers += 1
+        try:
+            self.cond.wait(timeout)
+        finally:
+            self._watchers -= 1
+
+    # Settling.
+
+    def _settle(self) -> None:
+        """Carry out what is decided, in slot order. Doing a part of it twice does no harm."""
+        queue = self._queue
+        while (step := queue.settlement()) is not None:
+            if step.durable is not None:
+                self._acknowledge(step.durable)
+            else:
+                self._fail(step)
+            queue.settled(step)
+
+    def _acknowledge(self, group: Group) -> None:
+        tail = self._live.tail
+        if group.slot == tail.fold.next_slot:
+            assert group.point is not None
+            tail.committed(group.point, group.data_bytes, group.lsn_last)
+        if group.kind is LogKind.SCHEMA:
+            tail.schema = group.tickets[0].request.schema
+        for ticket, record in zip(group.tickets, group.records, strict=True):
+            if record.idempotency_key is not None or record.source is not None:
+                self._dedup.add(record, group.created_at_us)
+            if not ticket.is_done:
+                ticket.receipt = Receipt(ticket.lsn, ticket.codes)
+            if ticket.waiters:
+                _wake(ticket)
+        batches = len(group.tickets)
+        self._note_group(batches, batches, group.data_bytes)
+
+    def _fail(self, step: Settlement) -> None:
+        """Tell callers of errors, and drop every row that is in no log object any more."""
+        if isinstance(step.failure, FencedError | DroppedError) and self._queue.failure is None:
+            self._context.metrics.count("reef_fenced_total")
+        answered = [(ticket, error) for ticket, error in step.errors if not ticket.is_done]
+        if answered and isinstance(answered[0][1], OutcomeUnknownError):
+            self._context.metrics.count("reef_unknown_outcomes_total")
+        for ticket, error in answered:
+            ticket.error = error
+        for ticket, _ in step.errors:
+            _wake(ticket)
+        self._truncate(step.lsn_end)
+        self.cond.notify_all()  # callers that wait for room wait in vain if this ended the writer
+
+    def _truncate(self, lsn: int) -> None:
+        if self._live.tail.truncate(lsn):
+            self._live.rebuild()  # before anything else can be given one of those versions
+
+    # Admitting.
+
+    def _admit(self, request: WriteRequest) -> _Admitted:
+        self._check_open()
+        earlier = self._earlier(request)
+        if earlier is not None:
+            return earlier
+        if not self.has_room(request.nbytes):
+            raise NoRoomError
+        if request.segments:
+            check_new(request.segments, self._live.tail, self._live.manifest)
+        try:
+            resolved = self._resolve(request)
+        except ConditionFailedError as refusal:
+            return _Admitted(self._queue.newest, refusal=refusal)
+        except UnavailableError as error:
+            raise NotWrittenError(
+                f"the condition could not be evaluated ({error}); nothing was written: retry"
+            ) from error
+        if not resolved.batch.num_rows and _is_nothing(request):
+            receipt = Receipt(self._queue.lsn_given, resolved.codes)
+            return _Admitted(self._queue.newest, receipt)
+        lsn = self._queue.lsn_given
+        try:
+            return _Admitted(self._enqueue(request, resolved), is_own=True)
+        except BaseException:
+            self._retract(lsn)
+            raise
+
+    def _admit_all(self, requests: Sequence[WriteRequest], tickets: list[Ticket]) -> _Admitted:
+        """Admit several batches to one group, or none of them; `tickets` takes theirs."""
+        self._check_open()
+        nbytes = _together(requests)
+        if not self.has_room(nbytes):
+            raise NoRoomError
+        group = self._queue.joinable(LogKind.DATA, nbytes, len(requests))
+        lsn = self._queue.lsn_given
+        tickets.clear()
+        try:
+            for request in requests:
+                # Only the last stands for the caller: nobody has to wait for as many to come again.
+                callers = int(request is requests[-1])
+                tickets.append(self._enqueue(request, self._resolve(request), group, callers))
+        except UnavailableError as error:
+            self._retract(lsn)
+            raise NotWrittenError(
+                f"what it depends on could not be read ({error}); nothing was written: retry"
+            ) from error
+        except BaseException:
+            self._retract(lsn)
+            raise
+        return _Admitted(tickets[-1], is_own=True)
 
     def _enqueue(
         self,
@@ -336,71 +519,100 @@ class Committer:
         group: Group | None = None,
         callers: int = 1,
     ) -> Ticket:
-        is_same = resolved.batch is request.batch
-        nbytes = _OVERHEAD_BYTES + (request.nbytes if is_same else resolved.batch.nbytes)
-        if group is None:
-            group = self.outbox.joinable(request.kind, nbytes)
-        is_recorded = request.idempotency_key is not None or request.condition is not None
-        lsn = self._next_lsn(group, request)
-        record = LogRecord(
-            lsn=lsn,
-            batch=resolved.batch if request.kind is LogKind.DATA else None,
-            segments=at_version(request.segments, lsn),
-            schema=request.schema,
-            idempotency_key=request.idempotency_key,
-            digest=request.digest,
-            condition=request.condition,
-            outcomes=pack_codes(resolved.codes) if is_recorded else None,
-            source=request.source,
-            sequence=request.sequence,
-        )
-        ticket = Ticket(request, record, resolved.codes, callers)
-        self.outbox.join(group, ticket, nbytes)
-        self._last = ticket
-        if request.idempotency_key is not None:
-            self._keys[request.idempotency_key] = ticket
+        """Admit a batch to the queue, and its rows to what later ones are held against."""
+        batch, tail = resolved.batch, self._live.tail
+        known = request.nbytes if batch is request.batch else None
+        nbytes = _OVERHEAD_BYTES + (batch.nbytes if known is None else known)
+        ticket = Ticket(request, batch, resolved.codes, nbytes=nbytes, callers=callers)
+        self._queue.admit(ticket, group)
+        if request.segments:
+            tail.attach(at_version(request.segments, ticket.lsn))
+            self._live.rebuild()
+        elif request.schema is None:
+            tail.memtable.apply(ticket.lsn, batch, known)
+        if self._is_gathering and self._queue.pending[0].callers >= self._queue.callers_expected:
+            self.cond.notify_all()  # everyone is there who was waited for
         return ticket
 
-    def _enqueue_all(
-        self, requests: Sequence[WriteRequest], state: Callable[[], ReadState]
-    ) -> list[Ticket]:
-        """Put batches into one group, or none of them."""
-        outbox = self.outbox
-        nbytes = sum(request.nbytes + _OVERHEAD_BYTES for request in requests)
-        group = outbox.joinable(LogKind.DATA, nbytes, len(requests))
-        before, last = outbox.joined(group), self._last
-        try:
-            for request in requests:
-                # Only the last stands for the caller: nobody has to wait for as many to come again.
-                callers = int(request is requests[-1])
-                self._enqueue(request, self._resolve(request, state), group, callers)
-        except BaseException as error:
-            outbox.leave(group, before)
-            self._last = last
-            if isinstance(error, UnavailableError):
-                raise NotWrittenError(
-                    f"what it depends on could not be read ({error}); nothing was written: retry"
-                ) from error
-            raise
-        return group.tickets[before.tickets :]
+    def _retract(self, lsn: int) -> None:
+        """Take back what was admitted above `lsn`, as if it never had been."""
+        self._queue.retract(lsn)
+        self._truncate(lsn)
 
-    def _next_lsn(self, group: Group, request: WriteRequest) -> int:
-        if request.lsn is None:
-            return pack_lsn(group.slot, len(group.tickets))
-        if not self.outbox.lsn_given < request.lsn <= LSN_MAX:
+    def _check_open(self) -> None:
+        """Raise ClosedError, or what ended this writer."""
+        if self._is_closed:
+            raise ClosedError(f"namespace {self._chain.namespace!r} was closed: open it again")
+        if self._queue.failure is not None:
+            raise copy.copy(self._queue.failure)
+
+    def _check_size(self, request: WriteRequest) -> None:
+        if request.nbytes > self.bytes_max:
+            self.check_bytes(request.nbytes)
+        if (request.lsn is not None) != self._takes_lsns:
             raise InvalidInputError.of(
-                "lsn", request.lsn, f"above {self.outbox.lsn_given}, up to {LSN_MAX}"
+                "lsn",
+                request.lsn,
+                "given if, and only if, the namespace takes them from its caller",
             )
-        return request.lsn
 
-    def _remember(self, group: Group) -> None:
-        for ticket in group.tickets:
-            self._dedup.add(ticket.record, group.created_at_us)
-            self._forget(ticket)
+    def _resolve(self, request: WriteRequest) -> Resolved:
+        if request.resolve is None:
+            return Resolved(request.batch, plain_codes(request.batch))
+        resolved = request.resolve(self._live.state)
+        if resolved.batch is not request.batch:
+            self.check_bytes(resolved.batch.nbytes)  # a patch brings along what it leaves as it is
+        return resolved
 
-    def _forget(self, ticket: Ticket) -> None:
-        key = ticket.request.idempotency_key
-        if key is not None and self._keys.get(key) is ticket:
-            del self._keys[key]
-        if self._last is ticket:
-            self._last = None  # it would keep its batch
+    def _earlier(self, request: WriteRequest) -> _Admitted | None:
+        """Return what is known of an earlier request of the same key or stream, if anything is."""
+        key, source = request.idempotency_key, request.source
+        if key is None and source is None:
+            return None
+        receipt = self._durable(key, request.digest, source, request.sequence)
+        if receipt is not None:
+            return _Admitted(None, receipt)
+        if key is not None and request.digest is not None:
+            ticket = self._queue.keys.get(key)
+            if ticket is not None:
+                check_same(key, ticket.request.digest, ticket.lsn, request.digest)
+                receipt = Receipt(ticket.lsn, ticket.codes, replayed=True)
+                return _Admitted(ticket, receipt, is_own=True)
+        if source is not None and request.sequence is not None:
+            for ticket in self._queue.tickets():
+                sequence = ticket.request.sequence
+                if ticket.request.source != source or sequence is None:
+                    continue
+                if sequence >= request.sequence:
+                    receipt = Receipt(ticket.lsn, STREAM_CODES, replayed=True)
+                    return _Admitted(ticket, receipt, is_own=sequence == request.sequence)
+        return None
+
+    def _durable(
+        self, key: bytes | None, digest: bytes | None, source: str | None, sequence: int | None
+    ) -> Receipt | None:
+        receipt = None
+        if key is not None and digest is not None:
+            receipt = self._dedup.find(key, digest, self._chain.estimated_now_us)
+        if receipt is None and source is not None and sequence is not None:
+            receipt = self._dedup.find_stream(source, sequence)
+        return receipt
+
+
+def _wake(ticket: Ticket) -> bool:
+    """Let those who wait for a ticket look again; return whether there were any."""
+    signals, ticket.waiters = ticket.waiters, []
+    for signal in signals:
+        signal.give()
+    return bool(signals)
+
+
+def _together(requests: Sequence[WriteRequest]) -> int:
+    """Return what requests take in one log object."""
+    return sum(request.nbytes + _OVERHEAD_BYTES for request in requests)
+
+
+def _is_nothing(request: WriteRequest) -> bool:
+    """Return whether nobody asks later for a request without rows: by no key, stream or version."""
+    is_rows = request.kind is LogKind.DATA
+    return is_rows and (request.idempotency_key, request.source, request.lsn) == (None, None, None)

@@ -61,7 +61,7 @@ class Dedup:
         entry = self._entries.get(key)
         if entry is None or now_us - entry.committed_at_us > self._age_max_us:
             return None
-        check_same(key, entry, digest)
+        check_same(key, entry.digest, entry.lsn, digest)
         return Receipt(entry.lsn, unpack_codes(entry.receipt), replayed=True)
 
     def find_stream(self, source: str, sequence: int) -> Receipt | None:
@@ -93,10 +93,10 @@ class Dedup:
             del self._entries[oldest.key]
 
 
-def check_same(key: bytes, earlier: DedupEntry | LogRecord, digest: bytes) -> None:
-    """Raise IdempotencyError if `key` stands for another request than the one of `digest`."""
-    if earlier.digest != digest:
+def check_same(key: bytes, known: bytes | None, lsn: int, digest: bytes) -> None:
+    """Raise IdempotencyError if `key` stands for the request `known`, at `lsn`, not for `digest`."""
+    if known != digest:
         raise IdempotencyError(
-            f"idempotency key {key!r} was used for another request, at LSN {earlier.lsn}; "
+            f"idempotency key {key!r} was used for another request, at LSN {lsn}; "
             "use a new key for a new request"
         )

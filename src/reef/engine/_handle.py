@@ -7,14 +7,15 @@ version are then there, whatever a flush or a refresh swaps meanwhile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from reef.engine._context import Context
+from reef.engine._live import LiveRows
 from reef.engine._snapshots import SnapshotView, take_snapshot
 from reef.engine._tail import Tail
-from reef.engine._view import ReadState, View
+from reef.engine._view import View
 from reef.errors import (
     ClosedError,
     DamagedError,
@@ -23,10 +24,10 @@ from reef.errors import (
     SnapshotExpiredError,
     UnavailableError,
 )
-from reef.format import Manifest, SegmentRef
+from reef.format import Manifest
 from reef.log import LogReader
 from reef.manifest import Head, ManifestChain
-from reef.segment import RowSource, RowVersion, SegmentReader, lookup
+from reef.segment import RowVersion, lookup
 
 
 class Handle(ABC):
@@ -38,12 +39,9 @@ class Handle(ABC):
         self.namespace = namespace
         self._context = context
         self._chain = chain
-        self._tail = tail
         self._log = LogReader(context.store, namespace, head.manifest.lsn_policy)
-        self._segments: SegmentReader = context.segments(namespace)
-        self._opened: dict[SegmentRef, RowSource] = {}
+        self._live = LiveRows(context.segments(namespace), head.manifest, tail)
         self._is_closed = False
-        self._state = self._build(head.manifest, tail)
 
     @property
     def is_open(self) -> bool:
@@ -53,24 +51,25 @@ class Handle(ABC):
     @property
     def lsn(self) -> int:
         """The newest version that a read sees."""
-        return max(self._tail.lsn, self._state.manifest.last_applied_lsn)
+        return max(self._live.tail.lsn, self._live.manifest.last_applied_lsn)
 
     @property
     def manifest(self) -> Manifest:
         """The manifest that reads stand on."""
-        return self._state.manifest
+        return self._live.manifest
 
     @property
     def tail(self) -> Tail:
         """The unfolded log, for those who tell of it. Look, do not touch."""
-        return self._tail
+        return self._live.tail
 
     def one(self, key: bytes) -> RowVersion | None:
         """Return the newest row of `key`, or None."""
         if self._is_closed:
             self.check_open()
-        lsn = self._tail.lsn
-        state = self._state
+        live = self._live
+        lsn = live.tail.lsn
+        state = live.state
         if state.manifest.last_applied_lsn > lsn:
             lsn = state.manifest.last_applied_lsn
         try:
@@ -98,7 +97,7 @@ class Handle(ABC):
     def view(self) -> View:
         """Return a view of the newest version, which does not change any more."""
         self.check_open()
-        return View(self.lsn, self._current, self.reload)
+        return View(self.lsn, self._live.current, self.reload)
 
     def at_lsn(self, lsn: int) -> View:
         """Return a view of what was visible at `lsn`. Raises RetentionError, InvalidInputError."""
@@ -108,7 +107,7 @@ class Handle(ABC):
             raise InvalidInputError.of(
                 "lsn", lsn, f"a number from 0 to {self.lsn}, the newest version"
             )
-        return View(lsn, self._current, self.reload)
+        return View(lsn, self._live.current, self.reload)
 
     def at_generation(self, generation: int) -> View:
         """Return a view of what the segments of a manifest generation hold.
@@ -127,8 +126,7 @@ class Handle(ABC):
             raise SnapshotExpiredError(
                 f"generation {generation} is of a namespace {self.namespace!r} that was dropped"
             )
-        sources = [self._segments.open(ref) for ref in manifest.segments]
-        state = ReadState(manifest, tuple(self._in_order(sources)), self._segments)
+        state = self._live.at(manifest)
         return View(manifest.last_applied_lsn, lambda: state, lambda: None)
 
     def at_snapshot(self, id: str) -> View:
@@ -138,7 +136,7 @@ class Handle(ABC):
         for snapshot in self.manifest.snapshots:
             if snapshot.id == id:
                 self.catch_up(snapshot.lsn)
-                return View(snapshot.lsn, self._current, self.reload, is_retained=True)
+                return View(snapshot.lsn, self._live.current, self.reload, is_retained=True)
         raise NotFoundError(
             f"namespace {self.namespace!r} has no snapshot {id!r}: it was released, it expired, or "
             "it never was; `reef snapshot list` shows them"
@@ -152,7 +150,7 @@ class Handle(ABC):
             self._context, chain, self.newest_lsn, ttl_s, id=id, born=born
         )
         self.adopt(head)
-        return SnapshotView(chain, snapshot, self._current, self.reload)
+        return SnapshotView(chain, snapshot, self._live.current, self.reload)
 
     def newest_lsn(self) -> int:
         """Return the newest version there is, having looked for it."""
@@ -183,47 +181,27 @@ class Handle(ABC):
         """Return whether the namespace was dropped, whatever has its name now."""
         return manifest.state != "live" or manifest.born != self.manifest.born
 
-    def _current(self) -> ReadState:
-        return self._state
-
     def _stand_on(self, manifest: Manifest) -> None:
         """Make reads go by `manifest` and the tail. Lock held."""
-        tail = self._tail_behind(manifest)
-        self._tail.schema = tail.schema  # first: whoever finds the new rows finds their columns
-        self._state = self._build(manifest, tail)
-        self._tail = tail
+        self._live.stand_on(manifest, self._tail_behind(manifest))
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
         """Return what is left of the tail where `manifest` ends."""
-        tail = self._tail
+        tail = self._live.tail
         if manifest.wal_floor > tail.fold.next_slot:
             # The log was folded further than this handle has read: what it held is all in segments.
             return Tail(manifest)
         tail.folded(manifest)
         return tail
 
-    def _build(
-        self, manifest: Manifest, tail: Tail, attached: tuple[SegmentRef, ...] = ()
-    ) -> ReadState:
-        """Return where rows are; `attached` are segments that the log is about to show."""
-        refs = (*attached, *tail.attaching, *tail.attached, *manifest.segments)
-        opened = {ref: self._opened.get(ref) or self._segments.open(ref) for ref in refs}
-        self._opened = opened
-        sources = (tail.memtable, *self._in_order(opened.values()))
-        return ReadState(manifest, sources, self._segments)
-
-    @staticmethod
-    def _in_order(sources: Iterable[RowSource]) -> list[RowSource]:
-        return sorted(sources, key=lambda source: source.lsn_max, reverse=True)
-
     def tell(self) -> None:
         """Set the gauges of this namespace to their current values."""
         manifest = self.manifest
         metrics, labels = self._context.metrics, {"namespace": self.namespace}
         metrics.forget(**labels)  # a level that is empty by now has no figure
-        metrics.gauge("reef_unfolded_log_bytes", self._tail.log_bytes, **labels)
-        metrics.gauge("reef_unfolded_log_slots", self._tail.log_slots, **labels)
-        metrics.gauge("reef_memtable_bytes", self._tail.memtable.nbytes, **labels)
+        metrics.gauge("reef_unfolded_log_bytes", self._live.tail.log_bytes, **labels)
+        metrics.gauge("reef_unfolded_log_slots", self._live.tail.log_slots, **labels)
+        metrics.gauge("reef_memtable_bytes", self._live.tail.memtable.nbytes, **labels)
         levels: dict[int, int] = {}
         for ref in manifest.segments:
             levels[ref.level] = levels.get(ref.level, 0) + 1

@@ -77,10 +77,10 @@ class Reader(Handle):
         if now - self._seen_at >= grace_s / 2 or self._chain.is_out_of_touch:
             self._look_at_head()
         try:
-            self._replay(self._tail)
+            self._replay(self._live.tail)
         except DamagedError:
             self._look_at_head()  # repair may have given up what is damaged
-            self._replay(self._tail)
+            self._replay(self._live.tail)
         self._seen_at = now
         if self._is_long():
             self._follow()
@@ -89,8 +89,8 @@ class Reader(Handle):
     def _replay(self, tail: Tail) -> None:
         for entry in self._log.read(tail.fold):
             attached = tuple(ref for record in entry.log.records for ref in record.segments)
-            if attached and entry.is_valid and tail is self._tail:
-                self._state = self._build(self.manifest, tail, attached)
+            if attached and entry.is_valid and tail is self._live.tail:
+                self._live.rebuild(attached)
             tail.replay(entry)
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
@@ -114,7 +114,7 @@ class Reader(Handle):
             )
         if head.manifest.generation > self.manifest.generation:
             self._stand_on(head.manifest)
-            self._slots_at_manifest = self._tail.log_slots
+            self._slots_at_manifest = self._live.tail.log_slots
 
     def _look_at_head(self) -> None:
         head = self._chain.load()
@@ -124,7 +124,7 @@ class Reader(Handle):
 
     def _is_long(self) -> bool:
         """Return whether the log has grown so much that its writer may have folded it."""
-        settings, tail = self._context.settings, self._tail
+        settings, tail = self._context.settings, self._live.tail
         return (
             tail.memtable.nbytes >= settings.flush_threshold_bytes
             or tail.log_slots - self._slots_at_manifest >= settings.flush_threshold_slots // 4
@@ -132,4 +132,4 @@ class Reader(Handle):
 
     def _follow(self) -> None:
         self._adopt(self._chain.follow())
-        self._slots_at_manifest = self._tail.log_slots
+        self._slots_at_manifest = self._live.tail.log_slots

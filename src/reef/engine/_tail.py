@@ -76,11 +76,11 @@ class Tail:
         """Take note that a log object, whose rows are in the memtable already, is durable."""
         if point.slot != self.fold.next_slot:
             raise InvariantError(f"slot {point.slot} became durable before {self.fold.next_slot}")
-        done = _through(self.attaching, lsn)
-        if done:
+        if self.attaching:
+            done = _through(self.attaching, lsn)
             self.attached += done
             self.attaching = self.attaching[len(done) :]  # they come in the order of versions
-        self.fold = LogFold(point, point.slot + 1, self.skipped)
+        self.fold.append(point)
         self._note(point.slot, size)
         self._rise(lsn)
 

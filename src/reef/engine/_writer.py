@@ -14,13 +14,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from reef.engine._attach import attach_request, check_spared, check_uploaded
-from reef.engine._commit import Committer
+from reef.engine._commit import CommitPath, NoRoomError
 from reef.engine._context import Context
 from reef.engine._dedup import Dedup
 from reef.engine._flush import plan_flush, publish_flush, write_flush
-from reef.engine._group import WriteRequest
 from reef.engine._handle import Handle
+from reef.engine._log_writer import LogWriter
 from reef.engine._receipt import Receipt
+from reef.engine._request import WriteRequest
 from reef.engine._tail import Tail
 from reef.engine._view import View
 from reef.errors import (
@@ -28,6 +29,7 @@ from reef.errors import (
     FencedError,
     NotFoundError,
     NotWrittenError,
+    OverloadedError,
     ReefError,
     SnapshotExpiredError,
     UnavailableError,
@@ -37,6 +39,7 @@ from reef.manifest import Head, ManifestChain, StalePlanError
 
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
 _PLANS_MAX = 10
+_STALL_S = 1.0  # between two looks at whether a flush can be begun
 
 _T = TypeVar("_T")
 _log = logging.getLogger("reef")
@@ -60,58 +63,80 @@ class Writer(Handle):
         manifest = head.manifest
         self.epoch = manifest.writer_epoch
         self._dedup = dedup
-        self._committer = Committer(
-            context,
-            namespace,
-            epoch=self.epoch,
-            writer_id=writer_id,
-            parallel=context.settings.max_parallel_writes or manifest.max_parallel_writes,
-            takes_lsns=manifest.lsn_policy == "caller",
-            tail=tail,
-            dedup=dedup,
-            reader=self._log,
-            is_collected=lambda slot: is_collected(context.chain(namespace), slot),
-            now_us=lambda: chain.estimated_now_us,
-            relieve=self._begin_flush,
-            rebuild=self._rebuild,
-        )
-        self._cond = self._committer.cond
+        log = LogWriter(context, chain, self._log, self.epoch, writer_id)
+        self._commits = CommitPath(context, chain, self._live, dedup, log)
+        self._cond = self._commits.cond
         self._is_flushing = False
         self._flush_failure: ReefError | None = None
         self._flush_not_before = 0.0
         self._flushed_at = context.clock.monotonic()
 
     def write(self, request: WriteRequest) -> Receipt:
-        """Make one batch durable and return its receipt; see `Committer.commit` for what it raises."""
+        """Make one batch durable and return its receipt.
+
+        Raises OverloadedError if there is no room for it, and what `CommitPath.commit` raises.
+        """
         self.check_open()
+        deadline: float | None = None
         while True:
             if request.prepare is not None:
                 self.look_first(request.prepare)
             try:
-                receipt = self._committer.commit(request, self._current)
+                receipt = self._commits.commit(request)
                 break
             except NotFoundError:
                 self.reload()  # a segment was compacted away; nothing was written
+            except NoRoomError:
+                deadline = self._wait_for_room(request.nbytes, deadline)
         self._flush_if_due()
         return receipt
 
     def write_all(self, requests: Sequence[WriteRequest]) -> list[Receipt]:
         """Make several batches durable by one log object, all or none, each of its own version.
 
-        They have neither idempotency keys nor streams. See `Committer.commit_all` for what it raises.
+        They have neither idempotency keys nor streams. Raises OverloadedError, and what
+        `CommitPath.commit_all` raises.
         """
         self.check_open()
+        deadline: float | None = None
         while True:
             for request in requests:
                 if request.prepare is not None:
                     self.look_first(request.prepare)
             try:
-                receipts = self._committer.commit_all(requests, self._current)
+                receipts = self._commits.commit_all(requests)
                 break
             except NotFoundError:
                 self.reload()
+            except NoRoomError:
+                nbytes = sum(request.nbytes for request in requests)
+                deadline = self._wait_for_room(nbytes, deadline)
         self._flush_if_due()
         return receipts
+
+    def _wait_for_room(self, nbytes: int, deadline: float | None) -> float:
+        """Begin a flush and wait for news of room; return until when to go on like that.
+
+        Raises OverloadedError at the deadline, which is `write_stall_timeout` from the first call.
+        """
+        now = self._context.clock.monotonic()
+        if deadline is None:
+            deadline = now + self._context.settings.write_stall_timeout
+        with self._cond:
+            if self._is_closed or self.failure is not None or self._commits.has_room(nbytes):
+                return deadline
+            self._context.metrics.count("reef_write_stalls_total")
+            failed = self._begin_flush()
+            if now >= deadline:
+                why = f"the last flush failed ({failed})" if failed else "flushing does not keep up"
+                tail = self._live.tail
+                raise OverloadedError(
+                    f"namespace {self.namespace!r} holds {tail.memtable.nbytes} bytes in memory and "
+                    f"{tail.log_bytes} of unfolded log, and {why}: nothing was written; retry "
+                    "later, or raise memtable_max_bytes or unfolded_log_max_bytes"
+                )
+            self._cond.wait(min(deadline - now, _STALL_S))
+        return deadline
 
     def known(
         self,
@@ -125,12 +150,12 @@ class Writer(Handle):
         Raises IdempotencyError.
         """
         self.check_open()
-        return self._committer.known(key, digest, source, sequence)
+        return self._commits.known(key, digest, source, sequence)
 
     @property
     def bytes_max(self) -> int:
         """How large one batch may be; more goes as segments, by `attach`."""
-        return self._committer.bytes_max
+        return self._commits.bytes_max
 
     def settle(self) -> None:
         """Have every write before this decided: the unknown ones, and those left by interrupted callers.
@@ -138,10 +163,7 @@ class Writer(Handle):
         Raises like `write`.
         """
         self.check_open()
-        outbox = self._committer.outbox
-        outbox.settle_unknown()
-        outbox.drain()
-        outbox.settle_unknown()
+        self._commits.settle()
 
     def look_first(self, read: Callable[[View], _T]) -> _T:
         """Return what a write has to know, or to have in memory, before others have to wait for it.
@@ -163,7 +185,7 @@ class Writer(Handle):
 
     def check_bytes(self, rows_bytes: int) -> None:
         """Raise InvalidInputError if a batch of that size would be refused."""
-        self._committer.check_bytes(rows_bytes)
+        self._commits.check_bytes(rows_bytes)
 
     def change_schema(self, schema: pa.Schema) -> Receipt:
         """Make `schema` the columns of the face from now on, durably; raises like `write`."""
@@ -194,7 +216,7 @@ class Writer(Handle):
         self.check_open()
         request = attach_request(
             segments,
-            bytes_max=self._committer.bytes_max,
+            bytes_max=self._commits.bytes_max,
             idempotency_key=idempotency_key,
             digest=digest,
             source=source,
@@ -223,7 +245,7 @@ class Writer(Handle):
         Raises FencedError, OutcomeUnknownError, UnavailableError; nothing committed is lost by it.
         """
         self.check_open()
-        self._committer.outbox.settle_unknown()
+        self._commits.settle_unknown()
         with self._cond:
             while self._is_flushing:
                 self._cond.wait()
@@ -233,7 +255,7 @@ class Writer(Handle):
     def close(self) -> None:
         """Wait for what is on its way and let go. What is committed stays in the log, to be replayed."""
         self._is_closed = True
-        self._committer.close()
+        self._commits.close()
         with self._cond:
             while self._is_flushing:
                 self._cond.wait()
@@ -251,7 +273,7 @@ class Writer(Handle):
     @property
     def failure(self) -> ReefError | None:
         """What ended this writer for good, if anything has."""
-        return self._committer.outbox.failure
+        return self._commits.failure
 
     def reload(self) -> None:
         head = self._chain.load()
@@ -263,7 +285,7 @@ class Writer(Handle):
             if head.manifest.generation <= self.manifest.generation:
                 return
             if self._is_over(head.manifest):
-                self._committer.outbox.step_down(
+                self._commits.step_down(
                     DroppedError(
                         f"namespace {self.namespace!r} was dropped; whatever has that name now is "
                         "another one: open it anew"
@@ -271,7 +293,7 @@ class Writer(Handle):
                 )
                 return
             if head.manifest.writer_epoch > self.epoch:
-                self._committer.outbox.step_down(
+                self._commits.step_down(
                     FencedError(
                         f"namespace {self.namespace!r} was taken over by a writer of epoch "
                         f"{head.manifest.writer_epoch} (this one's is {self.epoch}): open it again "
@@ -283,32 +305,26 @@ class Writer(Handle):
             self._stand_on(head.manifest)
             self._cond.notify_all()  # there may be room again
 
-    def _rebuild(self) -> None:
-        """Make reads go by the segments that the tail has now. Lock held."""
-        self._state = self._build(self.manifest, self._tail)
-
     def _tail_behind(self, manifest: Manifest) -> Tail:
-        # Never another tail: the committer goes on with this one. A job may have folded what is
+        # Never another tail: the commit path goes on with this one. A job may have folded what is
         # durable and not answered yet; the answers take the tail up to there.
-        self._tail.folded(manifest)
-        return self._tail
+        self._live.tail.folded(manifest)
+        return self._live.tail
 
     def _flush_if_due(self) -> None:
-        if self._is_flush_due():
-            with self._cond:
-                self._begin_flush()
-
-    def _is_flush_due(self) -> bool:
-        settings, tail = self._context.settings, self._tail
+        settings, tail = self._context.settings, self._live.tail
         if self._is_flushing:
-            return False
+            return
         if (
             tail.log_slots >= settings.flush_threshold_slots
             or tail.memtable.nbytes >= settings.flush_threshold_bytes
+            or (
+                settings.flush_interval
+                and self._context.clock.monotonic() - self._flushed_at >= settings.flush_interval
+            )
         ):
-            return True
-        age = self._context.clock.monotonic() - self._flushed_at
-        return bool(settings.flush_interval) and age >= settings.flush_interval
+            with self._cond:
+                self._begin_flush()
 
     def _begin_flush(self) -> ReefError | None:
         """Flush in the background, unless that is under way, in vain, or has just failed. Lock held.
@@ -316,7 +332,7 @@ class Writer(Handle):
         Returns why the last one failed, if it did.
         """
         now = self._context.clock.monotonic()
-        is_idle = self._tail.fold.next_slot <= self.manifest.wal_floor
+        is_idle = self._live.tail.fold.next_slot <= self.manifest.wal_floor
         if self._is_flushing or self._is_closed or is_idle or now < self._flush_not_before:
             return self._flush_failure
         self._is_flushing = True
@@ -348,7 +364,7 @@ class Writer(Handle):
         except (FencedError, DroppedError) as error:
             failure = error
             with self._cond:
-                self._committer.outbox.step_down(error)
+                self._commits.step_down(error)
             raise
         except ReefError as error:
             failure = error
@@ -366,7 +382,7 @@ class Writer(Handle):
         for _ in range(_PLANS_MAX):
             with self._cond:
                 now_us = self._chain.estimated_now_us
-                plan = plan_flush(self.manifest, self._tail, self._dedup, now_us)
+                plan = plan_flush(self.manifest, self._live.tail, self._dedup, now_us)
             if plan is None:
                 return False
             written = write_flush(self._context, self.namespace, self.epoch, plan)
@@ -379,9 +395,3 @@ class Writer(Handle):
             f"the log of namespace {self.namespace!r} was folded by somebody else {_PLANS_MAX} times "
             "while it was flushed: retry"
         )
-
-
-def is_collected(chain: ManifestChain, slot: int) -> bool:
-    """Return whether a log slot lies below what garbage collection may have deleted."""
-    head = chain.load()
-    return head is not None and slot < head.manifest.gc.boundary.slot

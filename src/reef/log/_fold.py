@@ -119,6 +119,13 @@ class LogFold:
         self.next_slot = log.slot + 1
         return LogEntry(log.slot, log, checksum, size, is_valid)
 
+    def append(self, point: ChainPoint) -> None:
+        """Take note of a durable object of one's own, which names the last valid one."""
+        self.point = point
+        self.next_slot = point.slot + 1
+        self._given_up.clear()
+        self._damaged.clear()
+
     def _is_valid(self, log: LogObject) -> bool:
         follows = log.prev == self.point.prev or log.prev.slot in self._given_up
         return follows and log.epoch >= self.point.epoch

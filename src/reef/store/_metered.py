@@ -35,13 +35,13 @@ class MeteredStore(Store):
         self.inner = inner
         self._metrics = metrics
         self._clock = clock
-        self._puts = metrics.counter("reef_requests_total", kind="put_if_absent")
-        self._put_bytes = metrics.counter("reef_request_bytes_total", kind="put_if_absent")
-        self._put_seconds = metrics.histogram("reef_put_seconds")
+        self._note_put = metrics.recorder(
+            *("reef_requests_total", "reef_request_bytes_total", "reef_put_seconds"),
+            kind="put_if_absent",
+        )
 
     def put_if_absent(self, key: str, data: Data) -> None:
-        self._put_bytes(size_of(data))
-        self._puts(1)
+        size = size_of(data)
         begun = self._clock.monotonic()
         try:
             self.inner.put_if_absent(key, data)
@@ -51,7 +51,7 @@ class MeteredStore(Store):
             self._metrics.count("reef_request_errors_total", kind="put_if_absent")
             raise
         finally:
-            self._put_seconds(self._clock.monotonic() - begun)
+            self._note_put(1, size, self._clock.monotonic() - begun)
 
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         self._request("upload", lambda: self.inner.upload(key, self._weighed(parts)))

@@ -57,9 +57,9 @@ def in_thread(kv: KeyValue, key: bytes, done: list[object]) -> threading.Thread:
 
 
 def queued(kv: KeyValue) -> int:
-    committer = kv._writer._committer.outbox  # type: ignore[union-attr]
-    with committer.cond:
-        return sum(len(group.tickets) for group in committer.pending)
+    commits = kv._writer._commits  # type: ignore[union-attr]
+    with commits.cond:
+        return sum(len(group.tickets) for group in commits._queue.pending)
 
 
 def wait_until_queued(kv: KeyValue, count: int) -> None:

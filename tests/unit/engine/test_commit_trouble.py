@@ -10,9 +10,10 @@ import pytest
 from reef import CreateOnly, Receipt
 from reef.database import Database
 from reef.doctor import repair
-from reef.engine._group import DURABLE, Answer, Group
+from reef.engine._commit import CommitPath
+from reef.engine._log_writer import LogWriter
 from reef.engine._memtable import Memtable
-from reef.engine._outbox import Outbox
+from reef.engine._queue import DURABLE, Answer, CommitQueue, Group
 from reef.engine._receipt import pack_codes, unpack_codes
 from reef.errors import (
     ClosedError,
@@ -41,9 +42,9 @@ from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
 from tests.support.kernel import Beside, contents, database, flip, interrupt_next_write
 
 
-def outbox(kv: KeyValue) -> Outbox:
+def commits(kv: KeyValue) -> CommitPath:
     assert kv._writer is not None
-    return kv._writer._committer.outbox
+    return kv._writer._commits
 
 
 def test_an_object_of_another_version_in_our_slot_ends_the_writer_and_hangs_nobody(
@@ -86,13 +87,16 @@ def test_a_row_that_was_not_logged_is_never_seen(
     assert dict(kv.items()) == contents(store) == {b"a": b"1", b"b": b"2"}
 
 
-@pytest.mark.parametrize("where", ["_gather", "encode"])
+@pytest.mark.parametrize(
+    ("owner", "where"),
+    [(CommitPath, "_gather"), (CommitQueue, "seal"), (LogWriter, "encode"), (LogWriter, "put")],
+)
 def test_an_interrupted_sender_leaves_its_group_to_the_others(
-    store: Store, monkeypatch: pytest.MonkeyPatch, where: str
+    store: Store, monkeypatch: pytest.MonkeyPatch, owner: type, where: str
 ) -> None:
     kv = database(store).kv("ns")
     kv.put(b"a", b"1")
-    owner: type = Outbox if where == "_gather" else Group
+    commits(kv)._queue.callers_expected = 2  # so that it gathers
     original = getattr(owner, where)
 
     def interrupted(*_: object, **__: object) -> None:
@@ -193,12 +197,12 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
     kv = database(store).kv("ns")
     entered, go = threading.Event(), threading.Event()
 
-    def unknown(self: Outbox, group: Group) -> Answer:
+    def unknown(self: LogWriter, group: Group) -> Answer:
         entered.set()
         go.wait(30)
         return Answer("unknown", OutcomeUnknownError(log_key("ns", group.slot), "a test"))
 
-    monkeypatch.setattr(Outbox, "_put", unknown)
+    monkeypatch.setattr(LogWriter, "put", unknown)
     first = Beside(lambda: kv.put(b"x", b"1"))
     assert entered.wait(30)
     second = Beside(lambda: kv.put(b"x", b"2", condition=CreateOnly()))
@@ -211,25 +215,30 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
 
 def _is_waited_for(kv: KeyValue) -> bool:
     """Return whether somebody waits for what is on its way, or for its turn to send."""
-    with outbox(kv).cond:
-        return any(ticket.waiting for ticket in outbox(kv).tickets())
+    return waiters(kv) > 0
+
+
+def waiters(kv: KeyValue) -> int:
+    """Return how many batches somebody waits for."""
+    with commits(kv).cond:
+        return sum(bool(ticket.waiters) for ticket in commits(kv)._queue.tickets())
 
 
 def answering(
     monkeypatch: pytest.MonkeyPatch, answers: dict[bytes, Callable[[], Answer]]
 ) -> list[bytes]:
     """Let the first PUT of some keys be answered like that; return the keys that are sent."""
-    put = Outbox._put
+    put = LogWriter.put
     sent: list[bytes] = []
 
-    def answered(self: Outbox, group: Group) -> Answer:
+    def answered(self: LogWriter, group: Group) -> Answer:
         key = group.tickets[0].request.batch.column(0)[0].as_py()
         sent.append(key)
         if key in answers and sent.count(key) == 1:
             return answers[key]()
         return put(self, group)
 
-    monkeypatch.setattr(Outbox, "_put", answered)
+    monkeypatch.setattr(LogWriter, "put", answered)
     return sent
 
 
@@ -261,7 +270,7 @@ def test_nothing_is_sent_behind_one_that_was_answered_and_is_not_durable(
     while second.is_alive() and not _is_waited_for(kv):
         pass
     third = Beside(lambda: kv.put(b"third", b"3"))
-    while third.is_alive() and len([t for t in outbox(kv).tickets() if t.waiting]) < 2:
+    while third.is_alive() and waiters(kv) < 2:
         pass
     assert sent == [b"first", b"second"]
     go.set()
@@ -279,29 +288,29 @@ def test_an_interrupted_encoder_behind_a_refused_slot_leaves_nobody_waiting(
     kv.put(b"0", b"0")
     arrived, go = threading.Event(), threading.Event()
     entered, interrupt = threading.Event(), threading.Event()
-    encode = Group.encode
+    encode = LogWriter.encode
 
     def refused() -> Answer:
         arrived.set()
         assert go.wait(30)
         return Answer("refused", UnavailableError("503"))
 
-    def held_encode(self: Group, **how: object) -> None:
-        key = self.tickets[0].request.batch.column(0)[0].as_py()
+    def held_encode(self: LogWriter, group: Group) -> Answer | None:
+        key = group.tickets[0].request.batch.column(0)[0].as_py()
         if key == b"second" and not entered.is_set():
             entered.set()
             assert interrupt.wait(30)
             raise KeyboardInterrupt
-        encode(self, **how)  # type: ignore[arg-type]
+        return encode(self, group)
 
     answering(monkeypatch, {b"first": refused})
-    monkeypatch.setattr(Group, "encode", held_encode)
+    monkeypatch.setattr(LogWriter, "encode", held_encode)
     first = Beside(lambda: kv.put(b"first", b"1"))
     assert arrived.wait(30)
     second = Beside(lambda: kv.put(b"second", b"2"))
     assert entered.wait(30)
     go.set()
-    while first.is_alive() and outbox(kv)._in_flight[0].answer is None:
+    while first.is_alive() and commits(kv)._queue.in_flight[0].answer is None:
         pass
     interrupt.set()
     second.finish()
@@ -314,25 +323,25 @@ def test_nothing_is_sent_behind_an_object_that_is_not_encoded_yet(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kv = database(store).kv("ns", max_parallel_writes=3, group_commit_max_batches=1)
-    encode, put = Group.encode, Outbox._put
+    encode, put = LogWriter.encode, LogWriter.put
     entered, go = threading.Event(), threading.Event()
     arrived, answered = threading.Event(), threading.Event()
 
-    def held_encode(self: Group, **how: object) -> None:
-        if self.slot == second_slot:
+    def held_encode(self: LogWriter, group: Group) -> Answer | None:
+        if group.slot == second_slot:
             entered.set()
             assert go.wait(30)
-        encode(self, **how)  # type: ignore[arg-type]
+        return encode(self, group)
 
-    def held_put(self: Outbox, group: Group) -> Answer:
+    def held_put(self: LogWriter, group: Group) -> Answer:
         if group.slot == second_slot - 1:
             arrived.set()
             assert answered.wait(30)
         return put(self, group)
 
     second_slot = unpack_lsn(kv.put(b"before", b"0").lsn)[0] + 2
-    monkeypatch.setattr(Group, "encode", held_encode)
-    monkeypatch.setattr(Outbox, "_put", held_put)
+    monkeypatch.setattr(LogWriter, "encode", held_encode)
+    monkeypatch.setattr(LogWriter, "put", held_put)
     first = Beside(lambda: kv.put(b"first", b"1"))
     assert arrived.wait(30)
     second = Beside(lambda: kv.put(b"second", b"2"))

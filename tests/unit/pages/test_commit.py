@@ -520,7 +520,9 @@ def test_a_batch_that_cannot_be_resolved_leaves_nothing_behind(bucket: Bucket) -
 def test_a_lone_caller_of_many_versions_is_not_taken_for_many(bucket: Bucket) -> None:
     store = caller(bucket)
     store.append_wal(records(*((1, lsn, f"{lsn}") for lsn in range(1, 50))))
-    assert store._writing()._committer.outbox._company == 1  # so that it never waits for company
+    assert (
+        store._writing()._commits._queue.callers_expected == 1
+    )  # so that it never waits for company
 
 
 def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other(

@@ -1,0 +1,455 @@
+"""The commit queue: which batches are on their way into the log, and what becomes of each.
+
+A pure state machine, without I/O, locks, threads, clocks or callbacks; `CommitPath` drives it, under
+its lock. A batch passes three steps:
+
+    admit   it joins the last group that waits, and takes its version
+    seal    the first group that waits is closed and gets its slot in flight: its object may be sent
+    settle  answers to PUTs become receipts and errors, in slot order
+
+`settlement` tells what is decided and changes nothing; `settled` changes the queue after the driver
+has carried that out. A driver that is interrupted in between carries it out once more.
+
+Invariants:
+
+- Groups are sealed in slot order, at most `parallel` at a time, each naming the one before.
+- A batch is acknowledged after the PUT of its slot and of all slots below is known to be durable.
+- Every batch gets one answer, once. One that was told "unknown" is never told that it failed.
+- Nothing is sealed behind a slot that was answered and is not durable. A refused slot is free again
+  only if nothing was sent behind it; otherwise the queue ends, and what landed behind it is void.
+- The version of a batch that failed is given out again only after a settlement whose `lsn_end` cuts
+  its rows off. A held (unknown) slot keeps its rows and versions until its outcome is known.
+- Somebody else's object in a slot ends the queue. So does `step_down`, when only the manifest shows
+  a newer epoch yet; but what is in flight then may have been in time, and its own PUT tells.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from reef.engine._receipt import Receipt
+from reef.engine._request import WriteRequest
+from reef.errors import (
+    ClosedError,
+    DroppedError,
+    FencedError,
+    InvalidInputError,
+    NotWrittenError,
+    OutcomeUnknownError,
+    ReefError,
+)
+from reef.format import LogKind, LogRecord, log_key
+from reef.log import ChainPoint
+from reef.store import Data
+from reef.threads import Signal
+from reef.types import LSN_MAX, pack_lsn
+
+
+class Answer(NamedTuple):
+    """What is known of a PUT that is over."""
+
+    kind: Literal["durable", "refused", "unknown", "lost"]
+    """refused: not carried out, for certain; lost: somebody else's object is in the slot."""
+    error: ReefError | None = None
+
+
+DURABLE = Answer("durable")
+
+
+class Limits(NamedTuple):
+    """How much goes into one log object, and how many objects are in flight at once."""
+
+    parallel: int
+    batches: int
+    nbytes: int
+
+
+class Ticket:
+    """A batch that was admitted, and its answer."""
+
+    __slots__ = (
+        "batch",
+        "callers",
+        "codes",
+        "error",
+        "lsn",
+        "nbytes",
+        "receipt",
+        "request",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        request: WriteRequest,
+        batch: pa.RecordBatch,
+        codes: bytes,
+        *,
+        nbytes: int,
+        callers: int = 1,
+    ) -> None:
+        """`batch` has the rows to log; `callers` is 0 if its caller waits for a later one."""
+        self.request = request
+        self.batch = batch
+        self.codes = codes
+        self.nbytes = nbytes
+        self.callers = callers
+        self.lsn = 0
+        self.receipt: Receipt | None = None
+        self.error: ReefError | None = None
+        self.waiters: list[Signal] = []
+        """The driver's: of those who wait for the answer, or for their turn to send."""
+
+    @property
+    def stream(self) -> pa.Buffer | None:
+        """Its rows as they are logged, if they are encoded already."""
+        return self.request.stream if self.batch is self.request.batch else None
+
+    @property
+    def is_done(self) -> bool:
+        return self.receipt is not None or self.error is not None
+
+
+class Group:
+    """The batches of one log object."""
+
+    __slots__ = (
+        *(
+            "answer",
+            "before",
+            "callers",
+            "created_at_us",
+            "data",
+            "data_bytes",
+            "is_held",
+            "is_sent",
+            "is_taken",
+        ),
+        *("kind", "nbytes", "nonce", "point", "records", "slot", "tickets"),
+    )
+
+    def __init__(self, slot: int, kind: LogKind) -> None:
+        self.slot = slot
+        self.kind = kind
+        self.tickets: list[Ticket] = []
+        self.callers = 0
+        """How many callers wait for its batches."""
+        self.nbytes = 0
+        self.before: ChainPoint | None = None
+        """The log object that it names, once it is sealed."""
+        self.is_taken = False
+        """Somebody is at it, who will say what became of it."""
+        self.is_sent = False
+        """Its object may be in the bucket, or on its way there."""
+        # The driver makes these between sealing and sending.
+        self.nonce = b""
+        self.created_at_us = 0
+        self.records: tuple[LogRecord, ...] = ()
+        self.data: Data = b""
+        self.data_bytes = 0
+        self.point: ChainPoint | None = None
+        """Itself, as the next one names it."""
+        self.answer: Answer | None = None
+        self.is_held = False
+        """Its outcome is unknown, and its callers were told."""
+
+    @property
+    def lsn_last(self) -> int:
+        return self.tickets[-1].lsn
+
+
+class Settlement(NamedTuple):
+    """What is decided: to be carried out, all of it, before the next one is asked for."""
+
+    durable: Group | None
+    """Its batches get their receipts. None: the rest counts."""
+    errors: tuple[tuple[Ticket, ReefError], ...] = ()
+    """The answers of batches; those that have one already keep it."""
+    kept: int = 0
+    """How many groups stay in flight."""
+    lsn_end: int = 0
+    """The rows above this version must go: it will be given to others."""
+    failure: ReefError | None = None
+    """What ends the queue, if anything does."""
+
+
+class CommitQueue:
+    """The log objects of one open writer that are not durable yet."""
+
+    def __init__(
+        self, namespace: str, *, slot: int, lsn: int, point: ChainPoint, limits: Limits
+    ) -> None:
+        """`slot` is the first one to fill; `lsn` and `point` are of the last valid object below."""
+        self._namespace = namespace
+        self._slot = slot
+        self._point = point
+        self._limits = limits
+        self.lsn_durable = lsn
+        self.lsn_given = lsn
+        """The last version that a batch was given."""
+        self.pending: deque[Group] = deque()
+        self.in_flight: deque[Group] = deque()
+        self.keys: dict[bytes, Ticket] = {}
+        """The batches on their way, by idempotency key."""
+        self.callers_expected = 1
+        """How many may come again soon: those who were told last, and those who wait."""
+        self.failure: ReefError | None = None
+        """What ended the queue for good."""
+
+    # Admitting.
+
+    def tickets(self) -> Iterator[Ticket]:
+        """Yield the batches that are on their way, in order."""
+        return chain.from_iterable(group.tickets for group in (*self.in_flight, *self.pending))
+
+    @property
+    def newest(self) -> Ticket | None:
+        """The batch admitted last, if it is still on its way."""
+        groups = self.pending or self.in_flight
+        return groups[-1].tickets[-1] if groups else None
+
+    def is_blocked(self) -> bool:
+        """Return whether the outcome of the first slot is unknown: nothing goes behind it."""
+        return bool(self.in_flight) and self.in_flight[0].answer is not None
+
+    def joinable(self, kind: LogKind, nbytes: int, count: int = 1) -> Group:
+        """Return the group that `count` batches of `nbytes` together go into; perhaps a new one.
+
+        A schema and an attach share their log objects with nobody.
+        """
+        if self.pending:
+            group = self.pending[-1]
+            if (
+                group.kind is kind is LogKind.DATA
+                and group.nbytes + nbytes <= self._limits.nbytes
+                and len(group.tickets) + count <= self._limits.batches
+            ):
+                return group
+            return Group(group.slot + 1, kind)
+        return Group(self.in_flight[-1].slot + 1 if self.in_flight else self._slot, kind)
+
+    def admit(self, ticket: Ticket, group: Group | None = None) -> None:
+        """Give a batch its version and its place in `group`, which `joinable` returned.
+
+        Raises InvalidInputError for a version of the caller's that is not above all others.
+        """
+        request = ticket.request
+        if group is None:
+            group = self.joinable(request.kind, ticket.nbytes)
+        if request.lsn is None:
+            lsn = pack_lsn(group.slot, len(group.tickets))
+        elif self.lsn_given < request.lsn <= LSN_MAX:
+            lsn = request.lsn
+        else:
+            raise InvalidInputError.of(
+                "lsn", request.lsn, f"above {self.lsn_given}, up to {LSN_MAX}"
+            )
+        ticket.lsn = lsn
+        group.nbytes += ticket.nbytes
+        group.callers += ticket.callers
+        group.tickets.append(ticket)
+        if len(group.tickets) == 1:
+            self.pending.append(group)
+        self.lsn_given = lsn
+        if request.idempotency_key is not None:
+            self.keys[request.idempotency_key] = ticket
+
+    def retract(self, lsn: int) -> None:
+        """Forget the batches admitted above version `lsn`: none of them is sealed yet."""
+        while self.pending and self.pending[-1].lsn_last > lsn:
+            group = self.pending[-1]
+            kept = [ticket for ticket in group.tickets if ticket.lsn <= lsn]
+            self._forget_keys(group.tickets[len(kept) :])
+            if not kept:
+                self.pending.pop()
+                continue
+            group.nbytes = sum(ticket.nbytes for ticket in kept)
+            group.callers = sum(ticket.callers for ticket in kept)
+            group.tickets = kept
+        self.lsn_given = lsn
+
+    # Sealing.
+
+    def may_seal(self) -> bool:
+        """Return whether a group waits and nothing keeps it from being sent."""
+        if not self.pending or self.failure is not None:
+            return False
+        flight = self.in_flight
+        return not flight or (
+            len(flight) < self._limits.parallel
+            and flight[-1].is_sent  # before that it has no checksum to be named by
+            and not self._has_failed()
+        )
+
+    def seal(self) -> Group:
+        """Take the first group that waits. Its driver makes its object next, then calls `send`."""
+        group = self.pending[0]
+        group.before = self.in_flight[-1].point if self.in_flight else self._point
+        self.in_flight.append(group)
+        self.pending.popleft()
+        return group
+
+    def send(self, group: Group) -> bool:
+        """Return whether the object of a sealed group is to be sent: False if one before it failed.
+
+        With one write in flight it always is, and the lock need not be held.
+        """
+        if self._limits.parallel > 1:
+            if group not in self.in_flight:
+                return False
+            if self._has_failed():
+                self.unseal(group)
+                return False
+        group.is_sent = True
+        return True
+
+    def unseal(self, group: Group) -> None:
+        """Put a sealed group back that was not sent: somebody else will take it."""
+        flight = self.in_flight
+        if flight and flight[-1] is group and not group.is_sent and group.answer is None:
+            group.is_taken = False
+            if not self.pending or self.pending[0] is not group:
+                self.pending.appendleft(group)
+            flight.pop()
+
+    def _has_failed(self) -> bool:
+        """Return whether a slot in flight was answered and is not durable by that."""
+        for group in self.in_flight:
+            if group.answer is not None and group.answer.kind != "durable":
+                return True
+        return False
+
+    # Settling.
+
+    def answer(self, group: Group, answer: Answer) -> None:
+        """Take note of what a PUT was answered.
+
+        To ask again for an unknown slot decides only if it finds an object: an earlier PUT of it
+        may have been carried out.
+        """
+        if group.answer is not None and answer.kind not in ("durable", "lost"):
+            return
+        group.is_held = False
+        group.answer = answer
+
+    def unknown(self) -> Group | None:
+        """Return the group that has to be asked for again before anything else is sent."""
+        return self.in_flight[0] if self.is_blocked() else None
+
+    def step_down(self, error: ReefError) -> None:
+        """End the queue: a newer writer is known, whose fences may not stand yet."""
+        if self.failure is None:
+            if isinstance(error, FencedError | DroppedError):
+                error.durable_lsn = self.lsn_durable
+            self.failure = error
+
+    def settlement(self) -> Settlement | None:
+        """Return what is decided next; None if nothing is, or if it was carried out."""
+        first = self.in_flight[0] if self.in_flight else None
+        answer = None if first is None else first.answer
+        if first is not None and answer is not None and not first.is_held:
+            if answer.kind == "durable":
+                return Settlement(first)
+            assert answer.error is not None
+            if answer.kind == "lost":
+                return self._end(self.failure or answer.error)
+            if answer.kind == "unknown":
+                return self._hold(answer.error)
+            return self._refuse(first, answer.error)
+        if self.failure is not None and self.pending:
+            return self._drop(self.failure, len(self.in_flight))
+        return None
+
+    def settled(self, done: Settlement) -> None:
+        """Go on from a settlement that was carried out."""
+        flight = self.in_flight
+        if done.durable is not None:
+            group = done.durable
+            if flight and flight[0] is group:
+                assert group.point is not None
+                self.callers_expected = group.callers
+                for waiting in self.pending:
+                    self.callers_expected += waiting.callers
+                self._slot, self._point = group.slot + 1, group.point
+                self.lsn_durable = group.lsn_last
+                if isinstance(
+                    self.failure, FencedError | DroppedError
+                ):  # it stepped down; this was in time
+                    self.failure.durable_lsn = self.lsn_durable
+                if self.keys:
+                    self._forget_keys(group.tickets)
+                flight.popleft()
+            return
+        # Whoever is interrupted here finds the same settlement again, with less to do.
+        for group in (*list(flight)[done.kept :], *self.pending):
+            self._forget_keys(group.tickets)
+        self.failure = self.failure or done.failure
+        self.pending.clear()
+        self.lsn_given = done.lsn_end
+        if flight and done.kept and flight[0].answer is not None:
+            flight[0].is_held = flight[0].answer.kind == "unknown"
+        while len(flight) > done.kept:
+            flight.pop()
+
+    def _end(self, failure: ReefError) -> Settlement:
+        """Somebody else has the first slot: everyone above the durable version is told so."""
+        if isinstance(failure, FencedError | DroppedError):
+            failure.durable_lsn = self.lsn_durable
+        errors = tuple((ticket, failure) for ticket in self.tickets())
+        return Settlement(None, errors, 0, self.lsn_durable, failure)
+
+    def _hold(self, error: ReefError) -> Settlement:
+        """Nobody knows: what was sent may be durable, and nothing more is sent until it is known."""
+        why = str(getattr(error, "why", error))
+        unknown = tuple(
+            (ticket, OutcomeUnknownError(log_key(self._namespace, group.slot), why))
+            for group in list(self.in_flight)[: self._sent()]
+            for ticket in group.tickets
+        )
+        rest = self._drop(self.failure or self._not_sent(), self._sent())
+        return rest._replace(errors=unknown + rest.errors)
+
+    def _refuse(self, first: Group, error: ReefError) -> Settlement:
+        """The first slot was not written, for certain."""
+        sent = list(self.in_flight)[: self._sent()]
+        unsent = self.failure or self._not_sent()
+        if len(sent) > 1:
+            # What lands behind it is void: whoever opens next puts a fence into its slot.
+            what = f"log object {first.slot} of namespace {self._namespace!r} was refused ({error})"
+            error = NotWrittenError(f"{what} while later ones were on their way: open again")
+            unsent = self.failure or ClosedError(
+                f"{what}, which ended this handle: open it again to go on"
+            )
+        failed = tuple((ticket, error) for group in sent for ticket in group.tickets)
+        rest = self._drop(unsent, len(sent))
+        failure = unsent if len(sent) > 1 else None
+        return Settlement(None, failed + rest.errors, 0, self.lsn_durable, failure)
+
+    def _drop(self, error: ReefError, kept: int) -> Settlement:
+        """Whatever is behind the first `kept` groups in flight gets `error`."""
+        groups = (*list(self.in_flight)[kept:], *self.pending)
+        errors = tuple((ticket, error) for group in groups for ticket in group.tickets)
+        end = self.in_flight[kept - 1].lsn_last if kept else self.lsn_durable
+        return Settlement(None, errors, kept, end)
+
+    def _sent(self) -> int:
+        """Return how many groups in flight may have been sent: all but perhaps the last."""
+        flight = self.in_flight
+        return len(flight) - (not flight[-1].is_sent and flight[-1].answer is None)
+
+    def _not_sent(self) -> ReefError:
+        return NotWrittenError(
+            f"a write before this one to namespace {self._namespace!r} did not succeed; this one "
+            "was not sent: retry"
+        )
+
+    def _forget_keys(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            key = ticket.request.idempotency_key
+            if key is not None and self.keys.get(key) is ticket:
+                del self.keys[key]

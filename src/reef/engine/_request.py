@@ -1,0 +1,47 @@
+"""A client batch as its face hands it to the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pyarrow as pa
+
+from reef.engine._conditions import Resolve
+from reef.engine._view import View
+from reef.format import LogKind, SegmentRef
+
+
+class WriteRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One client batch, as its face hands it over."""
+
+    batch: pa.RecordBatch
+    """`_key`, `_tombstone` and the columns of the face; each key once."""
+    stream: pa.Buffer | None = None
+    """The batch as it is logged, if its face has encoded it (`reef.format.owned_rows`)."""
+    nbytes: int
+    """Of the batch, roughly: Arrow takes its time to tell, and the face often knows."""
+    resolve: Resolve | None = None
+    """Makes the rows that are logged from what they replace; None: they are those of `batch`."""
+    prepare: Callable[[View], object] | None = None
+    """Reads what `resolve` will need, so that nobody has to wait for it under the lock."""
+    condition: bytes | None = None
+    """What `resolve` decides by, for the log."""
+    schema: pa.Schema | None = None
+    """The columns of the face from now on, instead of rows."""
+    segments: tuple[SegmentRef, ...] = ()
+    """Uploaded beforehand, instead of rows: all of theirs take the version of the request."""
+    idempotency_key: bytes | None = None
+    digest: bytes | None = None
+    """Of the logical request; goes with the key."""
+    source: str | None = None
+    sequence: int | None = None
+    lsn: int | None = None
+    """Given by the caller where the namespace takes its versions from there."""
+
+    @property
+    def kind(self) -> LogKind:
+        """What kind of log object it goes into."""
+        if self.segments:
+            return LogKind.ATTACH
+        return LogKind.DATA if self.schema is None else LogKind.SCHEMA
