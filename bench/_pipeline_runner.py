@@ -5,13 +5,15 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from reef.engine import Context
-from reef.jobs import Bucket, Outcome, Progress, Runner, Task
-from reef.jobs._tasks import D, R, pack, perform, unpack
+from reef.jobs import Bucket, Progress, Runner, Task, TaskOutcome, TaskWire
+
+D = TypeVar("D", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
 
 PROCESSES = 2
 
@@ -50,20 +52,19 @@ class ProcessRunner:
         name: str,
         weights: Sequence[int] | None = None,
         progress: Progress | None = None,
-    ) -> list[Outcome[R]]:
+    ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor; whatever is no ReefError raises."""
-        packed, kind = pack(descriptors)
+        wire, packed = TaskWire.pack(task, descriptors, result)
         sizes = weights or [1] * len(packed)
         order = sorted(range(len(packed)), key=lambda place: -sizes[place])
         running = {
-            place: self._pool.submit(_perform, self._bucket, task, packed[place], kind)
-            for place in order
+            place: self._pool.submit(_perform, self._bucket, wire, packed[place]) for place in order
         }
-        return [unpack(running[place].result(), result) for place in range(len(packed))]
+        return [wire.unpack(running[place].result()) for place in range(len(packed))]
 
 
-def _perform(bucket: Bucket, task: Task[Any, Any], payload: bytes, kind: type[Any]) -> bytes:
-    return perform(bucket.open(), task, payload, kind, attempt=0)
+def _perform(bucket: Bucket, wire: TaskWire[Any, Any], payload: bytes) -> bytes:
+    return wire.perform(bucket.open(), payload)
 
 
 class Noted:
@@ -88,7 +89,7 @@ class Noted:
         name: str,
         weights: Sequence[int] | None = None,
         progress: Progress | None = None,
-    ) -> list[Outcome[R]]:
+    ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor."""
         outcomes = self._runner.run(
             task, descriptors, result, name=name, weights=weights, progress=progress

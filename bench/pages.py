@@ -15,8 +15,7 @@ from bench._places import Place, TimedStore, file_place, seaweedfs_place
 from reef.database import Database
 from reef.engine._layers import look
 from reef.format import Manifest, SegmentRef
-from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
+from reef.jobs import CompactionOptions, compact
 from reef.pages import Pages
 from reef.pages._rows import key_of
 from reef.store import MemoryStore, open_store
@@ -191,7 +190,7 @@ def _compact(db: Database, name: str, *, full: bool = False) -> None:
         target_file_size_bytes=context.settings.image_layer_target_bytes,
         full=full,
     )
-    compact(context, name, InProcess(context), options=options)
+    compact(db, name, options=options).namespaces[0].returned()
 
 
 # Branches.

@@ -41,8 +41,16 @@ from bench._pipeline_runner import (
 )
 from bench._pipeline_spark import bench_loads, bench_reads
 from reef.database import Database
-from reef.jobs import Bucket, CompactionOptions, IndexOptions, Runner, compact, index
-from reef.jobs._verify import VerifyOptions, verify_deep
+from reef.jobs import (
+    Bucket,
+    CompactionOptions,
+    IndexOptions,
+    Runner,
+    VerifyOptions,
+    compact,
+    index,
+    verify,
+)
 from reef.spark import session
 from reef.spark._runner import SparkRunner
 
@@ -193,7 +201,8 @@ class _Bench:
 
             def ours() -> None:
                 runners["ours"].peaks.clear()
-                (report,) = verify_deep(db.context(), [NAMESPACE], runners["ours"], options=options)
+                done = verify(db, NAMESPACE, runner=runners["ours"], options=options)
+                report = done.namespaces[0].returned()
                 looked = sum(
                     report.checked[kind] for kind in ("manifests", "log_objects", "segments")
                 )

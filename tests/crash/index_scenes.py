@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from reef.jobs._fold._index import IndexResult, index
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import IndexOptions, IndexResult, InProcess
 from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
+from tests.support.passes import index
 
 BATCHES = tuple(b"w%d" % n for n in range(6))
 

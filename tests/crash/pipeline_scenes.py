@@ -17,13 +17,13 @@ from reef.jobs import (
     CompactionOptions,
     IndexOptions,
     InProcess,
+    Job,
     RebuildOptions,
     bulk_load,
     end_job,
     standing_intents,
 )
 from reef.jobs._compaction._options import SOURCE_BYTES, TASK_BYTES
-from reef.jobs._job import Job
 from reef.kv import KeyValue, KeyValueSnapshot
 from reef.testing import Operation
 from tests.crash.kernel_points import NAMESPACE, POINTS, Scene, big_rows

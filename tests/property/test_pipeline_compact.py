@@ -30,17 +30,15 @@ from reef.format import (
     SegmentRef,
     segment_schema,
 )
-from reef.jobs import InProcess
-from reef.jobs._compaction._compact import compact
-from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs import CompactionOptions, CompactionResult, InProcess
 from reef.jobs._compaction._plan import plan_compaction
-from reef.jobs._compaction._result import CompactionResult
 from reef.kv._views import KeyValueSnapshot
 from reef.manifest import add_snapshot, set_retention
 from reef.segment import lookup_many, merge, write_segment
 from reef.store import MemoryStore
 from reef.types import new_ulid
 from tests.support.collecting import NAMESPACE, World
+from tests.support.passes import compact
 
 LSNS = 12
 keys = st.sampled_from([b"", b"\0", b"a", b"a\0", b"aa", b"b", b"c", b"d", b"x" * 30, b"\xff"])

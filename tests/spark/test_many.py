@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import reef
 from reef.database import Database
 from reef.jobs import CompactionOptions, IndexOptions, compact, index, standing_intents
+from reef.spark import spark_runner
 
 NAMESPACES = 2000
 Contents = dict[str, dict[bytes, bytes]]
@@ -50,20 +51,21 @@ def test_two_thousand_namespaces_are_folded_and_compacted(
     spark: SparkSession, db: Database
 ) -> None:
     rng = random.Random(7)
+    runner = spark_runner(db.context(), spark)
     contents: Contents = {}
     for _ in range(2):
         write_to_all(db, rng, contents)
-        folded = index(db, spark=spark)
+        folded = index(db, runner=runner)
         assert len(folded.records) == NAMESPACES
         assert {record.state for record in folded.records} == {"done"}
     # One huge namespace among them is split into many tasks, which share a job with the others'.
     with db.kv("huge") as kv:
         for i in range(40):
             kv.write(puts={b"%08d" % key: rng.randbytes(200) for key in range(i, 40_000, 40)})
-    split = index(db, spark=spark, options=IndexOptions(task_bytes=1 << 20))
+    split = index(db, runner=runner, options=IndexOptions(task_bytes=1 << 20))
     assert [record.namespace for record in split.records if record.state == "done"] == ["huge"]
     assert split.tasks.count > 4
-    merged = compact(db, spark=spark, options=CompactionOptions(min_input_files=2))
+    merged = compact(db, runner=runner, options=CompactionOptions(min_input_files=2))
     assert not merged.failed
     assert sum(record.state == "done" for record in merged.records) == NAMESPACES + 1
     names = [*contents][::10]

@@ -43,18 +43,18 @@ def test_deltas_become_an_image_and_a_branch_its_own(spark: SparkSession, tmp_pa
         dev = db.pages("app.db", branch="dev")
         dev.write({0: b"d" * SIZE})
 
-        assert index(db, spark=spark).failed == ()
+        runner = spark_runner(db.context(), spark)
+        assert index(db, runner=runner).failed == ()
         options = CompactionOptions(full=True, target_file_size_bytes=32 << 10)
-        merged = compact(db, spark=spark, options=options)
+        merged = compact(db, runner=runner, options=options)
         assert {record.namespace: record.state for record in merged.records} == {
             "app.db": "done",
             "app.db@dev": "done",
         }
-        found = verify(db, spark=spark).namespaces
+        found = verify(db, runner=runner).namespaces
         assert [one.result.problems for one in found if one.result is not None] == [(), ()]
 
-        runner = spark_runner(db.context(), spark)
-        detach_branch(db.context(), "app.db@dev", runner)
+        detach_branch(db, "app.db@dev", runner=runner)
         assert {ref.namespace for ref in dev_segments(db)} == {""}
 
     with reef.connect(f"file://{tmp_path}/bucket?fsync=off") as db:

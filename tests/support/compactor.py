@@ -21,7 +21,7 @@ from reef.engine._flush import FlushPlan, plan_flush, write_window
 from reef.engine._open import _replay, load_dedup
 from reef.errors import NotFoundError, ReefError
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
-from reef.jobs._job import Job
+from reef.jobs import Job
 from reef.manifest import (
     Head,
     ManifestChain,

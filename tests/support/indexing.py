@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reef.format import Manifest
-from reef.jobs._fold._index import IndexResult, index
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import IndexOptions, IndexResult, InProcess
 from reef.store import Store
 from tests.support.kernel import database
 from tests.support.log_script import NS, LogScript, copied, flush_at_once, folded_rows, versions
+from tests.support.passes import index
 
 ONE_EACH = IndexOptions(task_slots=1)
 

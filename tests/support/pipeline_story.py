@@ -31,9 +31,7 @@ from reef.jobs import (
     end_job,
     standing_intents,
 )
-from reef.jobs._load._load import abandon_load, begin_load, commit_load, find_load
-from reef.jobs._load._part import write_part
-from reef.jobs._load._rows import stored_pairs, stored_rows
+from reef.jobs.load import abandon_load, begin_load, commit_load, find_load, write_part
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock
 from tests.support.pipeline_model import KEYS, Asked, Pairs, Papers, Rows, Subject
@@ -241,12 +239,8 @@ class Story:
             some = subject.table({k: rows[k] for k in sorted(wanted)}) if wanted else None
             if some is None:
                 continue
-            stored = (
-                stored_pairs(some)
-                if subject.face == "kv"
-                else stored_rows(plan.document_schema, some)
-            )
-            tries = [write_part(context, plan.part(), [stored]) for _ in range(rng.randint(1, 2))]
+            stored = [plan.stored(some)]
+            tries = [write_part(context, plan.part(), stored) for _ in range(rng.randint(1, 2))]
             parts.append(rng.choice(tries))
         if rng.random() < 0.3:
             self.intrude()

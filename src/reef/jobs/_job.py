@@ -15,10 +15,12 @@ the intent, and then collection removes the objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from reef.engine import Context
-from reef.errors import InvariantError
+from reef.errors import InvariantError, OutcomeUnknownError, ReefError
 from reef.format import Manifest
 from reef.manifest import (
     Head,
@@ -29,6 +31,8 @@ from reef.manifest import (
     register_intent,
 )
 from reef.types import check_namespace, new_ulid
+
+_log = logging.getLogger("reef")
 
 ManifestChange = Callable[[Manifest], Manifest]
 """Makes the content wanted from the head's; raises where it may not be made on that head."""
@@ -114,6 +118,27 @@ class Job:
 
         self._chain.load()  # "ended already" is only believed of the newest head
         self.head = self._chain.publish(ended)
+
+    def give_up(self) -> None:
+        """End the intent, if that can be done; nothing more will be published. Raises nothing."""
+        try:
+            self.end()
+        except ReefError as error:
+            _log.warning("job %s was given up, but its intent may stand: %s", self.id, error)
+
+    @contextmanager
+    def given_up_on_error(self) -> Iterator[None]:
+        """Give the job up if the body raises.
+
+        But for OutcomeUnknownError: the change may be published, and nothing is cleaned up.
+        """
+        try:
+            yield
+        except OutcomeUnknownError:
+            raise
+        except BaseException:
+            self.give_up()
+            raise
 
 
 def new_segment_id(context: Context, job_id: str) -> str:

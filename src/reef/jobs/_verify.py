@@ -1,19 +1,20 @@
-"""verify --deep: every byte that many namespaces stand on, read by tasks and judged by the driver.
+"""verify --deep: every byte that a namespace stands on, read by tasks and judged by the driver.
 
-    sort out   tasks take some namespaces each: a small one is verified there and then, as
-               `reef.engine.verify` does it; of a large one only its name comes back
-    read       the large ones together: the driver reads their manifests and lists their logs and
-               segments; tasks read log objects and blocks, and say what is wrong with which
-    judge      the driver walks each log along its chain, and puts everything together
+    small    one task verifies all of a small namespace, as `reef.doctor.verify` does; of a large one
+             it only finds out that it is large
+    read     the driver reads the manifests of a large one and lists its log and segments; tasks read
+             log objects and blocks, and return what is wrong with each
+    judge    the driver walks the log along its chain, and puts everything together
 
-Nothing is written. The checks are the engine's own, so that the report is the same wherever they run.
-A namespace that cannot be looked at is reported with that as its problem, and stops no other.
+Nothing is written. The checks are those of `reef.doctor`, so that the report is the same wherever they
+run. A namespace that cannot be checked gets a report with that as its problem, and stops no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,14 +37,13 @@ from reef.doctor import (
     verify,
 )
 from reef.engine import Context
-from reef.errors import InvalidInputError, ReefError, UnavailableError
+from reef.errors import ReefError, UnavailableError
 from reef.format import SegmentRef
-from reef.jobs._tasks import Outcome, Progress, Runner
-from reef.types import check_namespace
+from reef.jobs._options import check_positive
+from reef.jobs._pass import Figures, Round, Work
 
-_NAMES_MAX = 256
-_WAVES = 4
-"""So many tasks for each that can run at a time: one that is slow does not hold up all."""
+if TYPE_CHECKING:
+    from reef.jobs._driver import PassRun
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,70 +59,80 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""
-        for name in ("task_bytes", "task_objects"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError.of(name, getattr(self, name), "a number from 1 on")
+        check_positive(self, "task_bytes", "task_objects")
 
 
-def verify_deep(
-    context: Context,
-    namespaces: Sequence[str],
-    runner: Runner,
-    progress: Progress | None = None,
-    *,
-    options: VerifyOptions | None = None,
-) -> list[VerifyReport]:
-    """Look at everything that each namespace stands on, every block too; a report each, in order.
+class VerifyPass:
+    """Checks every block of every object of namespaces. Writes nothing, and leaves no record."""
 
-    One that is not there, or cannot be read, has a problem of kind "unverified". Raises
-    InvalidInputError.
+    kind = "verify"
+    recorded_options = None
+
+    def __init__(self, options: VerifyOptions | None = None) -> None:
+        """Raises InvalidInputError for options that make no sense."""
+        self._options = options or VerifyOptions()
+        self._options.check()
+
+    def work(self, run: PassRun, namespace: str) -> Work[VerifyReport]:
+        """Verify one namespace; what keeps it from being read is a problem of kind "unverified"."""
+        try:
+            return (yield from verify_namespace(run.context, namespace, self._options))
+        except ReefError as error:
+            return _unverified(namespace, error)
+
+    def figures(self, result: VerifyReport) -> Figures:
+        """Return what is said about one namespace."""
+        problems = len(result.problems)
+        error = f"{problems} problems, the first: {result.problems[0].text}" if problems else ""
+        numbers = {**result.checked, "problems": problems, "notes": len(result.notes)}
+        return Figures(numbers, result.generation, error=error)
+
+
+def verify_namespace(
+    context: Context, namespace: str, options: VerifyOptions
+) -> Work[VerifyReport]:
+    """Check everything that a namespace stands on, every block too; again if it changes meanwhile.
+
+    Raises NotFoundError if there is no such namespace, UnavailableError.
     """
-    options = options or VerifyOptions()
-    options.check()
-    names = list(dict.fromkeys(map(check_namespace, namespaces)))
-    reports, large = _sort_out(names, runner, options, progress)
-    for look in range(1, LOOKS_MAX + 1):
-        moved = []
-        for name, report, is_moved in _read(context, large, runner, options, progress):
-            reports[name] = report
-            if is_moved:
-                moved.append(name)
-        large = moved if look < LOOKS_MAX else []
-        if not large:
+    asked = SmallNamespace(namespace, options.small_bytes, options.small_objects)
+    (outcome,) = yield Round(verify_small, [asked], SmallReport, [1], "namespaces")
+    small: SmallReport = outcome.returned()
+    if small.report is not None:
+        return small.report
+    for _ in range(LOOKS_MAX):
+        reading = _Reading.begin(context, namespace, options)
+        outcomes = yield read_parts([*pack_parts(reading.parts, options)])
+        parts = [part for outcome in outcomes for part in outcome.returned().parts]
+        report, is_moved = reading.judge(context, parts)
+        if not is_moved:
             break
-    return [reports[name] for name in names]
+    return report
 
 
 # Small namespaces.
 
 
-class NamespaceBatch(msgspec.Struct, frozen=True):
-    """Namespaces for one task."""
+class SmallNamespace(msgspec.Struct, frozen=True):
+    """A namespace for one task, if it is small."""
 
-    names: tuple[str, ...]
+    name: str
     small_bytes: int
     small_objects: int
 
 
-class VerifiedBatch(msgspec.Struct, frozen=True):
-    """The reports on the small ones of them."""
+class SmallReport(msgspec.Struct, frozen=True):
+    """The report on a small namespace."""
 
-    reports: tuple[VerifyReport, ...]
-    large: tuple[str, ...]
+    report: VerifyReport | None
+    """None: it is large."""
 
 
-def verify_batch(context: Context, batch: NamespaceBatch) -> VerifiedBatch:
-    """Verify those namespaces of `batch` that are small, in depth."""
-    reports, large = [], []
-    for name in batch.names:
-        try:
-            if _is_small(context, name, batch.small_bytes, batch.small_objects):
-                reports.append(verify(context, name, deep=True))
-            else:
-                large.append(name)
-        except ReefError as error:
-            reports.append(_unverified(name, error))
-    return VerifiedBatch(tuple(reports), tuple(large))
+def verify_small(context: Context, asked: SmallNamespace) -> SmallReport:
+    """Verify a namespace in depth if it is small."""
+    if not _is_small(context, asked.name, asked.small_bytes, asked.small_objects):
+        return SmallReport(None)
+    return SmallReport(verify(context, asked.name, deep=True))
 
 
 def _is_small(context: Context, name: str, nbytes: int, objects: int) -> bool:
@@ -133,33 +143,6 @@ def _is_small(context: Context, name: str, nbytes: int, objects: int) -> bool:
         if nbytes < 0 or objects < 0:
             return False
     return True
-
-
-def _sort_out(
-    names: Sequence[str], runner: Runner, options: VerifyOptions, progress: Progress | None
-) -> tuple[dict[str, VerifyReport], list[str]]:
-    """Return the reports on small namespaces, and the names of the large ones."""
-    at_once = max(1, min(_NAMES_MAX, -(-len(names) // (_WAVES * runner.parallelism))))
-    batches = [
-        NamespaceBatch(tuple(names[at : at + at_once]), options.small_bytes, options.small_objects)
-        for at in range(0, len(names), at_once)
-    ]
-    reports: dict[str, VerifyReport] = {}
-    large: list[str] = []
-    outcomes = runner.run(
-        verify_batch,
-        batches,
-        VerifiedBatch,
-        name=f"verify {len(names)} namespaces",
-        progress=progress,
-    )
-    for batch, outcome in zip(batches, outcomes, strict=True):
-        if outcome.result is None:
-            reports.update((name, _unverified(name, _error(outcome))) for name in batch.names)
-            continue
-        reports.update((report.namespace, report) for report in outcome.result.reports)
-        large += outcome.result.large
-    return reports, large
 
 
 # Large namespaces.
@@ -191,16 +174,16 @@ class VerifyTask(msgspec.Struct, frozen=True):
 
 
 class VerifiedPart(msgspec.Struct, frozen=True):
-    """What a part is."""
+    """What a task says about a part."""
 
     log: ReadPart | None = None
     segment: SegmentLook | None = None
     error: str = ""
-    """Why it could not be looked at."""
+    """Why it could not be read."""
 
 
 class VerifiedTask(msgspec.Struct, frozen=True):
-    """What the parts are, in their order."""
+    """What it says about each part, in their order."""
 
     parts: tuple[VerifiedPart, ...]
 
@@ -208,6 +191,12 @@ class VerifiedTask(msgspec.Struct, frozen=True):
 def verify_parts(context: Context, task: VerifyTask) -> VerifiedTask:
     """Read every object or block of the parts, and say what is wrong with them."""
     return VerifiedTask(tuple(_verify_part(context, part) for part in task.parts))
+
+
+def read_parts(tasks: Sequence[VerifyTask]) -> Round:
+    """Return the round of tasks that reads parts."""
+    sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
+    return Round(verify_parts, tasks, VerifiedTask, sizes)
 
 
 def _verify_part(context: Context, part: VerifyPart) -> VerifiedPart:
@@ -222,7 +211,7 @@ def _verify_part(context: Context, part: VerifyPart) -> VerifiedPart:
 
 @dataclass
 class _Reading:
-    """A namespace that is being looked at."""
+    """A large namespace that is being read in parts."""
 
     look: Look
     log_parts: int
@@ -247,68 +236,21 @@ class _Reading:
         reading.segments = cuts
         return reading
 
-    def judged(self, context: Context, found: Sequence[VerifiedPart]) -> tuple[VerifyReport, bool]:
-        """Return the report by what was found of the parts, and whether the head has moved."""
-        for part in found:
+    def judge(self, context: Context, parts: Sequence[VerifiedPart]) -> tuple[VerifyReport, bool]:
+        """Return the report, by what tasks say about the parts, and whether the head has moved."""
+        for part in parts:
             if part.error:
                 raise UnavailableError(part.error)
         look, name = self.look, self.look.survey.namespace
         if look.survey.head is not None:
-            look.judge_log(part.log for part in found[: self.log_parts] if part.log is not None)
+            look.judge_log(part.log for part in parts[: self.log_parts] if part.log is not None)
             at = self.log_parts
             for ref, count in self.segments:
-                looks = [part.segment for part in found[at : at + count]]
+                looks = [part.segment for part in parts[at : at + count]]
                 at += count
                 look.judge_segment(join_looks(name, ref, [one for one in looks if one is not None]))
             look.finish()
         return report_of(look.survey, deep=True), has_moved(context.store, look.survey)
-
-
-def _read(
-    context: Context,
-    names: Sequence[str],
-    runner: Runner,
-    options: VerifyOptions,
-    progress: Progress | None,
-) -> Iterator[tuple[str, VerifyReport, bool]]:
-    """Yield each namespace with the report on it, and whether it has to be looked at again."""
-    readings: dict[str, _Reading] = {}
-    for name in names:
-        try:
-            readings[name] = _Reading.begin(context, name, options)
-        except ReefError as error:
-            yield name, _unverified(name, error), False
-    parts = [part for reading in readings.values() for part in reading.parts]
-    found = iter(run_parts(parts, runner, options, progress))
-    for name, reading in readings.items():
-        mine = [next(found) for _ in reading.parts]
-        try:
-            report, is_moved = reading.judged(context, mine)
-        except ReefError as error:
-            report, is_moved = _unverified(name, error), False
-        yield name, report, is_moved
-
-
-def run_parts(
-    parts: Sequence[VerifyPart], runner: Runner, options: VerifyOptions, progress: Progress | None
-) -> list[VerifiedPart]:
-    """Return what each part is, looked at by tasks of about the same size."""
-    tasks = [*pack_parts(parts, options)]
-    outcomes = runner.run(
-        verify_parts,
-        tasks,
-        VerifiedTask,
-        name=f"verify {sum(part.nbytes for part in parts)} bytes",
-        weights=[1 + sum(part.nbytes for part in task.parts) for task in tasks],
-        progress=progress,
-    )
-    found: list[VerifiedPart] = []
-    for task, outcome in zip(tasks, outcomes, strict=True):
-        if outcome.result is None:
-            found += [VerifiedPart(error=str(_error(outcome)))] * len(task.parts)
-        else:
-            found += outcome.result.parts
-    return found
 
 
 def pack_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
@@ -330,13 +272,8 @@ def pack_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[
         yield VerifyTask(tuple(some))
 
 
-def _error(outcome: Outcome[VerifiedTask] | Outcome[VerifiedBatch]) -> ReefError:
-    assert outcome.error is not None
-    return outcome.error
-
-
 def _unverified(name: str, error: ReefError) -> VerifyReport:
-    text = f"it was not looked at, or not to the end: {error}"
+    text = f"it could not be checked to the end: {error}"
     return VerifyReport(
         namespace=name,
         deep=True,

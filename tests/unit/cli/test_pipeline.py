@@ -20,8 +20,7 @@ import reef
 from reef import cli
 from reef.cli._pass import watched
 from reef.format import manifest_key
-from reef.jobs import CompactionOptions, InProcess, PassProgress, compact, standing_intents
-from reef.jobs._job import Job
+from reef.jobs import CompactionOptions, InProcess, Job, PassProgress, compact, standing_intents
 from reef.testing import ManualClock
 from tests.support.commands import runner
 

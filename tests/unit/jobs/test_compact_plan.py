@@ -7,7 +7,7 @@ import pytest
 
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import segment_key
-from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs import CompactionOptions
 from reef.jobs._compaction._plan import CompactionPlan, plan_compaction, tiers_of
 from reef.jobs._compaction._ranges import _cut
 from tests.support.collecting import NAMESPACE

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-import reef
 from reef.database import Database
 from reef.errors import InvalidInputError, NotFoundError, ReefError, UnavailableError
 from reef.format import log_key
 from reef.jobs import (
     CollectOptions,
     CompactionOptions,
+    CompactionPlan,
     IndexOptions,
     InProcess,
+    Job,
     PassProgress,
     PassResult,
     VerifyOptions,
@@ -34,7 +35,6 @@ from reef.jobs import (
     verify,
     work,
 )
-from reef.jobs._job import Job
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 from tests.support.kernel import flip
@@ -90,7 +90,7 @@ def test_many_namespaces_share_one_run_of_tasks() -> None:
 
 
 def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reef.jobs._pass.PORTION", 5)
+    monkeypatch.setattr("reef.jobs._driver.PORTION", 5)
     db = filled([f"ns{i:02}" for i in range(12)], rounds=1)
     runner = Counted(db)
     seen: list[PassProgress] = []
@@ -139,7 +139,7 @@ def test_compactions_of_many_namespaces_share_runs_too() -> None:
     assert all(one.result is not None and one.result.groups for one in plans)
     runner = Counted(db)
     result = compact(db, runner=runner, options=EAGER)
-    assert runner.runs == [("compact all namespaces", 3)]
+    assert runner.runs == [("compact 3 namespaces", 3)]
     assert {one.state for one in result.records} == {"done"}
     assert result.totals["segments"] == 3
     assert result.totals["replaced"] == 12
@@ -483,7 +483,7 @@ def test_a_worker_leaves_a_sick_namespace_alone_for_twice_as_long_each_time() ->
 
 
 def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reef.jobs._pass.PORTION", 1)
+    monkeypatch.setattr("reef.jobs._driver.PORTION", 1)
     db = filled(["a", "b"])
 
     class Failing(InProcess):
@@ -501,7 +501,7 @@ def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.Monke
 def test_collection_keeps_the_newest_records_and_verify_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("reef.jobs._history.KEPT", 2)
+    monkeypatch.setattr("reef.jobs._records.KEPT", 2)
     db = filled(["a", "b", "c"])
     made = [index(db, name, runner=InProcess(db.context())).id for name in ("a", "b", "c")]
     assert not verify(db, runner=InProcess(db.context())).failed
@@ -519,6 +519,10 @@ def test_options_are_checked_before_anything_runs() -> None:
         CompactionOptions(min_input_files=1)
     with pytest.raises(InvalidInputError):
         index(db, "../a", runner=InProcess(db.context()))
-    with pytest.raises(InvalidInputError):
-        index(db, spark=object(), runner=InProcess(db.context()))  # type: ignore[arg-type]
-    assert reef.__version__
+    with pytest.raises(InvalidInputError, match="name them"):
+        index(db.context())
+    plan = CompactionPlan("a", 1, EAGER, ())
+    with pytest.raises(InvalidInputError, match="its own options"):
+        compact(db, options=EAGER, plan=plan)
+    with pytest.raises(InvalidInputError, match="plan is for namespace 'a'"):
+        compact(db, "b", plan=plan)

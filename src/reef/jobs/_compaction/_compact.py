@@ -16,12 +16,8 @@ its tasks did not know; else it is planned anew. Another compactor that has begu
 one: what it has published stays, and nothing more can be.
 
     plan = plan_compaction(context, "ns")                      to look at, to keep
-    result = compact(context, "ns", runner)                    plan and apply, anew where overtaken
-
-Or step by step, for many namespaces in one run of tasks:
-
-    compaction = begin_compaction(context, plan)
-    outcomes = runner.run(merge_range, compaction.tasks(group), MergedRange, name="compact")
+    compaction = begin_compaction(context, plan)               the intent stands
+    outcomes = ... compaction.tasks(group) ...                 for each group
     compaction.finish_group(group, outcomes)                   is_last=True ends the intent
     compaction.end()                                           ends it, if it stands
 """
@@ -29,22 +25,24 @@ Or step by step, for many namespaces in one run of tasks:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reef.engine import Context
-from reef.errors import FencedError, InvariantError, OutcomeUnknownError, ReefError
+from reef.errors import FencedError, InvariantError
 from reef.format import Manifest, SegmentRef
 from reef.jobs._compaction._floor import reachable_floor
 from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._plan import CompactionPlan, Group, plan_compaction
 from reef.jobs._compaction._ranges import Seen, inside_each
 from reef.jobs._compaction._result import CompactionResult, GroupResult, group_result
-from reef.jobs._compaction._task import MergedRange, MergeTask, merge_range
+from reef.jobs._compaction._task import MergedRange, MergeTask, merge_ranges
 from reef.jobs._job import Job
-from reef.jobs._tasks import Outcome, Progress, Runner
+from reef.jobs._pass import Figures, TaskTimes, Work
+from reef.jobs._tasks import TaskOutcome
 from reef.manifest import (
     StalePlanError,
     check_intent,
@@ -55,7 +53,8 @@ from reef.manifest import (
     set_retention,
 )
 
-__all__ = ["Compaction", "CompactionResult", "GroupResult", "begin_compaction", "compact"]
+if TYPE_CHECKING:
+    from reef.jobs._driver import PassRun
 
 PLANS_MAX = 4
 """How often a pass is planned, where others overtake it."""
@@ -100,7 +99,7 @@ class Compaction:
         ]
 
     def finish_group(
-        self, group: Group, outcomes: Sequence[Outcome[MergedRange]], *, is_last: bool = False
+        self, group: Group, outcomes: Sequence[TaskOutcome[MergedRange]], *, is_last: bool = False
     ) -> GroupResult:
         """Publish what the tasks of a group have made, unless one failed or it was overtaken.
 
@@ -148,36 +147,68 @@ def begin_compaction(context: Context, plan: CompactionPlan) -> Compaction:
     Raises NotFoundError if the namespace is gone, FencedError, OutcomeUnknownError, UnavailableError.
     """
     job = Job.begin(context, plan.namespace, "compact", compactor=True)
-    try:
+    with job.given_up_on_error():
         if plan.options.raise_floor:
             floor = reachable_floor(context, job.head.manifest, job.now_us)
             if floor > job.head.manifest.retention.floor_lsn:
                 job.publish(lambda m: _with_floor(m, floor, job))
-    except OutcomeUnknownError:
-        raise
-    except ReefError:
-        _end_quietly(job)
-        raise
     m, now_us = job.head.manifest, job.now_us
     return Compaction(plan, job, m.retention.floor_lsn, tuple(retained_points(m, now_us)), now_us)
 
 
-def compact(
+class CompactionPass:
+    """Merges the segments of namespaces where it is worth it, or by a plan that was kept."""
+
+    kind = "compact"
+
+    def __init__(
+        self, options: CompactionOptions | None = None, plan: CompactionPlan | None = None
+    ) -> None:
+        self._options = plan.options if plan is not None else options or CompactionOptions()
+        self._plan = plan
+
+    @property
+    def recorded_options(self) -> dict[str, Any]:
+        """All options."""
+        return msgspec.to_builtins(self._options)  # type: ignore[no-any-return]
+
+    def work(self, run: PassRun, namespace: str) -> Work[CompactionResult]:
+        """Compact one namespace."""
+        return compact_namespace(run.context, namespace, self._options, self._plan)
+
+    def figures(self, result: CompactionResult) -> Figures:
+        """Return what the record says about one namespace."""
+        tasks = [task for group in result.groups for task in group.tasks]
+        times = [TaskTimes(1, task.seconds, task.peak_rss_bytes) for task in tasks]
+        published = result.published
+        numbers = {
+            "rows_in": result.rows_in,
+            "rows": result.rows_out,
+            "dropped": result.rows_in - result.rows_out,
+            "bytes_in": result.bytes_in,
+            "bytes_out": result.bytes_out,
+            "replaced": sum(len(group.inputs) for group in published),
+            "segments": sum(len(group.outputs) for group in published),
+            "moved": sum(len(group.moved) for group in published),
+            "groups": len(published),
+        }
+        generation = max((group.generation or 0 for group in published), default=0) or None
+        error = "; ".join(dict.fromkeys(group.error for group in result.failed))
+        return Figures(numbers, generation, sum(times, TaskTimes()), error)
+
+
+def compact_namespace(
     context: Context,
     namespace: str,
-    runner: Runner,
-    *,
-    options: CompactionOptions | None = None,
+    options: CompactionOptions,
     plan: CompactionPlan | None = None,
-    progress: Progress | None = None,
-) -> CompactionResult:
+) -> Work[CompactionResult]:
     """Compact a namespace, by `plan` if one is given; plan anew what is overtaken.
 
     A group whose tasks fail is not published and stands in the result with its error; the others
     are. Raises NotFoundError if there is no such namespace, FencedError if another compactor has
     begun meanwhile (what was published by then stays), OutcomeUnknownError, UnavailableError.
     """
-    options = plan.options if plan is not None else options or CompactionOptions()
     done: list[CompactionResult] = []
     plans = passes = 0
     while plans < PLANS_MAX and passes < PASSES_MAX:
@@ -186,7 +217,7 @@ def compact(
             skipped = () if plan is None else plan.skipped
             done.append(CompactionResult(namespace, (), None, (), skipped))
             break
-        done.append(_apply(context, plan, runner, progress))
+        done.append((yield from _apply(context, plan)))
         states = {group.state for group in done[-1].groups}
         if "stale" in states:
             plans += 1
@@ -204,46 +235,24 @@ def compact(
     )
 
 
-def _apply(
-    context: Context, plan: CompactionPlan, runner: Runner, progress: Progress | None
-) -> CompactionResult:
+def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
     """Carry out a plan once, some groups at a time."""
     compaction = begin_compaction(context, plan)
     at_once = plan.options.max_concurrent_file_group_rewrites
     results: list[GroupResult] = []
-    try:
+    with compaction.job.given_up_on_error():
         for first in range(0, len(plan.groups), at_once):
-            some = plan.groups[first : first + at_once]
-            tasks = [compaction.tasks(group) for group in some]
-            outcomes = iter(_run(runner, plan, [one for few in tasks for one in few], progress))
-            for group, few in zip(some, tasks, strict=True):
-                made = [next(outcomes) for _ in few]
+            groups = plan.groups[first : first + at_once]
+            tasks = [compaction.tasks(group) for group in groups]
+            outcomes = iter((yield merge_ranges(list(chain.from_iterable(tasks)))))
+            for group, its_tasks in zip(groups, tasks, strict=True):
+                made = [next(outcomes) for _ in its_tasks]
                 is_last = group is plan.groups[-1]
                 results.append(compaction.finish_group(group, made, is_last=is_last))
         if results[-1].state != "published":
             compaction.end()
-    except OutcomeUnknownError:
-        raise  # it may have been published: nothing is done until that is known
-    except ReefError:
-        _end_quietly(compaction.job)
-        raise
     return CompactionResult(
         plan.namespace, (compaction.job.id,), compaction.floor_lsn, tuple(results), plan.skipped
-    )
-
-
-def _run(
-    runner: Runner, plan: CompactionPlan, tasks: list[MergeTask], progress: Progress | None
-) -> list[Outcome[MergedRange]]:
-    if not tasks:
-        return []
-    return runner.run(
-        merge_range,
-        tasks,
-        MergedRange,
-        name=f"compact {plan.namespace}",
-        weights=[task.bytes_in for task in tasks],
-        progress=progress,
     )
 
 
@@ -296,9 +305,3 @@ def _moved(m: Manifest, refs: Sequence[SegmentRef], level: int) -> Manifest:
         )
     segments = (msgspec.structs.replace(s, level=level) if s in moving else s for s in m.segments)
     return msgspec.structs.replace(m, segments=tuple(segments))
-
-
-def _end_quietly(job: Job) -> None:
-    """End an intent on the way out; where that fails it stands, and costs space only."""
-    with suppress(ReefError):
-        job.end()

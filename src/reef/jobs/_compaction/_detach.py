@@ -13,41 +13,55 @@ is retained names them any more.
 
 from __future__ import annotations
 
-from reef.engine import Context, refuse_branches
+from typing import TYPE_CHECKING
+
+from reef.engine import refuse_branches
 from reef.errors import UnavailableError
 from reef.format import Manifest
-from reef.jobs._compaction._compact import compact
+from reef.jobs._compaction._compact import compact_namespace
 from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._tasks import Progress, Runner
+from reef.jobs._pass import Figures, Work
 from reef.manifest import Head, no_namespace
 from reef.manifest import detach as forget_origin
+
+if TYPE_CHECKING:
+    from reef.jobs._driver import PassRun
 
 _ROUNDS_MAX = 5
 
 
-def detach(
-    context: Context, namespace: str, runner: Runner, *, progress: Progress | None = None
-) -> int:
-    """Copy what a branch shares with others, and cut it loose; return its newest generation.
+class DetachPass:
+    """Copies what a branch shares with others, and cuts it loose; the result is its generation."""
 
-    Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with their names if
-    branches stand on it, FencedError if another compaction begins meanwhile, UnavailableError if tasks
-    fail (call it again: it goes on), OutcomeUnknownError.
-    """
-    chain = context.chain(namespace)
-    head = chain.load()
-    if head is None or head.manifest.state != "live":
-        raise no_namespace(context.store.url, namespace)
-    refuse_branches(context, chain, head)
-    for _ in range(_ROUNDS_MAX):
-        if head is None or not _shares(head.manifest):
-            return chain.publish(_detached).generation
-        compact(context, namespace, runner, options=CompactionOptions(full=True), progress=progress)
+    kind = "detach"
+    recorded_options = None
+
+    def work(self, run: PassRun, namespace: str) -> Work[int]:
+        """Detach one branch.
+
+        Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with their names
+        if branches stand on it, FencedError if another compaction begins meanwhile, UnavailableError if
+        tasks fail (call it again: it goes on), OutcomeUnknownError.
+        """
+        context = run.context
+        chain = context.chain(namespace)
         head = chain.load()
-    raise UnavailableError(
-        f"namespace {namespace!r} names segments of others after {_ROUNDS_MAX} compactions: see what "
-        "`reef compact --full` says of it, then detach it again"
-    )
+        if head is None or head.manifest.state != "live":
+            raise no_namespace(context.store.url, namespace)
+        refuse_branches(context, chain, head)
+        for _ in range(_ROUNDS_MAX):
+            if head is None or not _shares(head.manifest):
+                return chain.publish(_detached).generation
+            yield from compact_namespace(context, namespace, CompactionOptions(full=True))
+            head = chain.load()
+        raise UnavailableError(
+            f"namespace {namespace!r} names segments of others after {_ROUNDS_MAX} compactions: see "
+            "what `reef compact --full` says about it, then detach it again"
+        )
+
+    def figures(self, result: int) -> Figures:
+        """Return the generation that was published."""
+        return Figures({}, result)
 
 
 def _detached(head: Head | None) -> Manifest | None:

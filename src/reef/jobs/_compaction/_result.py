@@ -10,7 +10,7 @@ import msgspec
 from reef.format import SegmentRef
 from reef.jobs._compaction._plan import Group
 from reef.jobs._compaction._task import MergedRange
-from reef.jobs._tasks import Outcome
+from reef.jobs._tasks import TaskOutcome
 from reef.manifest import Head
 
 GroupState = Literal["published", "stale", "failed"]
@@ -94,7 +94,7 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
 def group_result(
     group: Group,
-    outcomes: Sequence[Outcome[MergedRange]],
+    outcomes: Sequence[TaskOutcome[MergedRange]],
     state: GroupState,
     error: str,
     outputs: Sequence[SegmentRef] = (),

@@ -26,6 +26,7 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOptions, SegmentOrigin, SegmentRef, vector_columns
 from reef.jobs._job import new_segment_id
+from reef.jobs._pass import Round
 from reef.segment import (
     BlockCache,
     SegmentReader,
@@ -105,6 +106,11 @@ def merge_range(context: Context, task: MergeTask) -> MergedRange:
         sum(weight for some in weights for _, weight in some),
         0 if segment is None else segment.size,
     )
+
+
+def merge_ranges(tasks: Sequence[MergeTask]) -> Round:
+    """Return the round of tasks that merges key ranges."""
+    return Round(merge_range, tasks, MergedRange, [task.bytes_in for task in tasks])
 
 
 def open_sources(

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import msgspec
 
 from reef.engine import Context
-from reef.errors import CorruptError, InvalidInputError
+from reef.errors import CorruptError
 from reef.format import Manifest, log_key
 from reef.gc import FENCE_BYTES, folder, parse_slot
 from reef.jobs._fold._chain import ChainState
 from reef.jobs._fold._fold import FoldPart
+from reef.jobs._options import check_positive
 from reef.manifest import ManifestChain, no_namespace
 
 
@@ -35,9 +36,7 @@ class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""
-        for name in ("task_bytes", "task_slots", "memory_bytes", "plans_max"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError.of(name, getattr(self, name), "a number from 1 on")
+        check_positive(self, "task_bytes", "task_slots", "memory_bytes", "plans_max")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
 from reef.jobs._fold._chain import ChainState
 from reef.jobs._fold._fold import FoldedPart, FoldPart, fold_part
 from reef.jobs._fold._plan import gone
-from reef.jobs._tasks import Outcome, Runner
+from reef.jobs._pass import Round, Work
+from reef.jobs._tasks import TaskOutcome
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Attempt:
     """One run of a task, and whether its word counted."""
 
     part: FoldPart
-    outcome: Outcome[FoldedPart]
+    outcome: TaskOutcome[FoldedPart]
     counted: bool
 
 
@@ -80,13 +81,17 @@ class Stitched:
         return dedup.window(self.lsn, now_us)
 
 
+def fold_parts(parts: Sequence[FoldPart]) -> Round:
+    """Return the round of tasks that folds `parts`."""
+    return Round(fold_part, parts, FoldedPart, [part.log_bytes for part in parts])
+
+
 def stitch(
     manifest: Manifest,
     parts: Sequence[FoldPart],
-    outcomes: Sequence[Outcome[FoldedPart]],
-    runner: Runner,
-) -> Stitched:
-    """Put the parts of a plan together; those that assumed wrongly are run again.
+    outcomes: Sequence[TaskOutcome[FoldedPart]],
+) -> Work[Stitched]:
+    """Put the parts of a plan together; run those again that assumed wrongly.
 
     Raises CorruptError if an object that was listed is gone, or is damaged and not given up, and
     whatever else a task raises that entered by the true state.
@@ -100,8 +105,7 @@ def stitch(
         if not _holds(first, state):
             attempts.append(Attempt(part, first, counted=False))
             again = msgspec.structs.replace(part, entered=state)
-            name = f"index {part.namespace} again"
-            (outcome,) = runner.run(fold_part, [again], FoldedPart, name=name)
+            (outcome,) = yield fold_parts([again])
         attempts.append(Attempt(part, outcome, counted=True))
         folded = outcome.returned()
         if folded.slot_last < part.slot_last:
@@ -118,7 +122,7 @@ def stitch(
     return Stitched(manifest, tuple(counted), state, tuple(attempts))
 
 
-def _holds(outcome: Outcome[FoldedPart], state: ChainState) -> bool:
+def _holds(outcome: TaskOutcome[FoldedPart], state: ChainState) -> bool:
     """Return whether a task has decided as it would have from the true `state`."""
     folded = outcome.result
     if folded is None or folded.entered is None:

@@ -8,19 +8,13 @@ from reef.doctor import SegmentFacts, SegmentLook, cut_segment, join_looks, size
 from reef.engine import Context
 from reef.errors import UnavailableError
 from reef.format import SegmentRef, segment_key
-from reef.jobs._stages import Stage, Steps
-from reef.jobs._verify import (
-    VerifiedTask,
-    VerifyOptions,
-    VerifyPart,
-    pack_parts,
-    verify_parts,
-)
+from reef.jobs._pass import Work
+from reef.jobs._verify import VerifyOptions, VerifyPart, pack_parts, read_parts
 
 
 def checked(
     context: Context, namespace: str, refs: Sequence[SegmentRef], options: VerifyOptions
-) -> Steps[list[SegmentFacts]]:
+) -> Work[list[SegmentFacts]]:
     """Return what is known of each segment; one that is seen in parts is looked at once, all of it.
 
     Raises UnavailableError if one cannot be looked at.
@@ -33,8 +27,7 @@ def checked(
     tasks = [*pack_parts([VerifyPart(segment=part) for cut in cuts for part in cut], options)]
     if not tasks:
         return []
-    sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
-    outcomes = yield Stage(verify_parts, tasks, VerifiedTask, sizes)
+    outcomes = yield read_parts(tasks)
     looks: list[SegmentLook] = []
     for outcome in outcomes:
         for part in outcome.returned().parts:

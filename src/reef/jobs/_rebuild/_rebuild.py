@@ -6,7 +6,7 @@
     check    every block of the segments that stay, by the tasks of deep verify; what the log attaches
     publish  one manifest: the new segments and window instead of the old, and the end of the intent
 
-It goes by stages, so that the tasks of many namespaces are run together. Epochs, the boundary, retention,
+It goes by rounds of tasks, so that those of many namespaces are run together. Epochs, the boundary, retention,
 snapshots, pins and intents are the head's: they cannot be derived, and are not touched. Invariants:
 
 - Nothing comes back. A segment is named only if the head names it, or if it was written by this job
@@ -28,9 +28,9 @@ before the publish there is at most an intent, and objects that nothing names.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -42,8 +42,6 @@ from reef.errors import (
     IncompleteError,
     InvariantError,
     NotFoundError,
-    OutcomeUnknownError,
-    ReefError,
     UnavailableError,
     UnreadableError,
 )
@@ -55,50 +53,68 @@ from reef.format import (
     dedup_key,
     segment_key,
 )
-from reef.jobs._compaction._task import MergedRange, MergeTask, merge_range
-from reef.jobs._fold._fold import FoldedPart, fold_part
-from reef.jobs._fold._stitch import Stitched, stitch
+from reef.jobs._compaction._task import MergeTask, merge_ranges
+from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
 from reef.jobs._job import Job
+from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._rebuild._check import checked
 from reef.jobs._rebuild._plan import Entry, Ground, find_ground
 from reef.jobs._rebuild._result import RebuildOptions, RebuildResult, RebuildTask
 from reef.jobs._rebuild._window import read_window, renew_window
-from reef.jobs._stages import Stage, Steps, run_alone
-from reef.jobs._tasks import Progress, Runner
 from reef.manifest import StalePlanError, check_intent, end_intent
-from reef.types import check_namespace
 
-_log = logging.getLogger("reef")
+if TYPE_CHECKING:
+    from reef.jobs._driver import PassRun
+
 _replace = msgspec.structs.replace
 
 
-def rebuild(
-    context: Context,
-    namespace: str,
-    runner: Runner,
-    *,
-    options: RebuildOptions | None = None,
-    progress: Progress | None = None,
-) -> RebuildResult:
+class RebuildPass:
+    """Makes all derived state of namespaces anew, equal in content."""
+
+    kind = "rebuild"
+
+    def __init__(self, options: RebuildOptions | None = None) -> None:
+        """Raises InvalidInputError for options that make no sense."""
+        self._options = options or RebuildOptions()
+        self._options.check()
+
+    @property
+    def recorded_options(self) -> dict[str, Any]:
+        """All options."""
+        return msgspec.to_builtins(self._options)  # type: ignore[no-any-return]
+
+    def work(self, run: PassRun, namespace: str) -> Work[RebuildResult]:
+        """Rebuild one namespace."""
+        return rebuild_namespace(run.context, namespace, self._options)
+
+    def figures(self, result: RebuildResult) -> Figures:
+        """Return what the record says about one namespace."""
+        times = [TaskTimes(1, task.seconds, task.peak_rss_bytes) for task in result.tasks]
+        numbers = {
+            "rows": result.rows,
+            "bytes_in": result.log_bytes,
+            "bytes_out": sum(ref.size for ref in result.segments),
+            "segments": len(result.segments),
+            "kept": len(result.kept),
+            "replaced": len(result.replaced),
+        }
+        return Figures(numbers, result.generation, sum(times, TaskTimes()))
+
+
+def rebuild_namespace(
+    context: Context, namespace: str, options: RebuildOptions
+) -> Work[RebuildResult]:
     """Make all derived state of a namespace anew, equal in content at every version that can be read.
 
     Raises NotFoundError if there is no such namespace; CorruptError or IncompleteError, which say what
     is missing, if it could not be equal; FencedError if somebody has ended the job; OutcomeUnknownError;
     UnavailableError, also if others keep changing the namespace.
     """
-    steps = rebuilding(context, namespace, lambda: runner, options or RebuildOptions())
-    return run_alone(steps, runner, name=f"rebuild {namespace}", progress=progress)
-
-
-def rebuilding(
-    context: Context, namespace: str, runner: Callable[[], Runner], options: RebuildOptions
-) -> Steps[RebuildResult]:
-    """Do what `rebuild` does, by stages; `runner` gives who runs again what assumed wrongly."""
-    options.check()
     for plans in range(1, options.fold.plans_max + 1):
-        ground = find_ground(context, check_namespace(namespace))
+        ground = find_ground(context, namespace)
         try:
-            return (yield from _Run(context, ground, runner, options, plans).run())
+            return (yield from _Attempt(context, ground, options, plans).run())
         except StalePlanError:
             continue
         except (CorruptError, IncompleteError, NotFoundError):
@@ -113,8 +129,8 @@ def rebuilding(
 
 
 @dataclass
-class _Found:
-    """What the log has given from one entry on."""
+class _Refolded:
+    """What the log gave from one entry on."""
 
     entry: Entry
     stitched: Stitched
@@ -126,18 +142,17 @@ class _Found:
     @property
     def written(self) -> tuple[SegmentRef, ...]:
         """Newest first."""
-        found = (*self.copies, *self.stitched.segments)
-        return tuple(sorted(found, key=lambda ref: ref.lsn_max, reverse=True))
+        written = (*self.copies, *self.stitched.segments)
+        return tuple(sorted(written, key=lambda ref: ref.lsn_max, reverse=True))
 
 
-class _Run:
+class _Attempt:
     """One plan, carried out."""
 
     def __init__(
         self,
         context: Context,
         ground: Ground,
-        runner: Callable[[], Runner],
         options: RebuildOptions,
         plans: int,
     ) -> None:
@@ -145,51 +160,44 @@ class _Run:
         self._ground = ground
         self._m = ground.manifest
         self._namespace = ground.manifest.namespace
-        self._runner = runner
         self._options = options
         self._plans = plans
         self._passed_by: list[str] = list(ground.passed_by)
 
-    def run(self) -> Steps[RebuildResult]:
+    def run(self) -> Work[RebuildResult]:
         """Return what was done. Raises StalePlanError if it has to be planned anew."""
         if not self._ground.entries:
-            return (yield from self._nothing_anew())
+            return (yield from self._check_all())
         job = Job.begin(self._context, self._namespace, "rebuild")
-        try:
+        with job.given_up_on_error():
             if not self._ground.is_like(job.head.manifest):
-                raise StalePlanError(f"{self._namespace!r} was changed while it was looked at")
-            found = yield from self._lowest(job)
-            if found is None:
+                raise StalePlanError(f"{self._namespace!r} was changed while a rebuild was planned")
+            refolded = yield from self._refold_lowest(job)
+            if refolded is None:
                 job.end()
-                return (yield from self._nothing_anew())
-            return (yield from self._publish(job, found))
-        except OutcomeUnknownError:
-            raise  # nothing is cleaned up: it may have been published
-        except BaseException:
-            _give_up(job)
-            raise
+                return (yield from self._check_all())
+            return (yield from self._publish(job, refolded))
 
     # From the log.
 
-    def _lowest(self, job: Job) -> Steps[_Found | None]:
+    def _refold_lowest(self, job: Job) -> Work[_Refolded | None]:
         """Return what the log gives from as far below as it can be folded; None: from nowhere."""
         above = 0
         for entry in self._ground.entries:
             if entry.slot < above:
                 continue
             try:
-                return (yield from self._folded(job, entry))
+                return (yield from self._refold(job, entry))
             except _CannotFold as refused:
                 self._passed_by.append(f"from slot {entry.slot}: {refused}")
                 above = refused.slot + 1
         return None
 
-    def _folded(self, job: Job, entry: Entry) -> Steps[_Found]:
+    def _refold(self, job: Job, entry: Entry) -> Work[_Refolded]:
         parts = self._ground.parts(entry, job.id, self._options)
-        sizes = [part.log_bytes for part in parts]
-        outcomes = yield Stage(fold_part, parts, FoldedPart, sizes)
+        outcomes = yield fold_parts(parts)
         try:
-            stitched = stitch(entry.base, parts, outcomes, self._runner())
+            stitched = yield from stitch(entry.base, parts, outcomes)
         except UnreadableError as error:
             raise _CannotFold(str(error), self._ground.slot_of(error.key)) from error
         self._check_arrival(stitched)
@@ -197,8 +205,8 @@ class _Run:
         stay = tuple(ref for ref in stitched.attached if ref in live)
         others = [ref for ref in stitched.attached if ref not in live]
         copies = yield from self._copied(job, others)
-        found = _Found(entry, stitched, stay, copies, tuple(ref.id for ref in others))
-        rows = sum(ref.rows for ref in (*found.written, *stay))
+        refolded = _Refolded(entry, stitched, stay, copies, tuple(ref.id for ref in others))
+        rows = sum(ref.rows for ref in (*refolded.written, *stay))
         # A part of a segment does not say how many of its rows it has.
         replaced = sum(
             ref.rows
@@ -207,7 +215,7 @@ class _Run:
         )
         if rows < replaced:
             raise _CannotFold(f"it has {rows} rows, and segments have {replaced}", 0)
-        return found
+        return refolded
 
     def _check_arrival(self, stitched: Stitched) -> None:
         """Raise unless the fold has come to where the head says that the log was."""
@@ -215,16 +223,18 @@ class _Run:
         if stitched.state.damaged:
             damaged = stitched.state.damaged[0]
             raise _CannotFold(f"log object {damaged.slot} is damaged", damaged.slot)
-        found = (stitched.anchor, stitched.lsn)
-        if found != (m.wal_anchor, m.last_applied_lsn):
-            told = f"{m.wal_anchor} and version {m.last_applied_lsn}"
-            raise _CannotFold(f"it comes to {found[0]} and version {found[1]}, not to {told}", 0)
+        if (stitched.anchor, stitched.lsn) != (m.wal_anchor, m.last_applied_lsn):
+            raise _CannotFold(
+                f"it ends at {stitched.anchor} and version {stitched.lsn}, and the manifest says "
+                f"{m.wal_anchor} and version {m.last_applied_lsn}",
+                0,
+            )
         if stitched.schema:
             schema = decode_schema(pa.py_buffer(stitched.schema), "", 0)
             if not m.schema or not schema.equals(decode_schema(pa.py_buffer(m.schema), "", 0)):
                 raise _CannotFold("it sets another schema than the manifest has", 0)
 
-    def _copied(self, job: Job, refs: Sequence[SegmentRef]) -> Steps[tuple[SegmentRef, ...]]:
+    def _copied(self, job: Job, refs: Sequence[SegmentRef]) -> Work[tuple[SegmentRef, ...]]:
         """Write the rows of attached segments that are not live any more, at their versions."""
         if not refs:
             return ()
@@ -247,7 +257,7 @@ class _Run:
             )
             for number, ref in enumerate(refs)
         ]
-        outcomes = yield Stage(merge_range, tasks, MergedRange, [ref.size for ref in refs])
+        outcomes = yield merge_ranges(tasks)
         copies = []
         for ref, outcome in zip(refs, outcomes, strict=True):
             try:
@@ -264,12 +274,12 @@ class _Run:
 
     # What stays.
 
-    def _check_kept(self, refs: Sequence[SegmentRef]) -> Steps[None]:
+    def _check_kept(self, refs: Sequence[SegmentRef]) -> Work[None]:
         """Raise CorruptError, naming all that is damaged or missing, unless every block is sound."""
         problems: list[str] = []
         keys: list[str] = []
-        found = yield from checked(self._context, self._namespace, refs, self._options.verify)
-        for facts in found:
+        checks = yield from checked(self._context, self._namespace, refs, self._options.verify)
+        for facts in checks:
             if not facts.is_sound:
                 keys.append(facts.key)
                 what = "missing" if facts.is_missing else "; ".join(map(str, facts.errors))
@@ -285,7 +295,7 @@ class _Run:
                 + "; nothing was published: `reef repair` may restore them from what they replaced",
             )
 
-    def _nothing_anew(self) -> Steps[RebuildResult]:
+    def _check_all(self) -> Work[RebuildResult]:
         """Check what is there, of which nothing can be made anew."""
         yield from self._check_kept(self._m.segments)
         read_window(self._context, self._m)
@@ -299,11 +309,11 @@ class _Run:
 
     # Publishing.
 
-    def _publish(self, job: Job, found: _Found) -> Steps[RebuildResult]:
-        entry, m = found.entry, self._m
-        yield from self._check_kept((*entry.kept, *found.attached))
-        dedup, window = renew_window(self._context, m, found.stitched, job.now_us)
-        segments = (*found.attached, *found.written, *entry.kept)
+    def _publish(self, job: Job, refolded: _Refolded) -> Work[RebuildResult]:
+        entry, m = refolded.entry, self._m
+        yield from self._check_kept((*entry.kept, *refolded.attached))
+        dedup, window = renew_window(self._context, m, refolded.stitched, job.now_us)
+        segments = (*refolded.attached, *refolded.written, *entry.kept)
         for a, b in overlaps(segments):
             raise InvariantError(
                 f"segments {a.id} and {b.id} of {self._namespace!r} would have keys and versions in "
@@ -325,24 +335,24 @@ class _Run:
             return end_intent(new, job.id)
 
         generation = job.publish(renewed).generation
-        attached = {ref.id for ref in found.attached}
-        stitched = found.stitched
+        attached = {ref.id for ref in refolded.attached}
+        stitched = refolded.stitched
         return RebuildResult(
             namespace=self._namespace,
             generation=generation,
             job_id=job.id,
             slot_first=entry.slot,
             slot_last=m.wal_floor - 1,
-            rows=sum(ref.rows for ref in found.written),
+            rows=sum(ref.rows for ref in refolded.written),
             log_bytes=sum(part.log_bytes for part in stitched.parts),
-            segments=found.written,
-            copied=found.copied,
-            kept=(*found.attached, *entry.kept),
+            segments=refolded.written,
+            copied=refolded.copied,
+            kept=(*refolded.attached, *entry.kept),
             replaced=tuple(ref for ref in entry.replaced if ref.id not in attached),
             window=window,
             passed_by=tuple(self._passed_by),
             plans=self._plans,
-            tasks=tuple(map(RebuildTask.of, found.stitched.attempts)),
+            tasks=tuple(map(RebuildTask.of, refolded.stitched.attempts)),
         )
 
     def _check_head(self, head: Manifest, job: Job) -> None:
@@ -362,10 +372,3 @@ class _CannotFold(Exception):
     def __init__(self, why: str, slot: int) -> None:
         super().__init__(why)
         self.slot = slot
-
-
-def _give_up(job: Job) -> None:
-    try:
-        job.end()
-    except ReefError as error:
-        _log.warning("job %s was given up, but its intent may stand: %s", job.id, error)

@@ -40,8 +40,9 @@ def stored_rows(
     if wider is not schema:
         new = next(a for a in wider.attributes if schema.find(a.name) is None)
         known = ", ".join(schema.names) or "none"
-        raise InvalidInputError.of(
-            "attribute", new.name, f"one that the load was planned with; those are: {known}"
+        raise InvalidInputError(
+            f"attribute {new.name!r} is not among those that the load was planned with ({known}); "
+            "name it in the columns of the plan"
         )
     return rows
 
@@ -92,10 +93,9 @@ def _type_of(field: pa.Field) -> Type:
     if not (is_list(arrow) and is_vector_name(field.name) and is_number(arrow.value_type)):
         return Type.of_arrow(arrow)
     if not pa.types.is_fixed_size_list(arrow):
-        raise InvalidInputError.of(
-            f"attribute {field.name!r}",
-            str(arrow),
-            "a type that says how long vectors are: declare it, such as vector[128]",
+        raise InvalidInputError(
+            f"attribute {field.name!r} has type {arrow}, which does not say how long vectors are; "
+            "declare its type, such as vector[128]"
         )
     return Type.vector(arrow.list_size, half=pa.types.is_float16(arrow.value_type))
 
@@ -104,13 +104,15 @@ def stored_pairs(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     """Return keys and values in the columns of segments. Raises InvalidInputError."""
     missing = {"key", "value"} - set(batch.schema.names)
     if missing:
-        raise InvalidInputError.of(
-            "rows", f"columns {batch.schema.names}", "a table with the columns key and value"
+        raise InvalidInputError(
+            f"the rows have the columns {batch.schema.names}; give a table with key and value"
         )
     keys, values = binary_column(batch, "key"), binary_column(batch, "value")
     longest = pc.max(pc.binary_length(keys)).as_py() or 0
     if longest > KEY_BYTES_MAX:
-        raise InvalidInputError.of("key", f"{longest} bytes", f"at most {KEY_BYTES_MAX} bytes")
+        raise InvalidInputError(
+            f"a key has {longest} bytes; keys have at most {KEY_BYTES_MAX} bytes"
+        )
     return _rows(keys, [values], PAIRS_SCHEMA)
 
 

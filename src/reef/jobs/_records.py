@@ -1,7 +1,7 @@
-"""The history of passes: one small object for each in the bucket, for people and for dashboards.
+"""Records of passes: one small object for each in the bucket, for people and for dashboards.
 
 A pass is recorded when it ends; what a killed driver was doing shows in the intents that it leaves.
-The names are ULIDs, so that they sort by time. Nothing depends on them: they may be deleted.
+The names are ULIDs, so that they sort by time. Nothing depends on records: they may be deleted.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from reef.engine import Context, face_of, newest_manifest, open_for_writing
 from reef.errors import CorruptError, InvalidInputError, NotFoundError
-from reef.format import Intent, Manifest, manifest_key
-from reef.jobs._load._load import KIND as LOAD
-from reef.jobs._load._load import close_load
-from reef.manifest import Head, end_intent
 from reef.store import Store
-from reef.types import check_namespace
 
 PREFIX = "jobs/"
 KEPT = 1000
@@ -79,7 +73,7 @@ def passes(store: Store, limit: int | None = None) -> Iterator[PassRecord]:
 def find_pass(store: Store, id: str) -> PassRecord:
     """Return the record of one pass. Raises NotFoundError, InvalidInputError."""
     if not id.isalnum():
-        raise InvalidInputError.of("id", id, "the id of a pass, as `reef jobs list` shows it")
+        raise InvalidInputError(f"{id!r} is not the id of a pass; `reef jobs list` shows the ids")
     key = f"{PREFIX}{id.upper()}.json"
     try:
         return _decoded(key, store.get(key))
@@ -93,59 +87,6 @@ def old_passes(store: Store) -> list[str]:
     """Return the keys of the records beyond the newest 1,000."""
     keys = [meta.key for meta in store.list(PREFIX)]
     return keys[:-KEPT]
-
-
-def standing_intents(context: Context, namespace: str) -> tuple[Intent, ...]:
-    """Return the jobs that may still publish in a namespace, or that were killed.
-
-    Raises NotFoundError if there is no such namespace.
-    """
-    return newest_manifest(context, namespace).intents
-
-
-def end_job(context: Context, namespace: str, id: str) -> int:
-    """End a job of anybody's, and return the generation that says so.
-
-    It cannot publish from then on, and collection may take what it wrote. A load publishes through the
-    log: to end one takes the writer's place first, so that a commit on its way gets its slot before
-    or not at all, and its tasks do not register it again. Raises NotFoundError.
-    """
-    manifest = newest_manifest(context, namespace)
-    if any(intent.id == id and intent.kind == LOAD for intent in manifest.intents):
-        close_load(context, namespace, id)
-        open_for_writing(context, namespace, face_of(manifest)).close()
-
-    def ended(head: Head | None) -> Manifest:
-        return end_intent(manifest if head is None else head.manifest, id)
-
-    return context.chain(check_namespace(namespace)).publish(ended).generation
-
-
-def end_old_jobs(context: Context, namespace: str, seconds: float) -> list[tuple[Intent, int]]:
-    """End the jobs that stand for longer than that; return each with the generation that says so.
-
-    A job is as old as the generation that registered it, by the store's clock, or as it says itself:
-    whichever makes it younger. "Now" is this machine's. Each is ended as `end_job` does. Raises
-    NotFoundError if there is no such namespace.
-    """
-    before_us = context.clock.now_us() - round(seconds * 1_000_000)
-    ended = []
-    for intent in standing_intents(context, namespace):
-        if _since_us(context, namespace, intent) > before_us:
-            continue
-        try:
-            ended.append((intent, end_job(context, namespace, intent.id)))
-        except NotFoundError:
-            continue  # it has ended by itself meanwhile
-    return ended
-
-
-def _since_us(context: Context, namespace: str, intent: Intent) -> int:
-    try:
-        meta = context.store.head(manifest_key(namespace, intent.generation))
-    except NotFoundError:
-        return intent.opened_at_us  # collected since
-    return max(intent.opened_at_us, meta.last_modified_us)
 
 
 def _decoded(key: str, data: bytes) -> PassRecord:
