@@ -31,9 +31,10 @@ from reef.jobs import (
     end_job,
     standing_intents,
 )
-from reef.jobs.load import abandon_load, begin_load, commit_load, find_load, write_part
+from reef.jobs.load import abandon_load, commit_load, find_load, write_part
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock
+from tests.support.loads import begin_load
 from tests.support.pipeline_model import KEYS, Asked, Pairs, Papers, Rows, Subject
 from tests.support.unruly import Interrupted, Killed, Mortal, Unruly
 

@@ -37,11 +37,11 @@ def end_job(context: Context, namespace: str, id: str) -> int:
 
 
 def end_old_jobs(context: Context, namespace: str, seconds: float) -> list[tuple[Intent, int]]:
-    """End the jobs that stand for longer than that; return each with the generation that says so.
+    """End the jobs that are older than that; return each with the generation that says so.
 
-    A job is as old as the generation that registered it, by the store's clock, or as it says itself:
-    whichever makes it younger. "Now" is this machine's. Each is ended as `end_job` does. Raises
-    NotFoundError if there is no such namespace.
+    The age of a job counts from the generation that registered it, by the store's clock, or from the time
+    that it recorded itself, whichever is later; "now" is this machine's. Each is ended as `end_job` does.
+    Raises NotFoundError if there is no such namespace.
     """
     before_us = context.clock.now_us() - round(seconds * 1_000_000)
     ended = []
@@ -51,7 +51,7 @@ def end_old_jobs(context: Context, namespace: str, seconds: float) -> list[tuple
         try:
             ended.append((intent, end_job(context, namespace, intent.id)))
         except NotFoundError:
-            continue  # it has ended by itself meanwhile
+            continue  # it has ended by itself
     return ended
 
 

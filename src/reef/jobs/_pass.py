@@ -8,7 +8,7 @@ gets their outcomes back; it publishes between rounds and returns its result at 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -42,6 +42,20 @@ class Round:
 Work: TypeAlias = Generator[Round, list[TaskOutcome[Any]], T]
 
 
+class Timed(Protocol):
+    """What is known of one task that ran."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        ...
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """The most memory that its process had."""
+        ...
+
+
 @dataclass(frozen=True)
 class TaskTimes:
     """What the tasks of a pass took."""
@@ -50,6 +64,11 @@ class TaskTimes:
     seconds: float = 0.0
     peak_rss_bytes: int = 0
     """The most memory that any task's process had."""
+
+    @staticmethod
+    def of(tasks: Iterable[Timed]) -> TaskTimes:
+        """Return what some tasks took together."""
+        return sum((TaskTimes(1, task.seconds, task.peak_rss_bytes) for task in tasks), TaskTimes())
 
     def __add__(self, other: TaskTimes) -> TaskTimes:
         peak = max(self.peak_rss_bytes, other.peak_rss_bytes)

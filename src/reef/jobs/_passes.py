@@ -72,7 +72,7 @@ def compact(
 ) -> PassResult[CompactionResult]:
     """Merge the segments of namespaces where it is worth it; or carry out a `plan` of one of them.
 
-    What has changed since a plan was made is planned anew.
+    What has changed since a plan was made is planned again.
     """
     if plan is not None:
         if options is not None:
@@ -98,7 +98,7 @@ def rebuild(
     options: RebuildOptions | None = None,
     watch: Watch | None = None,
 ) -> PassResult[RebuildResult]:
-    """Make all derived state of namespaces anew, equal in content."""
+    """Derive all segments and windows of namespaces again, with the same content."""
     names = _names(db, namespaces)
     return run_pass(_context(db), RebuildPass(options), names, runner=runner, watch=watch)
 
@@ -148,9 +148,9 @@ def detach(
 ) -> int:
     """Copy what a branch shares with others, and cut it loose; return its newest generation.
 
-    Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with their names if
-    branches stand on it, FencedError if another compaction begins meanwhile, UnavailableError if tasks
-    fail (call it again: it goes on), OutcomeUnknownError.
+    Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with the names of
+    branches that depend on it, FencedError if another compaction begins, UnavailableError if tasks fail
+    (call it again: it goes on from there), OutcomeUnknownError.
     """
     names = _names(db, namespace)
     result = run_pass(_context(db), DetachPass(), names, runner=runner, watch=watch)
@@ -185,7 +185,7 @@ def preview_compaction(
 def preview_rebuild(
     db: Database | Context, namespaces: Namespaces = None, *, options: RebuildOptions | None = None
 ) -> list[NamespaceResult[RebuildPlan]]:
-    """Return what `rebuild` would make anew in each namespace. Writes nothing, and runs no task."""
+    """Return what `rebuild` would derive again in each namespace. Writes nothing, and runs no task."""
     context = _context(db)
     names = [*_names(db, namespaces)]
     return each_namespace(context, names, lambda name: plan_rebuild(context, name, options))

@@ -17,7 +17,7 @@ from reef.store import Store
 PREFIX = "jobs/"
 KEPT = 1000
 NAMESPACES_MAX = 10_000
-"""Of one pass; the totals are of all of them."""
+"""Namespaces in one record at most; its totals are of all of them."""
 
 State = Literal["done", "idle", "failed"]
 
@@ -29,7 +29,7 @@ class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     state: State
     """idle: there was nothing to do."""
     generation: int | None = None
-    """The last one that it published."""
+    """The last generation that it published."""
     figures: dict[str, int] = {}
     error: str = ""
 
@@ -50,24 +50,24 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
     task_peak_bytes: int
     """The most memory that any task's process had."""
     states: dict[State, int]
-    """How many namespaces ended how."""
+    """How many namespaces ended in each state."""
     namespaces: tuple[NamespaceRecord, ...]
-    """Those that failed first, then those where something was done; at most 10,000, no idle ones."""
+    """Failed ones first, then those where something was done; at most 10,000, no idle ones."""
 
 
 def record_pass(store: Store, record: PassRecord) -> None:
-    """Keep the record of a pass. Raises UnavailableError."""
+    """Write the record of a pass. Raises UnavailableError."""
     store.upload(f"{PREFIX}{record.id}.json", [msgspec.json.encode(record)])
 
 
 def passes(store: Store, limit: int | None = None) -> Iterator[PassRecord]:
-    """Yield the newest passes first. Raises CorruptError for a record that is none."""
+    """Yield the records of passes, newest first. Raises CorruptError for one that cannot be read."""
     keys = [meta.key for meta in store.list(PREFIX) if meta.key.endswith(".json")]
     for key in reversed(keys if limit is None else keys[-limit:]):
         try:
             yield _decoded(key, store.get(key))
         except NotFoundError:
-            continue  # collected meanwhile
+            continue  # deleted in the meantime
 
 
 def find_pass(store: Store, id: str) -> PassRecord:

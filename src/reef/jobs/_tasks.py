@@ -178,7 +178,7 @@ class TaskWire(Generic[D, R]):
 
 
 def _reset_peak() -> None:
-    """Have the kernel count peak memory anew, where it can: a process runs many tasks."""
+    """Reset the kernel's count of peak memory, where it can: a process runs many tasks."""
     with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 

@@ -91,7 +91,7 @@ class VerifyPass:
 def verify_namespace(
     context: Context, namespace: str, options: VerifyOptions
 ) -> Work[VerifyReport]:
-    """Check everything that a namespace stands on, every block too; again if it changes meanwhile.
+    """Check everything that a namespace stands on, every block too; again if it changes.
 
     Raises NotFoundError if there is no such namespace, UnavailableError.
     """

@@ -68,7 +68,9 @@ def open_session(
     needs is not installed; UnavailableError if none can be started.
     """
     if master and remote:
-        raise InvalidInputError.of("remote", shown_address(remote), "not together with a master")
+        raise InvalidInputError(
+            f"both master {master!r} and remote {public_address(remote)!r} were given; give one of them"
+        )
     asked = dict(conf or {})
     with _starting:
         spark = _running()
@@ -231,12 +233,13 @@ def _check_running(
     """Bring a running session to what is asked. Raises InvalidInputError if that cannot be."""
     runs_on = spark.conf.get("spark.master", None)
     if master and runs_on != master:
-        raise InvalidInputError.of(
-            "master", master, f"a session runs on {runs_on!r}: stop it first"
+        raise InvalidInputError(
+            f"master is {master!r}, and a session runs on {runs_on!r}; stop that session first"
         )
     if remote and hasattr(spark, "_jsparkSession"):
-        raise InvalidInputError.of(
-            "remote", shown_address(remote), f"a session runs on {runs_on!r}: stop it first"
+        raise InvalidInputError(
+            f"remote is {public_address(remote)!r}, and a session runs on {runs_on!r}; "
+            "stop that session first"
         )
     for name, value in conf.items():
         if spark.conf.get(name, None) == value:
@@ -244,18 +247,17 @@ def _check_running(
         try:
             spark.conf.set(name, value)
         except PySparkException as error:
-            raise InvalidInputError.of(
-                "conf", name, "a setting that can be changed while a session runs: stop it first"
+            raise InvalidInputError(
+                f"the setting {name} cannot be changed while a session runs; stop that session first"
             ) from error
 
 
 def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSession:
     """Return a session of a Spark Connect server."""
     if find_spec("grpc") is None:
-        raise InvalidInputError.of(
-            "remote",
-            shown_address(address),
-            "Spark Connect needs more packages: pip install 'pyspark[connect]'",
+        raise InvalidInputError(
+            f"Spark Connect at {public_address(address)!r} needs packages that are not installed: "
+            "pip install 'pyspark[connect]'"
         )
     _check_listens(address)
     builder = SparkSession.builder.remote(address).appName(app_name)
@@ -265,12 +267,12 @@ def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSessi
         return builder.getOrCreate()
     except PySparkException as error:
         raise UnavailableError(
-            f"no Spark Connect server answers at {shown_address(address)!r}: "
-            f"{str(error).replace(address, shown_address(address))}"
+            f"no Spark Connect server answers at {public_address(address)!r}: "
+            f"{str(error).replace(address, public_address(address))}"
         ) from error
 
 
-def shown_address(address: str) -> str:
+def public_address(address: str) -> str:
     """Return an address of Spark Connect without its parameters: a token may be among them."""
     return address.split(";")[0]
 
@@ -285,7 +287,7 @@ def _check_listens(address: str) -> None:
         socket.create_connection(host, timeout=CONNECT_SECONDS_MAX).close()
     except (OSError, ValueError) as error:
         raise UnavailableError(
-            f"no Spark Connect server answers at {shown_address(address)!r}: {error}"
+            f"no Spark Connect server answers at {public_address(address)!r}: {error}"
         ) from error
 
 

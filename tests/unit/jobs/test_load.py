@@ -25,7 +25,6 @@ from reef.jobs import InProcess
 from reef.jobs.load import (
     LoadedPart,
     abandon_load,
-    begin_load,
     bulk_load,
     commit_load,
     find_load,
@@ -40,6 +39,7 @@ from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.collecting import World
 from tests.support.kernel import database
+from tests.support.loads import begin_load
 from tests.support.passes import index
 from tests.support.unruly import Killed, Mortal
 

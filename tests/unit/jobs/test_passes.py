@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from reef.database import Database
+from reef.engine import Context
 from reef.errors import InvalidInputError, NotFoundError, ReefError, UnavailableError
 from reef.format import log_key
 from reef.jobs import (
@@ -35,6 +37,8 @@ from reef.jobs import (
     verify,
     work,
 )
+from reef.jobs._driver import PassRun, run_pass
+from reef.jobs._pass import Figures, Round, Work
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 from tests.support.kernel import flip
@@ -480,6 +484,68 @@ def test_a_worker_leaves_a_sick_namespace_alone_for_twice_as_long_each_time() ->
         wait=lambda seconds: wait(seconds) or len(told) > 30,
     )
     assert told[-1].failed  # what may come to be is looked for each time
+
+
+class Toy:
+    """Two rounds of tasks in each namespace; "bad" fails in the first, and "odd" has one round only."""
+
+    kind = "toy"
+    recorded_options = None
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def work(self, run: PassRun, namespace: str) -> Work[int]:
+        sums = 0
+        try:
+            for task in (add_one,) if namespace == "odd" else (add_one, add_two):
+                number = -1 if namespace == "bad" else sums
+                outcomes = yield Round(task, [Number(number)], Number, [10])
+                sums = outcomes[0].returned().value
+        except GeneratorExit:
+            self.closed.append(namespace)
+            raise
+        return sums
+
+    def figures(self, result: int) -> Figures:
+        return Figures({"rows": result}, generation=result)
+
+
+class Number(msgspec.Struct, frozen=True):
+    value: int
+
+
+def add_one(context: Context, number: Number) -> Number:
+    if number.value < 0:
+        raise UnavailableError("too small")
+    return Number(number.value + 1)
+
+
+def add_two(context: Context, number: Number) -> Number:
+    return Number(number.value + 2)
+
+
+def test_rounds_of_many_namespaces_go_together_and_each_has_its_own_end() -> None:
+    db = Database(MemoryStore())
+    runner, seen = Counted(db), list[PassProgress]()
+    names = ["a", "bad", "odd", "z"]
+    result = run_pass(db.context(), Toy(), names, runner=runner, watch=seen.append)
+    assert runner.runs == [("toy 4 namespaces", 4), ("toy 2 namespaces", 2)]
+    assert [one.namespace for one in result.namespaces] == names
+    assert [one.result for one in result.namespaces] == [3, None, 1, 3]
+    assert isinstance(result.namespaces[1].error, UnavailableError)
+    assert result.totals == {"rows": 7}
+    assert (seen[-1].tasks_done, seen[-1].tasks, seen[-1].bytes_done) == (6, 6, 60)
+    assert (seen[-1].rows, seen[-1].namespaces) == (7, 4)
+    assert list(passes(db.store)) == []  # it leaves no record
+
+
+def test_work_is_closed_when_its_tasks_cannot_be_run() -> None:
+    db = Database(MemoryStore())
+    toy = Toy()
+    with pytest.raises(UnavailableError, match="the cluster is gone"):
+        run_pass(db.context(), toy, ["a", "b"], runner=Broken(db.context()))
+    assert sorted(toy.closed) == ["a", "b"]
 
 
 def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,19 @@
-"""Compaction: a plan's groups become segments, each group published by one manifest.
+"""Compaction: the groups of a plan become segments, each group published by one manifest.
 
-A group is all of some segments, or what they have between two keys: then what is left of them stays
-named, and a long compaction is many publishes.
+A group is some segments, whole or between two keys. In the second case the rest of them stays named, so
+that a long compaction is published in many steps.
 
 Steps, and what a crash leaves behind each:
 
 1. The intent and the next compactor epoch, in one generation.   An intent.
-2. The retention floor, as far as its window lets it.            The same; reads below are refused.
+2. The retention floor, as far as its window allows.             The same; reads below are refused.
 3. Tasks write segments.                                         Orphans, spared by the intent.
-4. Each group: its outputs instead of what they were made from.  That group is done.
+4. Each group: its outputs instead of its inputs.                That group is done.
 5. With the last of them, the intent ends.                       Nothing.
 
-A group is published only onto a head that shows all of its inputs in its keys, and retains no point that
-its tasks did not know; else it is planned anew. Another compactor that has begun meanwhile fences this
-one: what it has published stays, and nothing more can be.
+A group is published only onto a head that still has all of its inputs in its keys, and retains no point
+that its tasks did not know; else it is planned again. A compactor that begins later fences this one: what
+this one has published stays, and it can publish nothing more.
 
     plan = plan_compaction(context, "ns")                      to look at, to keep
     compaction = begin_compaction(context, plan)               the intent stands
@@ -37,7 +37,7 @@ from reef.format import Manifest, SegmentRef
 from reef.jobs._compaction._floor import reachable_floor
 from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._plan import CompactionPlan, Group, plan_compaction
-from reef.jobs._compaction._ranges import Seen, inside_each
+from reef.jobs._compaction._ranges import VisibleSegment, inside_each
 from reef.jobs._compaction._result import CompactionResult, GroupResult, group_result
 from reef.jobs._compaction._task import MergedRange, MergeTask, merge_ranges
 from reef.jobs._job import Job
@@ -57,26 +57,26 @@ if TYPE_CHECKING:
     from reef.jobs._driver import PassRun
 
 PLANS_MAX = 4
-"""How often a pass is planned, where others overtake it."""
+"""How many plans may be overtaken by others."""
 PASSES_MAX = 16
-"""How many passes a full compaction takes at most."""
+"""How many plans a full compaction takes at most."""
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """A plan that is being applied: its job, and the retained points that its tasks go by."""
+    """A plan that is being carried out: its job, and the retained points that its tasks keep."""
 
     plan: CompactionPlan
     job: Job
     floor_lsn: int
     points: tuple[int, ...]
     now_us: int
-    """By the store's clock, when it began: snapshots that had expired by then are not retained."""
+    """When it began, by the store's clock: snapshots that had expired by then are not retained."""
 
     def tasks(self, group: Group) -> list[MergeTask]:
-        """Return the tasks of a group: one for each range, which names what has keys in it."""
+        """Return the tasks of a group: one for each range, with the segments that have keys in it."""
         keys = [(some.start, some.end) for some in group.ranges]
-        inside = inside_each([Seen(ref) for ref in group.inputs], keys)
+        inside = inside_each([VisibleSegment(ref) for ref in group.inputs], keys)
         count = len(group.ranges)
         return [
             MergeTask(
@@ -101,7 +101,7 @@ class Compaction:
     def finish_group(
         self, group: Group, outcomes: Sequence[TaskOutcome[MergedRange]], *, is_last: bool = False
     ) -> GroupResult:
-        """Publish what the tasks of a group have made, unless one failed or it was overtaken.
+        """Publish what the tasks of a group made, unless one failed or the group was overtaken.
 
         With `is_last` the intent ends in the same generation. Raises FencedError if another
         compactor has begun, OutcomeUnknownError, UnavailableError.
@@ -142,7 +142,7 @@ class Compaction:
 
 
 def begin_compaction(context: Context, plan: CompactionPlan) -> Compaction:
-    """Announce a compaction, fence those before it, and record the floor that it goes by.
+    """Register a compaction, fence earlier ones, and record the retention floor that it keeps to.
 
     Raises NotFoundError if the namespace is gone, FencedError, OutcomeUnknownError, UnavailableError.
     """
@@ -166,11 +166,7 @@ class CompactionPass:
     ) -> None:
         self._options = plan.options if plan is not None else options or CompactionOptions()
         self._plan = plan
-
-    @property
-    def recorded_options(self) -> dict[str, Any]:
-        """All options."""
-        return msgspec.to_builtins(self._options)  # type: ignore[no-any-return]
+        self.recorded_options: dict[str, Any] = msgspec.to_builtins(self._options)
 
     def work(self, run: PassRun, namespace: str) -> Work[CompactionResult]:
         """Compact one namespace."""
@@ -179,7 +175,6 @@ class CompactionPass:
     def figures(self, result: CompactionResult) -> Figures:
         """Return what the record says about one namespace."""
         tasks = [task for group in result.groups for task in group.tasks]
-        times = [TaskTimes(1, task.seconds, task.peak_rss_bytes) for task in tasks]
         published = result.published
         numbers = {
             "rows_in": result.rows_in,
@@ -194,7 +189,7 @@ class CompactionPass:
         }
         generation = max((group.generation or 0 for group in published), default=0) or None
         error = "; ".join(dict.fromkeys(group.error for group in result.failed))
-        return Figures(numbers, generation, sum(times, TaskTimes()), error)
+        return Figures(numbers, generation, TaskTimes.of(tasks), error)
 
 
 def compact_namespace(
@@ -203,11 +198,11 @@ def compact_namespace(
     options: CompactionOptions,
     plan: CompactionPlan | None = None,
 ) -> Work[CompactionResult]:
-    """Compact a namespace, by `plan` if one is given; plan anew what is overtaken.
+    """Compact a namespace, by `plan` if one is given; plan again what was overtaken.
 
     A group whose tasks fail is not published and stands in the result with its error; the others
-    are. Raises NotFoundError if there is no such namespace, FencedError if another compactor has
-    begun meanwhile (what was published by then stays), OutcomeUnknownError, UnavailableError.
+    are. Raises NotFoundError if there is no such namespace, FencedError if another compactor began
+    in the meantime (what was published by then stays), OutcomeUnknownError, UnavailableError.
     """
     done: list[CompactionResult] = []
     plans = passes = 0
@@ -257,15 +252,15 @@ def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
 
 
 def _outputs(group: Group, made: Sequence[MergedRange]) -> list[SegmentRef]:
-    """Return the segments of a group, of which all parts are there."""
+    """Return the segments of a group whose parts are all there."""
     parts = [(group.number, (n, len(group.ranges))) for n in range(1, len(group.ranges) + 1)]
     if [(one.group, one.part) for one in made] != parts:
         raise InvariantError(f"group {group.number} of a compaction got the results of another")
     outputs = [one.segment for one in made if one.segment is not None]
     if len(outputs) not in (0, len(made)):
         raise InvariantError(
-            f"{len(outputs)} of {len(made)} parts of group {group.number} have rows: their footers "
-            "would name parts that there are not; nothing was written"
+            f"only {len(outputs)} of {len(made)} parts of group {group.number} have rows: their footers "
+            "would count parts that do not exist; nothing was published"
         )
     return outputs
 
@@ -274,9 +269,9 @@ def _check_standing(m: Manifest, job: Job) -> None:
     """Raise FencedError unless the job may publish: for groups that replace nothing, too."""
     if m.compactor_epoch != job.compactor_epoch:
         raise FencedError(
-            f"namespace {m.namespace!r} has a compactor of epoch {m.compactor_epoch}, after this "
-            f"one's {job.compactor_epoch}: it was begun while this one was at work; what this one "
-            "has published stays, the rest is the other's"
+            f"another compactor of epoch {m.compactor_epoch} began in namespace {m.namespace!r} while "
+            f"this one, of epoch {job.compactor_epoch}, was at work; what this one has published "
+            "stays, and the other does the rest"
         )
     check_intent(m, job.id)
 
@@ -287,7 +282,7 @@ def _with_floor(m: Manifest, floor_lsn: int, job: Job) -> Manifest:
 
 
 def check_plan(m: Manifest, plan: CompactionPlan) -> None:
-    """Raise StalePlanError if something that a plan would replace or move is not live any more."""
+    """Raise StalePlanError if a segment that a plan would replace or move is no longer live."""
     for group in plan.groups:
         if group.inputs:
             live_inputs(m, group.inputs, group.keys)
@@ -295,13 +290,13 @@ def check_plan(m: Manifest, plan: CompactionPlan) -> None:
 
 
 def _moved(m: Manifest, refs: Sequence[SegmentRef], level: int) -> Manifest:
-    """Return `m` with segments on another level; what they hold is the same."""
+    """Return `m` with some segments on another level."""
     moving = set(refs)
     gone = moving.difference(m.segments)
     if gone:
         raise StalePlanError(
             f"segment {min(ref.id for ref in gone)} of {m.namespace!r}, which was to be moved, is "
-            f"not live in generation {m.generation}; nothing was written: plan it anew"
+            f"not live in generation {m.generation}; nothing was written; plan again"
         )
     segments = (msgspec.structs.replace(s, level=level) if s in moving else s for s in m.segments)
     return msgspec.structs.replace(m, segments=tuple(segments))

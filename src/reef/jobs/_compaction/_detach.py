@@ -1,14 +1,14 @@
 """Detaching a branch: it gets its own copy of what it shares with others.
 
-1. Refuse if branches stand on it.
-2. Compact all of it, as any compaction does: what is     crash: what was rewritten stays so
-   rewritten is the branch's own.
-3. Publish the manifest that forgets the origin: only     crash: done
-   where nothing of others is named, and no branch
-   stands on it.
+1. Refuse if other branches depend on it.
+2. Compact all of it, as any compaction does: what is     crash: what was rewritten stays rewritten
+   rewritten belongs to the branch alone.
+3. Publish the manifest that forgets the origin, if no    crash: done
+   segment of another namespace is named, and no branch
+   depends on it.
 
-The pins that the others hold for it go by their own collections, when no generation of the branch that
-is retained names them any more.
+The pins that other namespaces have for it are removed by their own collections, when no retained
+generation of the branch names their segments any more.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class DetachPass:
     def work(self, run: PassRun, namespace: str) -> Work[int]:
         """Detach one branch.
 
-        Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with their names
-        if branches stand on it, FencedError if another compaction begins meanwhile, UnavailableError if
-        tasks fail (call it again: it goes on), OutcomeUnknownError.
+        Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with the names of
+        branches that depend on it, FencedError if another compaction begins, UnavailableError if tasks
+        fail (call it again: it goes on from there), OutcomeUnknownError.
         """
         context = run.context
         chain = context.chain(namespace)
@@ -55,8 +55,8 @@ class DetachPass:
             yield from compact_namespace(context, namespace, CompactionOptions(full=True))
             head = chain.load()
         raise UnavailableError(
-            f"namespace {namespace!r} names segments of others after {_ROUNDS_MAX} compactions: see "
-            "what `reef compact --full` says about it, then detach it again"
+            f"namespace {namespace!r} still names segments of other namespaces after {_ROUNDS_MAX} "
+            "compactions; run `reef compact --full` to see why, then detach it again"
         )
 
     def figures(self, result: int) -> Figures:

@@ -11,18 +11,18 @@ What is folded is final. Invariants:
   object that is there never changes, and whether it is valid depends on what lies at or below it
   only: no write, fence or repair that comes later can decide it otherwise. What lies behind a gap
   was in flight, and is left for the next pass.
-- A listed object is durable, whether its writer has been answered or not. A writer that is told so
-  later finds it folded, which its handle expects.
-- Where the log ends in damage, the fold ends before it: only the next fence, or repair, says whether
-  it counts. It ends also before a slot that repair gave up and no valid object follows. Damage that
+- A listed object is durable, whether its writer has had an answer or not. A writer that gets its answer
+  later finds the object folded, which its handle expects.
+- Where the log ends in damage, the fold ends before it: only the next fence, or repair, decides whether
+  it counts. It also ends before a slot that repair gave up if no valid object follows. Damage that
   is followed by anything else is an error, as it is for recovery: nothing is published then.
 - A log that ends before what a manifest has seen of it, or an object that was listed and is gone, is
-  never an end of the log: either somebody has folded it, which the head tells, or it is lost.
+  never the end of the log: either it was folded, which the head shows, or it is lost.
 - It is published only onto a head with the same `wal_floor`, on which the intent stands and repair
   has given up nothing in those slots that the fold took for good. Slots at or above `wal_floor` are
-  never collected, so nothing that was read had been deleted and created again meanwhile.
+  never collected, so nothing that was read can have been deleted and created again.
 - Parts enter the result by the driver's own walk along the chain. An error of a task counts only if
-  the task had entered by the true state.
+  the task began from the true state.
 
 Crash points: before `plan` has returned, at most an intent. Before the publish, an intent and objects
 that nothing names. After it, done: the intent went in the same generation.
@@ -43,7 +43,7 @@ from reef.format import DedupRef, Manifest, SegmentRef, SkippedSlot, decode_sche
 from reef.jobs._fold._chain import DamagedSlot
 from reef.jobs._fold._fold import FoldedPart, FoldPart
 from reef.jobs._fold._plan import Backlog, IndexOptions
-from reef.jobs._fold._stitch import Attempt, Stitched, fold_parts, stitch
+from reef.jobs._fold._stitch import FoldTask, Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """A job that is registered, and the tasks that it wants to be run."""
+    """A registered job, and the parts of the log that its tasks fold."""
 
     job: Job
     manifest: Manifest
-    """What it was planned on."""
+    """The head that it was planned on."""
     parts: tuple[FoldPart, ...]
     """In the order of slots, without a gap. Run `fold_part` for each, anywhere, in any order."""
 
@@ -69,27 +69,12 @@ class IndexPlan:
 
 
 @dataclass(frozen=True)
-class IndexTask:
-    """What one task took."""
-
-    slot_first: int
-    slot_last: int
-    rows: int
-    log_bytes: int
-    segment_bytes: int
-    seconds: float
-    peak_rss_bytes: int
-    counted: bool
-    """Whether what it wrote was published; False for one that was run again."""
-
-
-@dataclass(frozen=True)
 class IndexResult:
     """What an index pass did in one namespace."""
 
     namespace: str
     generation: int | None = None
-    """The one that it published; None: there was nothing to fold, and nothing was published."""
+    """The generation that it published; None: there was nothing to fold, and nothing was published."""
     job_id: str | None = None
     slot_first: int = 0
     slot_last: int = 0
@@ -99,20 +84,20 @@ class IndexResult:
     segments: tuple[SegmentRef, ...] = ()
     """Written and published, newest first."""
     attached: tuple[SegmentRef, ...] = ()
-    """Bulk loads whose segments the manifest names from now on."""
+    """Segments of bulk loads that the manifest names from now on."""
     skipped: tuple[SkippedSlot, ...] = ()
-    """Damaged objects that fences have given up."""
+    """Damaged log objects that fences gave up."""
     damaged: tuple[DamagedSlot, ...] = ()
-    """Every damaged object that was met."""
+    """All damaged log objects."""
     plans: int = 0
-    """How often it was planned; more than once if others folded at the same time."""
+    """How many plans it took; more than one if others folded at the same time."""
     reruns: int = 0
     """Tasks that were run again from the true state of the chain."""
-    tasks: tuple[IndexTask, ...] = field(default=(), repr=False)
+    tasks: tuple[FoldTask, ...] = field(default=(), repr=False)
 
     @property
     def segment_bytes(self) -> int:
-        """Of the segments that were written and published."""
+        """Bytes of the segments that were written and published."""
         return sum(ref.size for ref in self.segments)
 
 
@@ -125,11 +110,7 @@ class IndexPass:
         """Raises InvalidInputError for options that make no sense."""
         self._options = options or IndexOptions()
         self._options.check()
-
-    @property
-    def recorded_options(self) -> dict[str, Any]:
-        """All options."""
-        return msgspec.to_builtins(self._options)  # type: ignore[no-any-return]
+        self.recorded_options: dict[str, Any] = msgspec.to_builtins(self._options)
 
     def work(self, run: PassRun, namespace: str) -> Work[IndexResult]:
         """Fold the log of one namespace."""
@@ -137,7 +118,6 @@ class IndexPass:
 
     def figures(self, result: IndexResult) -> Figures:
         """Return what the record says about one namespace."""
-        times = [TaskTimes(1, task.seconds, task.peak_rss_bytes) for task in result.tasks]
         numbers = {
             "rows": result.rows,
             "log_objects": result.slot_last - result.slot_first + 1 if result.slot_last else 0,
@@ -146,14 +126,14 @@ class IndexPass:
             "segments": len(result.segments),
             "attached": len(result.attached),
         }
-        return Figures(numbers, result.generation, sum(times, TaskTimes()))
+        return Figures(numbers, result.generation, TaskTimes.of(result.tasks))
 
 
 def fold_namespace(context: Context, namespace: str, options: IndexOptions) -> Work[IndexResult]:
-    """Fold the log of one namespace into level-0 segments; plan anew if somebody else has folded.
+    """Fold the log of one namespace into level-0 segments; plan again if others have folded.
 
     Where there is nothing to fold, nothing is written at all. Raises NotFoundError if there is no such
-    namespace; CorruptError if the log or the manifest needs `reef repair`; FencedError if somebody
+    namespace; CorruptError if the log or the manifest needs `reef repair`; FencedError if someone
     has ended the job; OutcomeUnknownError (the job may stand then, published or not); UnavailableError.
     """
     for plans in range(1, options.plans_max + 1):
@@ -184,7 +164,7 @@ def plan_index(context: Context, namespace: str, options: IndexOptions) -> Index
         if manifest.wal_floor == backlog.manifest.wal_floor:
             parts = Backlog(manifest, backlog.sizes).parts(job.id, options)
             return IndexPlan(job, manifest, tuple(parts))
-        job.end()  # somebody else folded before the intent stood
+        job.end()  # others folded before the intent stood
     raise _overtaken(namespace, options.plans_max)
 
 
@@ -195,11 +175,11 @@ def _finish(
     try:
         stitched = yield from stitch(plan.manifest, plan.parts, outcomes)
     except CorruptError:
-        # Folded and collected since it was planned, perhaps: then what is missing is not lost.
+        # It may have been folded and collected since it was planned: then nothing is lost.
         _check_current(context, plan)
         raise
     if stitched.slot_last < plan.manifest.wal_floor:
-        plan.job.end()  # nothing but damage, which the next writer or repair decides about
+        plan.job.end()  # only damage, which the next writer or repair decides about
         return IndexResult(plan.namespace, damaged=_damaged(stitched), plans=plans)
     generation = _publish(context, plan, stitched)
     return IndexResult(
@@ -217,7 +197,7 @@ def _finish(
         damaged=_damaged(stitched),
         plans=plans,
         reruns=sum(not attempt.counted for attempt in stitched.attempts),
-        tasks=tuple(map(_task, stitched.attempts)),
+        tasks=tuple(map(FoldTask.of, stitched.attempts)),
     )
 
 
@@ -249,8 +229,8 @@ def _publish(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
             if skip not in known and manifest.wal_floor <= skip.slot <= stitched.slot_last:
                 raise StalePlanError(
                     f"log object {skip.slot} of {m.namespace!r} was given up in generation "
-                    f"{m.generation} or before, while it was being folded; nothing was written: "
-                    "plan it anew"
+                    f"{m.generation} or before, while it was being folded; nothing was written; "
+                    "plan again"
                 )
         return end_intent(done, job.id)
 
@@ -258,12 +238,12 @@ def _publish(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
 
 
 def _check_current(context: Context, plan: IndexPlan) -> None:
-    """Raise StalePlanError if somebody has folded since `plan` was made."""
+    """Raise StalePlanError if the log was folded since `plan` was made."""
     head = context.chain(plan.namespace).load()
     if head is not None and head.manifest.wal_floor != plan.manifest.wal_floor:
         raise StalePlanError(
             f"the log of {plan.namespace!r} was folded up to slot {head.manifest.wal_floor - 1} "
-            "meanwhile; nothing was written: plan it anew"
+            "in the meantime; nothing was written; plan again"
         )
 
 
@@ -271,22 +251,8 @@ def _damaged(stitched: Stitched) -> tuple[DamagedSlot, ...]:
     return tuple(damaged for part in stitched.parts for damaged in part.damaged)
 
 
-def _task(attempt: Attempt) -> IndexTask:
-    part, outcome, folded = attempt.part, attempt.outcome, attempt.outcome.result
-    return IndexTask(
-        slot_first=part.slot_first,
-        slot_last=part.slot_last,
-        rows=0 if folded is None else folded.rows,
-        log_bytes=part.log_bytes,
-        segment_bytes=0 if folded is None else sum(ref.size for ref in folded.segments),
-        seconds=outcome.seconds,
-        peak_rss_bytes=outcome.peak_rss_bytes,
-        counted=attempt.counted,
-    )
-
-
 def _overtaken(namespace: str, times: int) -> UnavailableError:
     return UnavailableError(
-        f"the log of namespace {namespace!r} was folded by others {times} times while this job "
-        "folded it; nothing of it was published: retry, if there is anything left to fold"
+        f"others folded the log of namespace {namespace!r} {times} times while this job did; this job "
+        "published nothing; retry if there is anything left to fold"
     )

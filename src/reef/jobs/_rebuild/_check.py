@@ -1,4 +1,4 @@
-"""Segments that stay in a rebuild: every block of them is looked at, by the tasks of deep verify."""
+"""Segments that stay in a rebuild: the tasks of deep verify check every block of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reef.jobs._pass import Work
 from reef.jobs._verify import VerifyOptions, VerifyPart, pack_parts, read_parts
 
 
-def checked(
+def check_segments(
     context: Context, namespace: str, refs: Sequence[SegmentRef], options: VerifyOptions
 ) -> Work[list[SegmentFacts]]:
-    """Return what is known of each segment; one that is seen in parts is looked at once, all of it.
+    """Return the facts of each segment; one that is named several times is read once, whole.
 
-    Raises UnavailableError if one cannot be looked at.
+    Raises UnavailableError if one cannot be read.
     """
     named = {segment_key(ref.namespace or namespace, ref.id): ref for ref in refs}
     cuts = []

@@ -1,7 +1,7 @@
-"""rebuild: everything that a namespace derives, made anew from the bucket, in one new generation.
+"""rebuild: all derived state of a namespace, derived again and published in one new generation.
 
-    plan     where the log can be entered, as far below as it is whole; what lies below that point is
-             in segments that stay, what lies above it is folded again
+    plan     find where the log can be entered, as far below as it is whole; segments that hold what is
+             below that point stay, what is above it is folded again
     fold     the tasks of `index`, from that point up to the head's `wal_floor`
     check    every block of the segments that stay, by the tasks of deep verify; what the log attaches
     publish  one manifest: the new segments and window instead of the old, and the end of the intent
@@ -9,20 +9,20 @@
 It goes by rounds of tasks, so that those of many namespaces are run together. Epochs, the boundary, retention,
 snapshots, pins and intents are the head's: they cannot be derived, and are not touched. Invariants:
 
-- Nothing comes back. A segment is named only if the head names it, or if it was written by this job
-  from valid log objects. What waits for collection is not named again: if the log attaches it, its rows
-  are copied. What unpublished jobs have left is never looked at.
-- Nothing is lost. The fold begins where a retained generation, or the beginning, says how the chain
-  stands and which versions are reflected; no segment that stays reaches beyond that, and none that goes
-  below it. It must arrive at the very log object and version that the head names, and have at least the
-  rows of the whole segments that it replaces. A damaged log object is passed over only if a fence in
-  the log names it: what repair has given up may have rows in segments that the log has not any more.
-- At every version that can be read the content is the same: a fold drops nothing, so there is more than
-  retention would keep, never less.
-- It is published only onto a head that has the same segments, window and `wal_floor`. Otherwise
-  somebody has folded or compacted, and it is planned anew.
+- Nothing deleted comes back. A segment is named only if the head names it, or if this job wrote it from
+  valid log objects. A segment that waits for collection is not named again: if the log attaches it, its
+  rows are copied. What unpublished jobs have left is never used.
+- Nothing is lost. The fold begins at slot 1, or where a retained generation says what the state of the
+  chain was and which versions were in segments. No segment that stays has later versions, and none that
+  is replaced has earlier ones. The fold must arrive at the very log object and version that the head
+  names, and have at least the rows of the whole segments that it replaces. It skips a damaged log object
+  only if a fence in the log names it: what repair gave up may have rows in segments only.
+- The content is the same at every version that can be read: a fold drops nothing, so there may be more
+  than retention would keep, never less.
+- It is published only onto a head with the same segments, window and `wal_floor`. Otherwise others have
+  folded or compacted, and it is planned again.
 
-Where anything is missing, nothing is published, and the error says what. Crash points: those of a job;
+If anything is missing, nothing is published, and the error says what. Crash points are those of a job:
 before the publish there is at most an intent, and objects that nothing names.
 """
 
@@ -54,12 +54,12 @@ from reef.format import (
     segment_key,
 )
 from reef.jobs._compaction._task import MergeTask, merge_ranges
-from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
+from reef.jobs._fold._stitch import FoldTask, Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
-from reef.jobs._rebuild._check import checked
+from reef.jobs._rebuild._check import check_segments
 from reef.jobs._rebuild._plan import Entry, Ground, find_ground
-from reef.jobs._rebuild._result import RebuildOptions, RebuildResult, RebuildTask
+from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
 from reef.jobs._rebuild._window import read_window, renew_window
 from reef.manifest import StalePlanError, check_intent, end_intent
 
@@ -70,7 +70,7 @@ _replace = msgspec.structs.replace
 
 
 class RebuildPass:
-    """Makes all derived state of namespaces anew, equal in content."""
+    """Derives all segments and windows of namespaces again, with the same content."""
 
     kind = "rebuild"
 
@@ -78,11 +78,7 @@ class RebuildPass:
         """Raises InvalidInputError for options that make no sense."""
         self._options = options or RebuildOptions()
         self._options.check()
-
-    @property
-    def recorded_options(self) -> dict[str, Any]:
-        """All options."""
-        return msgspec.to_builtins(self._options)  # type: ignore[no-any-return]
+        self.recorded_options: dict[str, Any] = msgspec.to_builtins(self._options)
 
     def work(self, run: PassRun, namespace: str) -> Work[RebuildResult]:
         """Rebuild one namespace."""
@@ -90,7 +86,6 @@ class RebuildPass:
 
     def figures(self, result: RebuildResult) -> Figures:
         """Return what the record says about one namespace."""
-        times = [TaskTimes(1, task.seconds, task.peak_rss_bytes) for task in result.tasks]
         numbers = {
             "rows": result.rows,
             "bytes_in": result.log_bytes,
@@ -99,54 +94,54 @@ class RebuildPass:
             "kept": len(result.kept),
             "replaced": len(result.replaced),
         }
-        return Figures(numbers, result.generation, sum(times, TaskTimes()))
+        return Figures(numbers, result.generation, TaskTimes.of(result.tasks))
 
 
 def rebuild_namespace(
     context: Context, namespace: str, options: RebuildOptions
 ) -> Work[RebuildResult]:
-    """Make all derived state of a namespace anew, equal in content at every version that can be read.
+    """Derive all segments and the window of a namespace again, the same at every readable version.
 
-    Raises NotFoundError if there is no such namespace; CorruptError or IncompleteError, which say what
-    is missing, if it could not be equal; FencedError if somebody has ended the job; OutcomeUnknownError;
-    UnavailableError, also if others keep changing the namespace.
+    Raises NotFoundError if there is no such namespace; CorruptError or IncompleteError if something is
+    missing; FencedError if someone has ended the job; OutcomeUnknownError; UnavailableError, also if
+    others keep changing the namespace.
     """
     for plans in range(1, options.fold.plans_max + 1):
         ground = find_ground(context, namespace)
         try:
-            return (yield from _Attempt(context, ground, options, plans).run())
+            return (yield from _Rebuild(context, ground, options, plans).run())
         except StalePlanError:
             continue
         except (CorruptError, IncompleteError, NotFoundError):
             head = context.chain(namespace).load()
             if head is None or ground.is_like(head.manifest):
                 raise
-            # What is missing may have been compacted or collected since.
+            # What is missing may have been compacted or collected in the meantime.
     raise UnavailableError(
-        f"namespace {namespace!r} was changed by others {options.fold.plans_max} times while it was "
-        "rebuilt; nothing was published: retry when less is going on"
+        f"others changed namespace {namespace!r} {options.fold.plans_max} times while it was rebuilt; "
+        "nothing was published; retry when fewer jobs run"
     )
 
 
 @dataclass
 class _Refolded:
-    """What the log gave from one entry on."""
+    """The log, folded again from one entry on."""
 
     entry: Entry
     stitched: Stitched
     attached: tuple[SegmentRef, ...]
-    """Those that stay: the head names them."""
+    """Attached segments that stay: the head names them."""
     copies: tuple[SegmentRef, ...]
     copied: tuple[str, ...]
 
     @property
     def written(self) -> tuple[SegmentRef, ...]:
-        """Newest first."""
+        """All new segments, newest first."""
         written = (*self.copies, *self.stitched.segments)
         return tuple(sorted(written, key=lambda ref: ref.lsn_max, reverse=True))
 
 
-class _Attempt:
+class _Rebuild:
     """One plan, carried out."""
 
     def __init__(
@@ -165,7 +160,7 @@ class _Attempt:
         self._passed_by: list[str] = list(ground.passed_by)
 
     def run(self) -> Work[RebuildResult]:
-        """Return what was done. Raises StalePlanError if it has to be planned anew."""
+        """Return the result. Raises StalePlanError if it has to be planned again."""
         if not self._ground.entries:
             return (yield from self._check_all())
         job = Job.begin(self._context, self._namespace, "rebuild")
@@ -181,7 +176,7 @@ class _Attempt:
     # From the log.
 
     def _refold_lowest(self, job: Job) -> Work[_Refolded | None]:
-        """Return what the log gives from as far below as it can be folded; None: from nowhere."""
+        """Return the log, folded from as far below as possible; None: from no entry."""
         above = 0
         for entry in self._ground.entries:
             if entry.slot < above:
@@ -201,13 +196,13 @@ class _Attempt:
         except UnreadableError as error:
             raise _CannotFold(str(error), self._ground.slot_of(error.key)) from error
         self._check_arrival(stitched)
-        live = {*self._m.segments}  # as it was attached, all of it
+        live = {*self._m.segments}  # whole, as it was attached
         stay = tuple(ref for ref in stitched.attached if ref in live)
         others = [ref for ref in stitched.attached if ref not in live]
         copies = yield from self._copied(job, others)
         refolded = _Refolded(entry, stitched, stay, copies, tuple(ref.id for ref in others))
         rows = sum(ref.rows for ref in (*refolded.written, *stay))
-        # A part of a segment does not say how many of its rows it has.
+        # Of a clipped segment the number of visible rows is not known.
         replaced = sum(
             ref.rows
             for ref in entry.replaced
@@ -218,7 +213,7 @@ class _Attempt:
         return refolded
 
     def _check_arrival(self, stitched: Stitched) -> None:
-        """Raise unless the fold has come to where the head says that the log was."""
+        """Raise unless the fold arrived at the log object and version that the head names."""
         m = self._m
         if stitched.state.damaged:
             damaged = stitched.state.damaged[0]
@@ -235,7 +230,7 @@ class _Attempt:
                 raise _CannotFold("it sets another schema than the manifest has", 0)
 
     def _copied(self, job: Job, refs: Sequence[SegmentRef]) -> Work[tuple[SegmentRef, ...]]:
-        """Write the rows of attached segments that are not live any more, at their versions."""
+        """Copy attached segments that are no longer live: their rows at their versions."""
         if not refs:
             return ()
         tasks = [
@@ -264,7 +259,7 @@ class _Attempt:
                 copied = outcome.returned().segment
             except (NotFoundError, UnreadableError) as error:
                 slot = self._ground.slot_of_lsn(ref.lsn_max)
-                raise _CannotFold(f"segment {ref.id}, which it attaches: {error}", slot) from error
+                raise _CannotFold(f"it attaches segment {ref.id}: {error}", slot) from error
             if copied is None or copied.rows != ref.rows:
                 raise InvariantError(
                     f"segment {ref.id} was not copied whole; nothing was published"
@@ -275,10 +270,12 @@ class _Attempt:
     # What stays.
 
     def _check_kept(self, refs: Sequence[SegmentRef]) -> Work[None]:
-        """Raise CorruptError, naming all that is damaged or missing, unless every block is sound."""
+        """Raise CorruptError, which names all damaged or missing segments, unless every block is sound."""
         problems: list[str] = []
         keys: list[str] = []
-        checks = yield from checked(self._context, self._namespace, refs, self._options.verify)
+        checks = yield from check_segments(
+            self._context, self._namespace, refs, self._options.verify
+        )
         for facts in checks:
             if not facts.is_sound:
                 keys.append(facts.key)
@@ -289,14 +286,14 @@ class _Attempt:
             raise CorruptError(
                 keys[0],
                 0,
-                "sound segments for what the log has not any more",
+                "sound segments for what is no longer in the log",
                 "; ".join(problems)
                 + (f"; the log does not have their rows: {reasons}" if reasons else "")
                 + "; nothing was published: `reef repair` may restore them from what they replaced",
             )
 
     def _check_all(self) -> Work[RebuildResult]:
-        """Check what is there, of which nothing can be made anew."""
+        """Check everything that is there: nothing of it can be derived again."""
         yield from self._check_kept(self._m.segments)
         read_window(self._context, self._m)
         return RebuildResult(
@@ -316,8 +313,8 @@ class _Attempt:
         segments = (*refolded.attached, *refolded.written, *entry.kept)
         for a, b in overlaps(segments):
             raise InvariantError(
-                f"segments {a.id} and {b.id} of {self._namespace!r} would have keys and versions in "
-                "common; nothing was published"
+                f"segments {a.id} and {b.id} of {self._namespace!r} would share keys and versions; "
+                "nothing was published"
             )
         staying = {ref.id for ref in segments if not ref.namespace}
         left = dict.fromkeys(ref.id for ref in m.segments if not ref.namespace)
@@ -352,22 +349,21 @@ class _Attempt:
             window=window,
             passed_by=tuple(self._passed_by),
             plans=self._plans,
-            tasks=tuple(map(RebuildTask.of, refolded.stitched.attempts)),
+            tasks=tuple(map(FoldTask.of, refolded.stitched.attempts)),
         )
 
     def _check_head(self, head: Manifest, job: Job) -> None:
-        """Raise unless what was planned, and the job, still hold on this head."""
+        """Raise unless the plan still holds on this head, and the intent stands."""
         if not self._ground.is_like(head):
             raise StalePlanError(
                 f"namespace {self._namespace!r} was folded, compacted or repaired in generation "
-                f"{head.generation} or before, while it was rebuilt; nothing was published: "
-                "plan it anew"
+                f"{head.generation} or before, while it was rebuilt; nothing was published; plan again"
             )
         check_intent(head, job.id)
 
 
 class _CannotFold(Exception):
-    """The log does not give everything from here on; perhaps it does from behind `slot`."""
+    """The log cannot be folded from this entry on; perhaps it can from behind `slot`."""
 
     def __init__(self, why: str, slot: int) -> None:
         super().__init__(why)

@@ -1,12 +1,12 @@
 """Bulk load: sorted segments written by tasks, committed by one record of the log.
 
-    plan = begin_load(context, "ns", job_key="2026-07-01")    # an intent stands; the schema is decided
+    plan = plan_load(context, "ns", job_key="2026-07-01")     # the schema is decided
+    register_load(context, plan)                              # an intent stands
     part = write_part(context, plan.part(), batches)          # in tasks: one range of keys each
     commit_load(context, plan, [part, ...])                   # all visible at one LSN; the intent ends
 
 bulk_load                     all of it in this process; LoadResult
-begin_load                    plan and register a load; LoadPlan
-plan_load, register_load      the same apart: to plan registers nothing
+plan_load, register_load      decide how rows are stored; have an intent stand; LoadPlan
 join_load, close_load         a task has the intent stand; after closing, no task can
 write_part                    a task: one range of keys becomes segments; LoadedPart
 find_load, commit_load        was the job key committed before; make all parts visible at once
@@ -23,11 +23,11 @@ Invariants:
 - No key is in two parts, and none twice in a part.
 
 Crash points: before the commit there are an intent and segments that nothing names: the same job key
-can be loaded anew, and `abandon_load` lets collection have the rest. In the commit the namespace may
+can be loaded again, and `abandon_load` lets collection have the rest. In the commit the namespace may
 have new attributes and no new rows. After it the intent may still stand: to commit again ends it.
 """
 
-from reef.jobs.load._bulk import BUDGET_BYTES_DEFAULT, begin_load, bulk_load
+from reef.jobs.load._bulk import BUDGET_BYTES_DEFAULT, bulk_load
 from reef.jobs.load._commit import LoadResult, commit_load, find_load
 from reef.jobs.load._intent import abandon_load, close_load, end_load, join_load, register_load
 from reef.jobs.load._part import LoadedPart, write_part
@@ -43,7 +43,6 @@ __all__ = [
     "LoadResult",
     "LoadedPart",
     "abandon_load",
-    "begin_load",
     "bulk_load",
     "close_load",
     "commit_load",

@@ -1,4 +1,4 @@
-"""A bulk load in this process: rows in any order are sorted on local disk and written as one part."""
+"""A bulk load in this process: rows in any order, sorted on local disk and written as one part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +23,6 @@ from reef.jobs.load._commit import LoadResult, commit_load, find_load
 from reef.jobs.load._intent import end_load, register_load
 from reef.jobs.load._part import write_part
 from reef.jobs.load._plan import (
-    LOAD_KIND,
     TARGET_BYTES_DEFAULT,
     FaceName,
     LoadPlan,
@@ -33,22 +32,10 @@ from reef.jobs.load._plan import (
 from reef.jobs.load._rows import stored_pairs, widening_rows
 from reef.kv import KeyValue
 from reef.segment import Duplicates, SortedRuns
-from reef.types import new_ulid
 
 BUDGET_BYTES_DEFAULT = 256 << 20
 _MAY_BE_COMMITTED = (OutcomeUnknownError, UnavailableError)
 _INPUT_ROWS = 1 << 16
-
-
-def begin_load(context: Context, namespace: str, *, job_key: str, **options: Any) -> LoadPlan:
-    """Decide how rows are stored, as `plan_load` does with these options, and register the load.
-
-    Raises InvalidInputError, OutcomeUnknownError, UnavailableError.
-    """
-    job = f"{LOAD_KIND}-{new_ulid(context.clock, context.rng).lower()}"
-    plan = plan_load(context, namespace, job=job, job_key=job_key, **options)
-    register_load(context, plan)
-    return plan
 
 
 def bulk_load(
@@ -66,12 +53,12 @@ def bulk_load(
 ) -> LoadResult:
     """Load rows in any order in this process: sorted on local disk, committed all at once.
 
-    `namespace` is a name, or an open handle, which is then not fenced by the load. `rows` are what
+    `namespace` is a name, or an open handle, which the load then does not fence. `rows` are what
     `upsert` takes, or an iterable or reader of Arrow batches, which is never whole in memory: with an
-    `id` for documents, `key` and `value` for `kv`. About `budget_bytes` of rows are held. A load of the
-    same job key that was committed before is not repeated. Raises what `upsert` does for values;
-    InvalidInputError for an id that comes twice, unless `duplicates="last"`; and what `commit_load`
-    raises, whereupon the same job key can be tried again.
+    `id` for documents, `key` and `value` for `kv`. About `budget_bytes` of rows are in memory at once. A
+    load of the same job key that was committed before is not repeated. Raises what `upsert` does for
+    values; InvalidInputError for an id that comes twice, unless `duplicates="last"`; and what
+    `commit_load` raises: then the same job key can be tried again.
     """
     context = database.context() if isinstance(database, Database) else database
     into = None if isinstance(namespace, str) else namespace
@@ -80,7 +67,7 @@ def bulk_load(
     earlier = find_load(context, name, job_key)
     if earlier is not None:
         return LoadResult(name, earlier.lsn, 0, 0, 0, 0, replayed=True)
-    plan = begin_load(
+    plan = plan_load(
         context,
         name,
         job_key=job_key,
@@ -89,6 +76,7 @@ def bulk_load(
         duplicates=duplicates,
         codec=codec,
     )
+    register_load(context, plan)
     try:
         with tempfile.TemporaryDirectory(prefix="reef-load-", dir=spill_folder) as folder:
             runs = SortedRuns(Path(folder), budget_bytes=budget_bytes, duplicates=duplicates)
@@ -107,7 +95,7 @@ def bulk_load(
 
 
 def _gather(plan: LoadPlan, rows: object, runs: SortedRuns) -> LoadPlan:
-    """Sort what is given; return the plan with the attributes that were new in it."""
+    """Sort the rows; return the plan with the attributes that were new in them."""
     if plan.face == "kv":
         for table in _inputs(rows):
             runs.add(stored_pairs(table))
@@ -121,7 +109,7 @@ def _gather(plan: LoadPlan, rows: object, runs: SortedRuns) -> LoadPlan:
 
 
 def _inputs(rows: object) -> Iterator[object]:
-    """Yield what is given in portions, where it comes in such."""
+    """Yield the rows in portions, if they come in portions."""
     if isinstance(rows, pa.Table):
         yield from rows.to_batches(max_chunksize=_INPUT_ROWS)
     elif isinstance(rows, pa.RecordBatchReader | Iterator) or (
@@ -141,6 +129,6 @@ def _count(table: object) -> int:
 
 
 def _give_up(context: Context, plan: LoadPlan) -> None:
-    """End a load of which nothing was sent, or nothing can become visible any more."""
+    """End a load of which nothing can become visible any more."""
     with suppress(ReefError):
         end_load(context, plan)

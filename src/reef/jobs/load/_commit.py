@@ -33,12 +33,12 @@ class LoadResult:
 
     namespace: str
     lsn: int | None
-    """The version at which all of it is visible; None: there was nothing to load."""
+    """The version at which everything is visible; None: there was nothing to load."""
     rows: int
     bytes: int
     segments: int
     dropped: int
-    """Rows that gave way to a later one of the same id."""
+    """Rows that a later one of the same id replaced."""
     replayed: bool = False
     """Nothing was attached: the job key was committed before, at `lsn`."""
 
@@ -51,7 +51,7 @@ def find_load(context: Context, namespace: str, job_key: str) -> Receipt | None:
     if head is None or head.manifest.state != "live" or key is None:
         return None
     manifest = head.manifest
-    with suppress(NotFoundError):  # collected meanwhile: the commit will see it
+    with suppress(NotFoundError):  # collected in the meantime: the commit will see it
         dedup = load_dedup(context, manifest)
         reader = LogReader(context.store, namespace, manifest.lsn_policy)
         for entry in reader.read(LogFold.of(manifest), last_known=manifest.wal_last_seen):
@@ -72,11 +72,12 @@ def commit_load(
 ) -> LoadResult:
     """Make all rows of `parts` visible at once, durably, and end the load.
 
-    Through `into`, an open handle of the namespace that writes, or else by opening it, which fences
-    whoever writes. Of a `source` that numbers its loads, a `sequence` that was reached before counts
-    as loaded. Raises InvalidInputError (parts with keys in common), StalePlanError (another has added
-    attributes: load anew), FencedError, OutcomeUnknownError, NotWrittenError. After an error the
-    intent stands: commit again with the same plan and parts, or call `abandon_load`.
+    The commit goes through `into`, an open handle of the namespace for writing, or else opens the
+    namespace, which fences its writer. If a `source` numbers its loads, a `sequence` that it has reached
+    before counts as loaded. Raises InvalidInputError (parts with keys in common), StalePlanError
+    (attributes were added in the meantime: load again), FencedError, OutcomeUnknownError,
+    NotWrittenError. After an error the intent stands: commit again with the same plan and parts, or call
+    `abandon_load`.
     """
     segments = [ref for part in parts for ref in part.segments]
     receipt: Receipt | None = None
@@ -85,7 +86,7 @@ def commit_load(
             receipt = _attach(handle, plan, segments, source, sequence)
     try:
         end_load(context, plan)
-    except ReefError as error:  # what was asked for is done
+    except ReefError as error:  # the load itself is done
         _log.warning(
             "load %s of namespace %r is committed, but its intent may still stand (%s)",
             plan.job,
@@ -127,7 +128,7 @@ def _attach(
 
 @contextmanager
 def _handle(context: Context, plan: LoadPlan, into: Namespace | None) -> Iterator[Namespace]:
-    """Give the handle to commit by: the caller's, or one for the time being."""
+    """Give the handle to commit through: the caller's, or one that is closed afterwards."""
     wanted = Documents if plan.face == "documents" else KeyValue
     if into is not None:
         if not isinstance(into, wanted) or into.name != plan.namespace:

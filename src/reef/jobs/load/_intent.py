@@ -4,10 +4,10 @@ Invariants:
 
 - The intent stands until the record is durable. The load itself ends it, when its record is durable or
   when none was sent; others end it only after they have opened the namespace for writing, which fences
-  whoever may still be about to commit.
-- Where tasks register the intent, none does so after `close_load`, which comes before whatever ends it:
-  a task may be late, nobody would end what it registers, and what was uploaded under an intent that has
-  ended may be gone.
+  a commit that may still be on its way.
+- Where tasks register the intent, none does so after `close_load`, which comes before the intent ends. A
+  task may be late: nothing would end what it registers then, and segments that were uploaded under an
+  intent that has ended may be gone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def join_load(context: Context, plan: LoadPlan) -> None:
     """Have the intent of a load stand before a task uploads. Raises FencedError if the load is over."""
     namespace, job = plan.namespace, plan.job
     is_over = _is_closed(context, namespace, job)
-    # Once more afterwards: whoever closes the load later ends the intent, and who did before is seen.
+    # Look again after registering: a load closed before is seen here, one closed later ends the intent.
     if not is_over and register_load(context, plan) and _is_closed(context, namespace, job):
         abandon_load(context, plan, may_be_committed=False)
         is_over = True
@@ -66,10 +66,10 @@ def join_load(context: Context, plan: LoadPlan) -> None:
 
 
 def abandon_load(context: Context, plan: LoadPlan, *, may_be_committed: bool = True) -> None:
-    """Give a load up, if its intent stands: what it has uploaded may be collected.
+    """Give a load up, if its intent stands: collection may take what it has uploaded.
 
-    Where a commit may be on its way, that fences whoever writes: the commit gets its slot before that or
-    not at all. Raises UnavailableError, OutcomeUnknownError, FencedError.
+    If it may be committed at this moment, this fences the writer first: the commit gets its slot before
+    that or not at all. Raises UnavailableError, OutcomeUnknownError, FencedError.
     """
     head = context.chain(plan.namespace).load()
     if head is None or not _stands(head, plan):

@@ -29,6 +29,7 @@ from reef.jobs.load._rows import (
 )
 from reef.kv import FACE as KV_FACE
 from reef.segment import Duplicates
+from reef.types import new_ulid
 
 FaceName = Literal["documents", "kv"]
 TARGET_BYTES_DEFAULT = 128 << 20
@@ -54,7 +55,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: Duplicates
     codec: Literal["lz4", "zstd"]
     attempts: str = ""
-    """What the intents of all attempts at it begin with, if there may be others."""
+    """A prefix of the intents of all attempts, if there may be others."""
 
     @property
     def base_schema(self) -> Schema:
@@ -63,7 +64,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def document_schema(self) -> Schema:
-        """Documents: the schema that they are stored by."""
+        """Documents: the schema that rows are stored by."""
         return _schema(self.schema)
 
     def stored(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
@@ -93,8 +94,8 @@ def plan_load(
     context: Context,
     namespace: str,
     *,
-    job: str,
     job_key: str,
+    job: str | None = None,
     face: FaceName = "documents",
     columns: pa.Schema | None = None,
     declared: Mapping[str, str] | None = None,
@@ -105,7 +106,7 @@ def plan_load(
 ) -> LoadPlan:
     """Decide how rows are stored, by the schema that the namespace has now; make it if need be.
 
-    Registers no intent. `columns` are those of the tables to come, by which new attributes get their
+    Registers no intent: `job` is its id, by default a new one. `columns` are those of the tables to come, by which new attributes get their
     types; `declared` says what Arrow cannot. Raises InvalidInputError, UnavailableError.
     """
     check_idempotency_key(job_key)
@@ -124,7 +125,7 @@ def plan_load(
     return LoadPlan(
         namespace=namespace,
         face=face,
-        job=job,
+        job=job or f"{LOAD_KIND}-{new_ulid(context.clock, context.rng).lower()}",
         job_key=job_key,
         base=base,
         schema=schema,

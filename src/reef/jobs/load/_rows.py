@@ -1,8 +1,8 @@
-"""What a bulk load is given → rows as segments store them.
+"""Input of a bulk load → rows in the columns of segments.
 
-Documents take the way that `upsert` takes, with the same refusals; keys and values that of `kv`.
-Rows come out in the order they came in. Their version is a place-holder: they get that of the log
-record that attaches them.
+Documents are read as `upsert` reads them, with the same errors; keys and values as `kv` does. Rows come
+out in the order they came in. Their version is a placeholder: their real one is that of the log record
+that attaches them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reef.kv import binary_column
 from reef.types import KEY_BYTES_MAX
 
 ROW_LSN = 1
-"""In the files, where every version is at least 1."""
+"""The placeholder in files, where every version is at least 1."""
 
 PAIRS_SCHEMA = segment_schema(list(KV_FACE.schema))
 
@@ -32,8 +32,8 @@ def stored_rows(
 ) -> pa.RecordBatch:
     """Return documents in the columns of segments, each attribute of `schema` one of them.
 
-    `batch` is a pyarrow RecordBatch or Table with a column `id`, or whatever else `upsert` takes; its
-    rows are in any order. Raises InvalidInputError like `upsert`, and for an attribute that `schema`
+    `batch` is a pyarrow RecordBatch or Table with a column `id`, or anything else that `upsert` takes,
+    with rows in any order. Raises InvalidInputError like `upsert`, and for an attribute that `schema`
     does not have.
     """
     rows, wider = widening_rows(schema, batch, duplicates=duplicates)
@@ -71,18 +71,18 @@ def row_schema(schema: Schema) -> pa.Schema:
 def schema_for(
     schema: Schema, arrow: pa.Schema, declared: Mapping[str, str] | None = None
 ) -> Schema:
-    """Return `schema` with the attributes that tables of `arrow` add to it, without seeing a row.
+    """Return `schema` with the attributes that tables of `arrow` add to it, without reading a row.
 
-    Types are those that `upsert` infers; `declared` says what no Arrow type can tell. Columns without
-    a type (all null) add nothing. Raises InvalidInputError.
+    Types are those that `upsert` infers; `declared` gives those that Arrow does not have. Columns
+    without a type (all null) add nothing. Raises InvalidInputError.
     """
-    said = {name: Type.parse(text) for name, text in (declared or {}).items()}
+    types = {name: Type.parse(text) for name, text in (declared or {}).items()}
     new: dict[str, Type] = {}
     for field in arrow:
         if field.name == ID or schema.find(field.name) is not None:
             continue
-        if field.name in said:
-            new[field.name] = said[field.name]
+        if field.name in types:
+            new[field.name] = types[field.name]
         elif not pa.types.is_null(field.type):
             new[field.name] = _type_of(field)
     return schema.added(new) if new else schema
