@@ -6,14 +6,17 @@ import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from reef.engine import Context
-from reef.jobs import Bucket, D, Outcome, Progress, R, Runner, Task, pack, perform, unpack
+from reef.jobs import Bucket, Progress, Runner, Task, TaskOutcome, TaskWire
 from reef.spark import session
+
+D = TypeVar("D", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
 
 PROCESSES = 2
 
@@ -49,20 +52,20 @@ class ProcessRunner:
         name: str,
         weights: Sequence[int] | None = None,
         progress: Progress | None = None,
-    ) -> list[Outcome[R]]:
+    ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor; whatever is no ReefError raises."""
-        packed, kind = pack(descriptors)
+        wire, packed = TaskWire.pack(task, descriptors, result)
         sizes = weights or [1] * len(packed)
         order = sorted(range(len(packed)), key=lambda number: -sizes[number])
         running = {
-            number: processes().submit(_perform, self._bucket, task, packed[number], kind)
+            number: processes().submit(_perform, self._bucket, wire, packed[number])
             for number in order
         }
-        return [unpack(running[number].result(), result) for number in range(len(packed))]
+        return [wire.unpack(running[number].result()) for number in range(len(packed))]
 
 
-def _perform(bucket: Bucket, task: Task[Any, Any], payload: bytes, kind: type[Any]) -> bytes:
-    return perform(bucket.open(), task, payload, kind, attempt=0)
+def _perform(bucket: Bucket, wire: TaskWire[Any, Any], payload: bytes) -> bytes:
+    return wire.perform(bucket.open(), payload)
 
 
 class PeakRunner:
@@ -80,7 +83,7 @@ class PeakRunner:
 
     def run(
         self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **options: Any
-    ) -> list[Outcome[R]]:
+    ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor, as the runner within does."""
         outcomes = self._runner.run(task, descriptors, result, **options)
         self.peaks += [outcome.peak_rss_bytes for outcome in outcomes]

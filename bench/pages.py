@@ -17,7 +17,7 @@ from bench._measure import Count, Ratio, Result, Scale, in_turn, ratio_of, with_
 from bench._places import Place, TimedStore, file_place, seaweedfs_place
 from reef.database import Database
 from reef.format import Manifest, SegmentRef
-from reef.jobs import CompactionOptions, InProcess, compact
+from reef.jobs import CompactionOptions, compact
 from reef.pages import Pages
 from reef.store import MemoryStore, open_store
 from reef.testing import CountingStore
@@ -244,7 +244,7 @@ def _compact(db: Database, name: str, *, full: bool = False) -> None:
         target_file_size_bytes=context.settings.image_layer_target_bytes,
         full=full,
     )
-    compact(db, name, runner=InProcess(context), options=options)
+    compact(db, name, options=options).namespaces[0].returned()
 
 
 # Branches.

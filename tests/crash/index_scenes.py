@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reef.jobs import IndexOptions, IndexResult, InProcess
-from reef.jobs._fold._index import index
 from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
+from tests.support.passes import index
 
 BATCHES = tuple(b"w%d" % n for n in range(6))
 

@@ -185,7 +185,7 @@ def test_collecting_what_was_never_made() -> None:
 def test_detaching() -> None:
     def act(grove: Grove, store: Store) -> None:
         context = grove.database(store).context()
-        detach(context, "ns@b", InProcess(context))
+        detach(context, "ns@b", runner=InProcess(context))
 
     for point, grove in deaths(with_b, act):
         before = grove.contents("b")

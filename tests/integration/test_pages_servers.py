@@ -13,10 +13,10 @@ import reef
 from reef.database import Database
 from reef.errors import FencedError, InvalidInputError
 from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
 from tests.support.collecting import collect_garbage
 from tests.support.page_history import SIZE, History
+from tests.support.passes import compact
 from tests.support.servers import SeaweedFS
 from tests.support.waiting import until
 

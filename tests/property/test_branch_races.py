@@ -12,7 +12,7 @@ import pytest
 
 from reef.doctor import verify
 from reef.errors import ReefError
-from reef.jobs import InProcess, detach, end_job, standing_intents
+from reef.jobs import detach, end_job, standing_intents
 from reef.store import Store
 from reef.types import namespace_of
 from tests.support.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
@@ -52,7 +52,7 @@ def drop_root(grove: Grove, store: Store) -> None:
 
 def detach_b(grove: Grove, store: Store) -> None:
     context = grove.database(store).context()
-    detach(context, namespace_of(NS, "b"), InProcess(context))
+    detach(context, namespace_of(NS, "b"))
 
 
 def fold_and_compact_all(grove: Grove, store: Store) -> None:

@@ -200,7 +200,7 @@ class History:
             return
         context = self.grove.db.context()
         try:
-            detach(context, namespace_of(NS, name), InProcess(context))
+            detach(context, namespace_of(NS, name))
         except InvalidInputError:
             assert self.children(name) or self.grove.pins(name)
             return

@@ -19,11 +19,11 @@ from reef.errors import (
     SnapshotExpiredError,
 )
 from reef.jobs import InProcess
-from reef.jobs._fold._index import index
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from tests.support.attaching import begin_load, upload
 from tests.support.collecting import NAMESPACE, World
 from tests.support.compactor import Compactor
+from tests.support.passes import index
 
 FEW = [b"", b"a", b"a\0", b"a\xff", b"ab", b"b", b"b\xff\xff", b"\xff", b"\xff\xff"]
 VALUES = [b"", b"0", b"1", b"2" * 300]

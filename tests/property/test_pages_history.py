@@ -14,11 +14,11 @@ from reef.doctor import verify
 from reef.errors import RetentionError
 from reef.gc import CollectionReport, collect
 from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 from tests.support.page_history import SIZE, History
+from tests.support.passes import compact
 
 NAME = "main.db"
 PAGES = 20_000

@@ -12,10 +12,10 @@ from reef.database import Database
 from reef.doctor import verify
 from reef.gc import collect
 from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
 from reef.pages import Pages, WalRecord
 from reef.store import MemoryStore
 from reef.testing import ManualClock
+from tests.support.passes import compact
 
 NAME = "main.db"
 SIZE = 64

@@ -30,7 +30,6 @@ from reef.format import (
     segment_schema,
 )
 from reef.jobs import CompactionOptions, CompactionResult, InProcess
-from reef.jobs._compaction._compact import compact
 from reef.jobs._compaction._plan import plan_compaction
 from reef.kv import KeyValueSnapshot
 from reef.manifest import add_snapshot, overlaps, set_retention
@@ -38,6 +37,7 @@ from reef.segment import lookup_many, merge, write_segment
 from reef.store import MemoryStore
 from reef.types import new_ulid
 from tests.support.collecting import NAMESPACE, World
+from tests.support.passes import compact
 
 LSNS = 12
 keys = st.sampled_from([b"", b"\0", b"a", b"a\0", b"aa", b"b", b"c", b"d", b"x" * 30, b"\xff"])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from reef.engine import Context, load_dedup
 from reef.format import DedupWindow, Manifest
 from reef.jobs import IndexOptions, InProcess
-from reef.jobs._fold._index import index
 from reef.store import open_store
 from reef.types import LSN_MAX
 from tests.support.kernel import database
@@ -23,6 +22,7 @@ from tests.support.log_script import (
     give_up,
     versions,
 )
+from tests.support.passes import index
 
 WINDOW = {"dedup_max_keys": 4, "dedup_max_age": 3e9}
 

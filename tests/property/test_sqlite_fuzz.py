@@ -15,13 +15,13 @@ import reef.sqlite
 from reef.database import Database
 from reef.errors import FencedError, OutcomeUnknownError
 from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
 from reef.sqlite import dbapi
 from reef.sqlite._vfs_apsw import as_apsw
 from reef.sqlite._vfs_ctypes import forget_error, last_error
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
 from tests.support.kernel import database
+from tests.support.passes import compact
 from tests.support.sqlite_story import FULL_EVERY, Author, chapter, check_integrity, dump, setup
 
 TRANSACTIONS = int(os.environ.get("SQLITE_FUZZ_TRANSACTIONS", "20000"))

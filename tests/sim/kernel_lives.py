@@ -12,12 +12,12 @@ from reef.engine._snapshots import release
 from reef.errors import DamagedError, FencedError, InvariantError, NotWrittenError, ReefError
 from reef.gc import collect
 from reef.jobs import InProcess
-from reef.jobs._fold._index import index
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from reef.testing import Operation, WrapperStore
 from tests.sim.kernel import EVERYTHING, FAILED_FOR_CERTAIN, History, Violation, Write
 from tests.support.attaching import begin_load, upload
 from tests.support.compactor import Compactor, Run
+from tests.support.passes import index
 from tests.support.simulation import Process, Simulation
 
 NAMESPACE = "ns"

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reef.engine import Context
-from reef.jobs import Outcome, Progress, Runner
+from reef.jobs import Progress, Runner, TaskOutcome
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 from tests.spark.tasks import executor_of
@@ -152,7 +152,7 @@ class Gatekeeper:
         name: str,
         weights: Sequence[int] | None = None,
         progress: Progress | None = None,
-    ) -> list[Outcome[Any]]:
+    ) -> list[TaskOutcome[Any]]:
         chosen = None
         if self._act is not None and len(descriptors) > 1:
             chosen = len(descriptors) // 2

@@ -54,7 +54,7 @@ def test_deltas_become_an_image_and_a_branch_its_own(spark: SparkSession, tmp_pa
         found = verify(db, runner=runner).namespaces
         assert [one.result.problems for one in found if one.result is not None] == [(), ()]
 
-        detach_branch(db.context(), "app.db@dev", runner)
+        detach_branch(db, "app.db@dev", runner=runner)
         assert {ref.namespace for ref in dev_segments(db)} == {""}
 
     with reef.connect(f"file://{tmp_path}/bucket?fsync=off") as db:

@@ -169,3 +169,20 @@ def test_an_interrupted_run_leaves_no_job_behind(
 def test_a_bucket_in_memory_is_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidInputError, match="memory"):
         SparkRunner(spark, Bucket("memory://trial", {}))
+
+
+def test_a_session_is_opened_for_the_first_task_and_once(
+    spark: SparkSession, bucket: Bucket
+) -> None:
+    opened: list[SparkSession] = []
+
+    def open_session() -> SparkSession:
+        opened.append(spark)
+        return spark
+
+    runner = SparkRunner(open_session, bucket)
+    assert runner.run(tasks.double, [], Told, name="nothing") == []
+    assert opened == []
+    for _ in range(2):
+        assert len(runner.run(tasks.double, asks(2), Told, name="some")) == 2
+    assert opened == [spark]

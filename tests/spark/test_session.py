@@ -57,7 +57,7 @@ def test_settings_that_can_change_do_so_in_a_running_session(spark: SparkSession
 def test_what_a_running_session_is_not_is_refused(
     spark: SparkSession, asked: dict[str, str]
 ) -> None:
-    with pytest.raises(InvalidInputError, match=r"stop it"):
+    with pytest.raises(InvalidInputError, match="stop that session"):
         reef.spark.session(**asked)  # type: ignore[arg-type]
 
 

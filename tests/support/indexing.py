@@ -7,10 +7,10 @@ from typing import Any
 
 from reef.format import Manifest
 from reef.jobs import IndexOptions, IndexResult, InProcess
-from reef.jobs._fold._index import index
 from reef.store import Store
 from tests.support.kernel import database
 from tests.support.log_script import NS, LogScript, copied, flush_at_once, folded_rows, versions
+from tests.support.passes import index
 
 ONE_EACH = IndexOptions(task_slots=1)
 

@@ -27,19 +27,14 @@ from reef.jobs import (
     IndexOptions,
     RebuildOptions,
     VerifyOptions,
-    abandon_load,
     bulk_load,
-    commit_load,
     end_job,
-    find_load,
     standing_intents,
-    stored_pairs,
-    stored_rows,
-    write_part,
 )
-from reef.jobs._load._load import begin_load
+from reef.jobs.load import abandon_load, commit_load, find_load, write_part
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock
+from tests.support.loads import begin_load
 from tests.support.pipeline_model import KEYS, Asked, Pairs, Papers, Rows, Subject
 from tests.support.unruly import Interrupted, Killed, Mortal, Unruly
 
@@ -245,12 +240,8 @@ class Story:
             some = subject.table({k: rows[k] for k in sorted(wanted)}) if wanted else None
             if some is None:
                 continue
-            stored = (
-                stored_pairs(some)
-                if subject.face == "kv"
-                else stored_rows(plan.document_schema, some)
-            )
-            tries = [write_part(context, plan.part(), [stored]) for _ in range(rng.randint(1, 2))]
+            stored = [plan.stored(some)]
+            tries = [write_part(context, plan.part(), stored) for _ in range(rng.randint(1, 2))]
             parts.append(rng.choice(tries))
         if rng.random() < 0.3:
             self.intrude()

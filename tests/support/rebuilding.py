@@ -10,14 +10,13 @@ from reef.engine import Context
 from reef.errors import RetentionError
 from reef.format import Manifest, segment_key
 from reef.jobs import IndexOptions, InProcess, RebuildOptions, RebuildResult, VerifyOptions
-from reef.jobs._fold._index import index
-from reef.jobs._rebuild._rebuild import rebuild
 from reef.kv import KeyValue
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock
 from tests.support.collecting import HookedStore, collect_garbage
 from tests.support.compactor import Compactor
 from tests.support.log_script import NS
+from tests.support.passes import index, rebuild
 
 CUT = RebuildOptions(
     fold=IndexOptions(task_slots=2, memory_bytes=400), verify=VerifyOptions(task_bytes=500)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from reef.doctor import verify
 from reef.engine import Context
 from reef.format import Footer, SegmentRef
-from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult, InProcess
-from reef.jobs._compaction._compact import compact
+from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult
 from reef.jobs._compaction._plan import plan_compaction
 from reef.segment import check_segment
 from tests.support.collecting import NAMESPACE, World
+from tests.support.passes import compact
 
 MIB = 1 << 20
 SMALL = CompactionOptions(target_file_size_bytes=MIB)
@@ -46,9 +45,10 @@ class Shop(World):
     def context(self) -> Context:
         return self.database().context()
 
-    def compact(self, options: CompactionOptions = SMALL, **how: Any) -> CompactionResult:
-        context = self.context
-        return compact(context, NAMESPACE, InProcess(context), options=options, **how)
+    def compact(
+        self, options: CompactionOptions = SMALL, *, plan: CompactionPlan | None = None
+    ) -> CompactionResult:
+        return compact(self.context, NAMESPACE, options=None if plan else options, plan=plan)
 
     def plan(self, options: CompactionOptions = SMALL) -> CompactionPlan | None:  # type: ignore[override]
         return plan_compaction(self.context, NAMESPACE, options)

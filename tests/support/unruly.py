@@ -5,15 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from reef.database import Database
 from reef.engine import Context
 from reef.errors import UnavailableError
-from reef.jobs import D, InProcess, Outcome, Progress, R, Task, pack, perform, refuse, unpack
+from reef.jobs import InProcess, Progress, Task, TaskOutcome, TaskWire
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 from reef.testing._wrapper import OPERATIONS, T
+
+D = TypeVar("D", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
 
 PUTS: tuple[Operation, ...] = ("put_if_absent", "upload")
 CHANGES: tuple[Operation, ...] = (*PUTS, "delete")
@@ -102,37 +107,35 @@ class Unruly(InProcess):
         name: str,
         weights: Sequence[int] | None = None,
         progress: Progress | None = None,
-    ) -> list[Outcome[R]]:
+    ) -> list[TaskOutcome[R]]:
         """Run each in its own way; return what came back, in their order."""
-        packed, kind = pack(descriptors)
+        wire, packed = TaskWire.pack(task, descriptors, result)
         order = list(range(len(packed)))
         self._rng.shuffle(order)
-        outcomes: dict[int, Outcome[R]] = {}
+        outcomes: dict[int, TaskOutcome[R]] = {}
         for done, at in enumerate(order, 1):
-            outcomes[at] = unpack(self._attempts(task, packed[at], kind), result)
+            outcomes[at] = wire.unpack(self._attempts(wire, packed[at]))
             if progress is not None:
                 progress(done, len(packed))
         return [outcomes[at] for at in range(len(packed))]
 
-    def _attempts(self, task: Task[D, R], payload: bytes, kind: type[D]) -> bytes:
+    def _attempts(self, wire: TaskWire[D, R], payload: bytes) -> bytes:
         rng = self._rng
         if rng.random() < self._fails:
             self.failed += 1
-            return refuse(UnavailableError("the store is away"), attempt=0)
+            return wire.refuse(UnavailableError("the store is away"))
         back = []
         if rng.random() < 0.2:
             mortal = Mortal(self._store, rng.randrange(1, 15), is_sent=rng.random() < 0.5)
             with suppress(Killed):
-                back.append(self._once(task, payload, kind, self._open(mortal).context()))
+                back.append(self._once(wire, payload, self._open(mortal).context()))
         times = 1 + (rng.random() < 0.25)
-        back += [self._once(task, payload, kind, self._context) for _ in range(times)]
+        back += [self._once(wire, payload, self._context) for _ in range(times)]
         if rng.random() < 0.1:
-            self._late.append(
-                lambda: self._once(task, payload, kind, self._open(self._alive).context())
-            )
+            self._late.append(lambda: self._once(wire, payload, self._open(self._alive).context()))
         # What only a duplicate meets, such as inputs that are gone, does not count.
-        sound = [one for one in back if unpack(one, Any).error is None]  # type: ignore[type-var]
+        sound = [one for one in back if wire.unpack(one).error is None]
         return rng.choice(sound or back)
 
-    def _once(self, task: Task[D, R], payload: bytes, kind: type[D], context: Context) -> bytes:
-        return perform(context, task, payload, kind, attempt=0)
+    def _once(self, wire: TaskWire[D, R], payload: bytes, context: Context) -> bytes:
+        return wire.perform(context, payload)

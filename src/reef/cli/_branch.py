@@ -94,8 +94,7 @@ def detach(
     runs = RunsOn.of(master, remote, conf, in_process)
     name = namespace_of(namespace, branch)
     with connect(url) as db:
-        context = db.context()
-        generation = jobs.detach(context, name, runs.runner(context))
+        generation = jobs.detach(db, name, runner=runs.runner(db.context()))
     print(f"{branch} stands alone since generation {generation}")
 
 

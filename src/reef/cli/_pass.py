@@ -18,7 +18,7 @@ from reef.settings import BYTES_MAX, parse_bytes
 if TYPE_CHECKING:
     from reef.clock import Clock
     from reef.engine import Context
-    from reef.jobs import Outcome, PassProgress, PassResult, Runner
+    from reef.jobs import PassProgress, PassResult, Runner
 
 _LINE_SECONDS = 10.0
 
@@ -95,15 +95,15 @@ class RunsOn(NamedTuple):
         if self.in_process:
             return InProcess(context)
 
-        def make() -> Runner:
+        from reef.spark import spark_runner
+
+        def open_session() -> Any:
             spark = self.session()
             if begun is not None:
                 begun()
-            from reef.spark import spark_runner
+            return spark
 
-            return spark_runner(context, spark)
-
-        return _Later(make)
+        return spark_runner(context, open_session)  # with nothing to run, no JVM is started
 
     def session(self) -> Any:
         """Return the Spark session. Raises UnavailableError, InvalidInputError."""
@@ -116,29 +116,6 @@ class RunsOn(NamedTuple):
 def _is_not_py4j(record: logging.LogRecord) -> bool:
     """Return False for what py4j logs beside the error that it raises: a stack, or two, on Ctrl-C."""
     return "py4j" not in record.pathname
-
-
-class _Later:
-    """A runner that is made when there is something to run: what has nothing to do starts no JVM."""
-
-    def __init__(self, make: Callable[[], Runner]) -> None:
-        self._make = make
-        self._made: Runner | None = None
-
-    @property
-    def parallelism(self) -> int:
-        return self._runner.parallelism
-
-    def run(
-        self, task: Any, descriptors: Any, result: Any, *, name: str, **how: Any
-    ) -> list[Outcome[Any]]:
-        return self._runner.run(task, descriptors, result, name=name, **how)
-
-    @property
-    def _runner(self) -> Runner:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
 
 
 TargetSize = Annotated[

@@ -4,21 +4,23 @@ Invariants:
 
 - The intent stands in a manifest before the job writes anything, and every segment of the job ends
   in its id: collection spares them as long as it stands, whatever their age.
-- Whatever the job publishes is checked on the head it is built on; when the intent has been ended,
-  by whomever, nothing of it can be published any more.
+- Everything that the job publishes is checked against the head it builds on; once anyone has ended the
+  intent, the job can publish nothing.
 - Only a manifest ends an intent: in the same generation as the job's last change, or alone.
 
-Crash points: before `begin` has returned there may be an intent that nobody works under; after it, an
-intent and objects that no manifest names. Nothing of that is visible; `end`, or `reef jobs end`, removes
-the intent, and then collection removes the objects.
+Crash points: before `begin` has returned there may be an intent whose job never ran; after it, an intent
+and objects that no manifest names. Nothing of that is visible. `end`, or `reef jobs end`, removes the
+intent, and then collection removes the objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from reef.engine import Context
-from reef.errors import InvariantError
+from reef.errors import InvariantError, OutcomeUnknownError, ReefError
 from reef.format import Manifest
 from reef.manifest import (
     Head,
@@ -30,8 +32,10 @@ from reef.manifest import (
 )
 from reef.types import check_namespace, new_ulid
 
+_log = logging.getLogger("reef")
+
 ManifestChange = Callable[[Manifest], Manifest]
-"""Makes the content wanted from the head's; raises where it may not be made on that head."""
+"""Returns the new manifest, made from the head's; raises if that head does not allow it."""
 
 
 class Job:
@@ -45,7 +49,7 @@ class Job:
         self.head = head
         """The generation that registered the job, then the last one that it published."""
         self.compactor_epoch: int | None = None
-        """The epoch that it took, if it was begun as a compactor."""
+        """The epoch that it took, if it began as a compactor."""
         self._chain = chain
 
     @classmethod
@@ -58,9 +62,9 @@ class Job:
         compactor: bool = False,
         chain: ManifestChain | None = None,
     ) -> Job:
-        """Register a job of that kind; as a compactor it takes the next epoch in the same step.
+        """Register a job; as a compactor it takes the next epoch in the same step.
 
-        `chain` is one of that namespace, if its head is at hand. Raises NotFoundError if there is no
+        `chain` is the namespace's, if the caller has one. Raises NotFoundError if there is no
         such namespace, OutcomeUnknownError (then the intent may stand), CorruptError if the manifest
         needs repair, UnavailableError.
         """
@@ -93,18 +97,18 @@ class Job:
         return known
 
     def publish(self, change: ManifestChange) -> Head:
-        """Publish what `change` makes of the newest manifest, and return that generation.
+        """Publish what `change` makes of the newest manifest; return the new head.
 
         `change` checks the intent or the epoch itself, as `fold` and `replace_segments` do. Raises
-        what it raises (FencedError, StalePlanError, NotFoundError), and OutcomeUnknownError.
+        what `change` raises (FencedError, StalePlanError, NotFoundError), and OutcomeUnknownError.
         """
         self.head = self._chain.publish(_on_manifest(self._chain, change))
         return self.head
 
     def end(self) -> None:
-        """End the intent: from then on nothing of this job can be published.
+        """End the intent: from then on this job can publish nothing.
 
-        Quiet if it has been ended already. Raises OutcomeUnknownError, UnavailableError.
+        Does nothing if it has ended already. Raises OutcomeUnknownError, UnavailableError.
         """
 
         def ended(head: Head | None) -> Manifest | None:
@@ -115,9 +119,30 @@ class Job:
         self._chain.load()  # "ended already" is only believed of the newest head
         self.head = self._chain.publish(ended)
 
+    def give_up(self) -> None:
+        """End the intent, if that can be done; nothing more will be published. Raises nothing."""
+        try:
+            self.end()
+        except ReefError as error:
+            _log.warning("job %s was given up, but its intent may stand: %s", self.id, error)
+
+    @contextmanager
+    def given_up_on_error(self) -> Iterator[None]:
+        """Give the job up if the body raises.
+
+        But for OutcomeUnknownError: the change may be published, and nothing is cleaned up.
+        """
+        try:
+            yield
+        except OutcomeUnknownError:
+            raise
+        except BaseException:
+            self.give_up()
+            raise
+
 
 def new_segment_id(context: Context, job_id: str) -> str:
-    """Return a name for one segment of a job that no other attempt will use."""
+    """Return a name for one segment of a job, which no other attempt uses."""
     return f"{new_ulid(context.clock, context.rng)}-{job_id}"
 
 

@@ -1,35 +1,33 @@
-"""verify --deep: every byte that many namespaces stand on, read by tasks and judged by the driver.
+"""verify --deep: every byte that a namespace stands on, read by tasks and judged by the driver.
 
-    sort out   tasks take some namespaces each: a small one is verified there and then, as
-               `reef.doctor.verify` does it; of a large one only its name comes back
-    read       the large ones together: the driver reads their manifests and lists their logs and
-               segments; tasks read log objects and blocks, and say what is wrong with which; then the
-               blocks of what the logs attach
-    judge      the driver walks each log along its chain, and puts everything together
+    small    one task verifies all of a small namespace, as `reef.doctor.verify` does; of a large one
+             it only finds out that it is large
+    read     the driver reads the manifests of a large one and lists its log and segments; tasks read
+             log objects and blocks, and return what is wrong with each
+    judge    the driver walks the log along its chain, and puts everything together
 
-Nothing is written. The checks are those of `reef.doctor`, so that the report is the same wherever they run.
-A namespace that cannot be looked at is reported with that as its problem, and stops no other.
+Nothing is written. The checks are those of `reef.doctor`, so that the report is the same wherever they
+run. A namespace that cannot be checked gets a report with that as its problem, and stops no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from reef.doctor import EXAMINATIONS_MAX, Examination, Finding, VerifyReport, verify
 from reef.engine import Context
-from reef.errors import InvalidInputError, ReefError, UnavailableError
+from reef.errors import ReefError, UnavailableError
 from reef.format import SegmentRef
-from reef.jobs._tasks import Outcome, Progress, Runner
+from reef.jobs._options import check_positive
+from reef.jobs._pass import Figures, Round, Work
 from reef.log import LogPart, ReadLogPart, read_log_part
 from reef.segment import CheckedPart, SegmentPart, check_segment_part, cut_segment, join_parts
-from reef.types import check_namespace
 
-_NAMES_MAX = 256
-_WAVES = 4
-"""So many tasks for each that can run at a time: one that is slow does not hold up all."""
+if TYPE_CHECKING:
+    from reef.jobs._driver import PassRun
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,70 +43,78 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""
-        for name in ("task_bytes", "task_objects"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError.of(name, getattr(self, name), "a number from 1 on")
+        check_positive(self, "task_bytes", "task_objects")
 
 
-def verify_deep(
-    context: Context,
-    namespaces: Sequence[str],
-    runner: Runner,
-    progress: Progress | None = None,
-    *,
-    options: VerifyOptions | None = None,
-) -> list[VerifyReport]:
-    """Look at everything that each namespace stands on, every block too; a report each, in order.
+class VerifyPass:
+    """Checks every block of every object of namespaces. Writes nothing, and leaves no record."""
 
-    One that is not there, or cannot be read, has a problem of kind "unverified". Raises
-    InvalidInputError.
+    kind = "verify"
+    recorded_options = None
+
+    def __init__(self, options: VerifyOptions | None = None) -> None:
+        """Raises InvalidInputError for options that make no sense."""
+        self._options = options or VerifyOptions()
+        self._options.check()
+
+    def work(self, run: PassRun, namespace: str) -> Work[VerifyReport]:
+        """Verify one namespace; what keeps it from being read is a problem of kind "unverified"."""
+        try:
+            return (yield from verify_namespace(run.context, namespace, self._options))
+        except ReefError as error:
+            return _unverified(namespace, error)
+
+    def figures(self, result: VerifyReport) -> Figures:
+        """Return what is said about one namespace."""
+        problems = len(result.problems)
+        error = f"{problems} problems, the first: {result.problems[0].text}" if problems else ""
+        numbers = {**result.checked, "problems": problems, "notes": len(result.notes)}
+        return Figures(numbers, result.generation, error=error)
+
+
+def verify_namespace(
+    context: Context, namespace: str, options: VerifyOptions
+) -> Work[VerifyReport]:
+    """Check everything that a namespace stands on, every block too; again if it changes.
+
+    Raises NotFoundError if there is no such namespace, UnavailableError.
     """
-    options = options or VerifyOptions()
-    options.check()
-    names = list(dict.fromkeys(map(check_namespace, namespaces)))
-    reports, large = _sort_out(names, runner, options, progress)
-    for look in range(1, EXAMINATIONS_MAX + 1):
-        moved = []
-        for name, report, is_moved in _read(context, large, runner, options, progress):
-            reports[name] = report
-            if is_moved:
-                moved.append(name)
-        large = moved if look < EXAMINATIONS_MAX else []
-        if not large:
+    asked = SmallNamespace(namespace, options.small_bytes, options.small_objects)
+    (outcome,) = yield Round(verify_small, [asked], SmallReport, [1], "namespaces")
+    small: SmallReport = outcome.returned()
+    if small.report is not None:
+        return small.report
+    for _ in range(EXAMINATIONS_MAX):
+        examination = Examination(context.store, namespace)
+        report = yield from _examine(examination, options)
+        if not examination.is_outdated():
             break
-    return [reports[name] for name in names]
+    return report
 
 
 # Small namespaces.
 
 
-class NamespaceBatch(msgspec.Struct, frozen=True):
-    """Namespaces for one task."""
+class SmallNamespace(msgspec.Struct, frozen=True):
+    """A namespace for one task, if it is small."""
 
-    names: tuple[str, ...]
+    name: str
     small_bytes: int
     small_objects: int
 
 
-class VerifiedBatch(msgspec.Struct, frozen=True):
-    """The reports on the small ones of them."""
+class SmallReport(msgspec.Struct, frozen=True):
+    """The report on a small namespace."""
 
-    reports: tuple[VerifyReport, ...]
-    large: tuple[str, ...]
+    report: VerifyReport | None
+    """None: it is large."""
 
 
-def verify_batch(context: Context, batch: NamespaceBatch) -> VerifiedBatch:
-    """Verify those namespaces of `batch` that are small, in depth."""
-    reports, large = [], []
-    for name in batch.names:
-        try:
-            if _is_small(context, name, batch.small_bytes, batch.small_objects):
-                reports.append(verify(context, name, deep=True))
-            else:
-                large.append(name)
-        except ReefError as error:
-            reports.append(_unverified(name, error))
-    return VerifiedBatch(tuple(reports), tuple(large))
+def verify_small(context: Context, asked: SmallNamespace) -> SmallReport:
+    """Verify a namespace in depth if it is small."""
+    if not _is_small(context, asked.name, asked.small_bytes, asked.small_objects):
+        return SmallReport(None)
+    return SmallReport(verify(context, asked.name, deep=True))
 
 
 def _is_small(context: Context, name: str, nbytes: int, objects: int) -> bool:
@@ -119,33 +125,6 @@ def _is_small(context: Context, name: str, nbytes: int, objects: int) -> bool:
         if nbytes < 0 or objects < 0:
             return False
     return True
-
-
-def _sort_out(
-    names: Sequence[str], runner: Runner, options: VerifyOptions, progress: Progress | None
-) -> tuple[dict[str, VerifyReport], list[str]]:
-    """Return the reports on small namespaces, and the names of the large ones."""
-    at_once = max(1, min(_NAMES_MAX, -(-len(names) // (_WAVES * runner.parallelism))))
-    batches = [
-        NamespaceBatch(tuple(names[at : at + at_once]), options.small_bytes, options.small_objects)
-        for at in range(0, len(names), at_once)
-    ]
-    reports: dict[str, VerifyReport] = {}
-    large: list[str] = []
-    outcomes = runner.run(
-        verify_batch,
-        batches,
-        VerifiedBatch,
-        name=f"verify {len(names)} namespaces",
-        progress=progress,
-    )
-    for batch, outcome in zip(batches, outcomes, strict=True):
-        if outcome.result is None:
-            reports.update((name, _unverified(name, _error(outcome))) for name in batch.names)
-            continue
-        reports.update((report.namespace, report) for report in outcome.result.reports)
-        large += outcome.result.large
-    return reports, large
 
 
 # Large namespaces.
@@ -177,16 +156,16 @@ class VerifyTask(msgspec.Struct, frozen=True):
 
 
 class VerifiedPart(msgspec.Struct, frozen=True):
-    """What a part is."""
+    """What a task says about a part."""
 
     log: ReadLogPart | None = None
     segment: CheckedPart | None = None
     error: str = ""
-    """Why it could not be looked at."""
+    """Why it could not be read."""
 
 
 class VerifiedTask(msgspec.Struct, frozen=True):
-    """What the parts are, in their order."""
+    """What it says about each part, in their order."""
 
     parts: tuple[VerifiedPart, ...]
 
@@ -194,6 +173,12 @@ class VerifiedTask(msgspec.Struct, frozen=True):
 def verify_parts(context: Context, task: VerifyTask) -> VerifiedTask:
     """Read every object or block of the parts, and say what is wrong with them."""
     return VerifiedTask(tuple(_verify_part(context, part) for part in task.parts))
+
+
+def read_parts(tasks: Sequence[VerifyTask]) -> Round:
+    """Return the round of tasks that reads parts."""
+    sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
+    return Round(verify_parts, tasks, VerifiedTask, sizes)
 
 
 def _verify_part(context: Context, part: VerifyPart) -> VerifiedPart:
@@ -206,33 +191,40 @@ def _verify_part(context: Context, part: VerifyPart) -> VerifiedPart:
         return VerifiedPart(error=str(error))
 
 
-_Examining: TypeAlias = Generator[list[VerifyPart], list[VerifiedPart], tuple[VerifyReport, bool]]
-
-
-def _examining(context: Context, name: str, options: VerifyOptions) -> _Examining:
-    """Examine a namespace: yields parts to read, receives the results.
-
-    Returns the report, and whether the namespace changed meanwhile and has to be examined again.
-    """
-    examination = Examination(context.store, name)
-    logs = examination.log_parts(part_bytes=options.task_bytes, part_objects=options.task_objects)
-    parts = [VerifyPart(log=part) for part in logs]
-    segments = _cut(name, examination.named_segments(), options)
-    results = yield [*parts, *(part for _, cut in segments for part in cut)]
-    examination.add_log(result.log for result in results[: len(parts)] if result.log is not None)
-    _add(examination, segments, results[len(parts) :])
+def _examine(examination: Examination, options: VerifyOptions) -> Work[VerifyReport]:
+    """Read a large namespace in parts, and judge what tasks say about them."""
+    log_parts = examination.log_parts(
+        part_bytes=options.task_bytes, part_objects=options.task_objects
+    )
+    logs = [VerifyPart(log=part) for part in log_parts]
+    segments = _cut(examination.namespace, examination.named_segments(), options)
+    results = yield from _read([*logs, *_parts(segments)], options)
+    examination.add_log(result.log for result in results[: len(logs)] if result.log is not None)
+    _add(examination, segments, results[len(logs) :])
     # Only now it is known which segments the log attaches.
-    segments = _cut(name, examination.attached_segments(), options)
-    if segments:
-        results = yield [part for _, cut in segments for part in cut]
-        _add(examination, segments, results)
-    report = VerifyReport.of(examination.finish(), deep=True)
-    return report, examination.is_outdated()
+    segments = _cut(examination.namespace, examination.attached_segments(), options)
+    _add(examination, segments, (yield from _read(_parts(segments), options)))
+    return VerifyReport.of(examination.finish(), deep=True)
+
+
+def _read(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[VerifiedPart]]:
+    """Return what tasks say about each part. Raises UnavailableError if one could not be read."""
+    if not parts:
+        return []
+    outcomes = yield read_parts([*pack_parts(parts, options)])
+    results = [part for outcome in outcomes for part in outcome.returned().parts]
+    for result in results:
+        if result.error:
+            raise UnavailableError(result.error)
+    return results
+
+
+_Cut: TypeAlias = list[tuple[SegmentRef, list[VerifyPart]]]
 
 
 def _cut(
     name: str, segments: Sequence[tuple[SegmentRef, int | None]], options: VerifyOptions
-) -> list[tuple[SegmentRef, list[VerifyPart]]]:
+) -> _Cut:
     cuts = []
     for ref, size in segments:
         cut = cut_segment(name, ref, size, part_bytes=options.task_bytes)
@@ -240,73 +232,16 @@ def _cut(
     return cuts
 
 
-def _add(
-    examination: Examination,
-    segments: Sequence[tuple[SegmentRef, list[VerifyPart]]],
-    results: Sequence[VerifiedPart],
-) -> None:
+def _parts(segments: _Cut) -> list[VerifyPart]:
+    return [part for _, cut in segments for part in cut]
+
+
+def _add(examination: Examination, segments: _Cut, results: Sequence[VerifiedPart]) -> None:
     left = iter(results)
     for ref, cut in segments:
         checked = [result.segment for _, result in zip(cut, left, strict=False)]
         parts = [part for part in checked if part is not None]
         examination.add_segment(join_parts(examination.namespace, ref, parts))
-
-
-def _read(
-    context: Context,
-    names: Sequence[str],
-    runner: Runner,
-    options: VerifyOptions,
-    progress: Progress | None,
-) -> Iterator[tuple[str, VerifyReport, bool]]:
-    """Yield each namespace with its report, and whether it has to be examined again."""
-    running = {name: _examining(context, name, options) for name in names}
-    results: dict[str, list[VerifiedPart]] = {}
-    while running:
-        wanted: dict[str, list[VerifyPart]] = {}
-        for name, examining in [*running.items()]:
-            try:
-                wanted[name] = _next(examining, results.get(name))
-                continue
-            except StopIteration as done:
-                yield name, *done.value
-            except ReefError as error:
-                yield name, _unverified(name, error), False
-            del running[name]
-        parts = [part for some in wanted.values() for part in some]
-        found = iter(run_parts(parts, runner, options, progress) if parts else ())
-        results = {name: [next(found) for _ in some] for name, some in wanted.items()}
-
-
-def _next(examining: _Examining, results: list[VerifiedPart] | None) -> list[VerifyPart]:
-    if results is None:
-        return next(examining)
-    for result in results:
-        if result.error:
-            raise UnavailableError(result.error)
-    return examining.send(results)
-
-
-def run_parts(
-    parts: Sequence[VerifyPart], runner: Runner, options: VerifyOptions, progress: Progress | None
-) -> list[VerifiedPart]:
-    """Return what each part is, looked at by tasks of about the same size."""
-    tasks = [*pack_parts(parts, options)]
-    outcomes = runner.run(
-        verify_parts,
-        tasks,
-        VerifiedTask,
-        name=f"verify {sum(part.nbytes for part in parts)} bytes",
-        weights=[1 + sum(part.nbytes for part in task.parts) for task in tasks],
-        progress=progress,
-    )
-    found: list[VerifiedPart] = []
-    for task, outcome in zip(tasks, outcomes, strict=True):
-        if outcome.result is None:
-            found += [VerifiedPart(error=str(_error(outcome)))] * len(task.parts)
-        else:
-            found += outcome.result.parts
-    return found
 
 
 def pack_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
@@ -328,13 +263,8 @@ def pack_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[
         yield VerifyTask(tuple(some))
 
 
-def _error(outcome: Outcome[VerifiedTask] | Outcome[VerifiedBatch]) -> ReefError:
-    assert outcome.error is not None
-    return outcome.error
-
-
 def _unverified(name: str, error: ReefError) -> VerifyReport:
-    text = f"it was not looked at, or not to the end: {error}"
+    text = f"it could not be checked to the end: {error}"
     return VerifyReport(
         namespace=name,
         deep=True,

@@ -1,11 +1,10 @@
-"""A worker: one Spark session that stays, folding and compacting what has become worth it.
+"""A worker: folds and compacts namespaces round after round, wherever it is worth it.
 
-It holds nothing that another worker, or a command beside it, could not do at the same time: of two that
-fold the same log one publishes, and a compaction that begins later ends the earlier one. So it may be
-killed at any moment, and be started twice.
+It has no lock, and needs none: of two workers that fold the same log one publishes, and a compaction
+that begins later fences the earlier one. So it may be killed at any moment, and be started twice.
 
-A namespace that fails is left alone for a while, twice as long each time: to try it costs generations
-and records of passes, which push older ones out.
+After a failure a namespace is left out for a while, twice as long each time: every try costs
+generations and records of passes, which push older records out.
 
 A round over a namespace with nothing to do costs four requests: LIST and GET of the manifest's head and
 a LIST of the log for the fold, and the head again for the compaction.
@@ -22,31 +21,31 @@ from reef.database import Database
 from reef.errors import NotFoundError, ReefError
 from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._pass import Namespaces, PassResult
-from reef.jobs._passes import compact, index
+from reef.jobs._pass import PassResult
+from reef.jobs._passes import Namespaces, compact, index
 from reef.jobs._tasks import Runner
 from reef.settings import SECONDS_MAX
 
 REST_SECONDS_MAX = 3600.0
-"""So long a namespace that goes on failing is left alone, at most."""
+"""A namespace that goes on failing is left out for at most so long."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """When a worker does something."""
+    """When a worker folds and compacts."""
 
     interval: float = 60.0
-    """Seconds between the ends of rounds and the next."""
+    """Seconds from the end of a round to the next round."""
     index: IndexOptions = IndexOptions(min_slots=64)
-    """What to fold, and from how much on."""
+    """How to fold, and how much a log must have."""
     compact: CompactionOptions = CompactionOptions()
     failures_max: int = 10
-    """So many rounds in a row may fail; then the worker ends, for whoever keeps it to start it anew."""
+    """After so many failed rounds in a row the worker raises, so that its supervisor restarts it."""
 
 
 Report = Callable[[PassResult[Any] | ReefError], None]
-"""Told of each pass that did something, or of why a round could not be made."""
+"""Called with each pass that did something, or with the error that ended a round."""
 Wait = Callable[[float], bool]
-"""Waits so many seconds; returns True if the worker is to end, at once if that is known before."""
+"""Waits so many seconds; returns True, at once, when the worker should end."""
 
 
 def work(
@@ -61,9 +60,9 @@ def work(
     """Fold and compact, round by round, until `wait` says to end.
 
     An error of a whole round, such as a store that does not answer, is reported, and the next round
-    tries again; a namespace that fails is left alone for twice as long each time, up to an hour; new
-    namespaces are found by themselves. Raises the error of the last of
-    `failures_max` rounds in a row: its Spark session may be gone for good.
+    tries again. A namespace that fails is left out for twice as long each time, up to an hour. New
+    namespaces are found in every round. Raises the error of the last of `failures_max` failed rounds
+    in a row: the runner's Spark session may be gone for good.
     """
     options = options or WorkerOptions()
     names = (
@@ -72,12 +71,12 @@ def work(
         else [*([namespaces] if isinstance(namespaces, str) else namespaces)]
     )
     failures = 0
-    sick = _Sick(db, options.interval)
+    backoff = _Backoff(db, options.interval)
     while True:
         try:
-            well = sick.left_out(names)
-            folded = index(db, well, runner=runner, options=options.index)
-            merged = compact(db, well, runner=runner, options=options.compact)
+            due = backoff.names_due(names)
+            folded = index(db, due, runner=runner, options=options.index)
+            merged = compact(db, due, runner=runner, options=options.compact)
         except ReefError as error:
             failures += 1
             report(error)
@@ -85,7 +84,7 @@ def work(
                 raise
         else:
             failures = 0
-            sick.note(folded, merged)
+            backoff.note(folded, merged)
             for result in (folded, merged):
                 if any(record.state != "idle" for record in result.records):
                     report(result)
@@ -95,8 +94,8 @@ def work(
             return
 
 
-class _Sick:
-    """Namespaces that have failed, and until when each is left alone."""
+class _Backoff:
+    """Namespaces that have failed, and until when each is left out."""
 
     def __init__(self, db: Database, interval: float) -> None:
         self._db = db
@@ -105,8 +104,8 @@ class _Sick:
         self._failures: dict[str, int] = {}
         self._until: dict[str, float] = {}
 
-    def left_out(self, names: list[str] | None) -> list[str] | None:
-        """Return the namespaces of the next round, None if those are all."""
+    def names_due(self, names: list[str] | None) -> list[str] | None:
+        """Return the namespaces of the next round; None: all."""
         now = self._clock.monotonic()
         resting = {name for name, until in self._until.items() if until > now}
         if not resting:
@@ -115,7 +114,7 @@ class _Sick:
         return [name for name in every if name not in resting]
 
     def note(self, *results: PassResult[Any]) -> None:
-        """Take in what became of a round. What is not there costs nothing, and may come to be."""
+        """Take note of a round. A missing namespace is tried each time: it costs little, and may be made."""
         failed = {record.namespace for result in results for record in result.failed} - {
             one.namespace
             for result in results

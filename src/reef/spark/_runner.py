@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +26,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from reef.engine import Context
 from reef.errors import InvalidInputError, InvariantError, ReefError, UnavailableError
-from reef.jobs import Bucket, D, Outcome, Progress, R, Task, pack, perform, refuse, unpack
+from reef.jobs import Bucket, Progress, Task, TaskOutcome, TaskWire
 from reef.spark._freeze import freeze_imports
 from reef.spark._java_error import reason_of
 from reef.spark._session import open_session
@@ -40,34 +40,45 @@ PARTS_PER_SLOT = 8
 POLL_SECONDS = 0.25
 _SCHEMA = "place int, outcome binary"
 
+D = TypeVar("D", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
 _runs = itertools.count(1)
 _Mapped = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class SparkRunner:
-    """Runs tasks on a Spark session; they open the bucket where they run."""
+    """Runs tasks on a Spark session, opened for the first of them; they open the bucket where they run."""
 
     def __init__(
         self,
-        spark: SparkSession,
+        session: SparkSession | Callable[[], SparkSession],
         bucket: Bucket,
         *,
         parallelism: int | None = None,
         threads: Threads | None = None,
     ) -> None:
-        """Use `spark`; `parallelism` is how many tasks it runs side by side, by default as it says.
+        """Use a session, or the one that `session` returns when there is something to run.
 
-        Raises InvalidInputError for a bucket that only this process can see.
+        `parallelism` is how many tasks run side by side, by default as the session says. Raises
+        InvalidInputError for a bucket that only this process can see.
         """
         if bucket.url.startswith("memory:"):
             raise InvalidInputError(
-                f"{bucket.url} cannot be opened by other processes, and Spark reads in "
-                "its workers: use another bucket than memory://"
+                f"the bucket {bucket.url} is in the memory of this process, and Spark's tasks run in "
+                "others; use a bucket that other processes can open"
             )
-        self._spark = spark
+        self._given = session
+        self._opened: SparkSession | None = None
         self._bucket = bucket
         self._parallelism = parallelism
         self._threads = threads or SystemThreads()
+
+    @property
+    def _spark(self) -> SparkSession:
+        if self._opened is None:
+            self._opened = self._given() if callable(self._given) else self._given
+        return self._opened
 
     @property
     def parallelism(self) -> int:
@@ -90,38 +101,40 @@ class SparkRunner:
         name: str,
         weights: Sequence[int] | None = None,
         progress: Progress | None = None,
-    ) -> list[Outcome[R]]:
-        """Run `task` for each descriptor in one Spark job; return an Outcome each, in their order.
+    ) -> list[TaskOutcome[R]]:
+        """Run `task` for each descriptor in one Spark job; return an outcome each, in their order.
 
         Raises InvariantError if a task went on raising what is no ReefError, UnavailableError if
         Spark could not run it.
         """
-        packed, kind = pack(descriptors)
-        if not packed:
+        wire, payloads = TaskWire.pack(task, descriptors, result)
+        if not payloads:
             return []
-        with _told_plainly(name):
+        spark = self._spark
+        with _raised_plainly(name):
             parts = spread(
-                weights or [1] * len(packed), max(PARTS_MIN, PARTS_PER_SLOT * self.parallelism)
+                weights or [1] * len(payloads), max(PARTS_MIN, PARTS_PER_SLOT * self.parallelism)
             )
             groups = [
-                msgspec.msgpack.encode([(place, packed[place]) for place in part]) for part in parts
+                msgspec.msgpack.encode([(place, payloads[place]) for place in part])
+                for part in parts
             ]
-            frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
-                _mapped(self._bucket, task, kind, groups), _SCHEMA
+            frame = spark.range(0, len(groups), 1, len(groups)).mapInArrow(
+                _mapped(self._bucket, wire, groups), _SCHEMA
             )
-            rows = _Job(self._spark, name, self._threads).collect(
-                frame, _by_part(progress, len(groups), len(packed))
+            rows = _Job(spark, name, self._threads).collect(
+                frame, _by_part(progress, len(groups), len(payloads))
             )
         if progress is not None:
-            progress(len(packed), len(packed))
-        outcomes = {row.place: unpack(bytes(row.outcome), result) for row in rows}
-        if sorted(outcomes) != list(range(len(packed))):
-            raise InvariantError(f"{name}: {len(outcomes)} outcomes of {len(packed)} came back")
-        return [outcomes[place] for place in range(len(packed))]
+            progress(len(payloads), len(payloads))
+        outcomes = {row.place: wire.unpack(bytes(row.outcome)) for row in rows}
+        if sorted(outcomes) != list(range(len(payloads))):
+            raise InvariantError(f"{name}: {len(outcomes)} outcomes of {len(payloads)} came back")
+        return [outcomes[place] for place in range(len(payloads))]
 
 
 @contextmanager
-def _told_plainly(name: str) -> Iterator[None]:
+def _raised_plainly(name: str) -> Iterator[None]:
     """Raise what Spark raises as errors of ours."""
     try:
         yield
@@ -155,7 +168,7 @@ class _Job:
     def collect(self, frame: DataFrame, progress: Progress | None) -> list[Row]:
         """Run the job and return its rows; whatever interrupts the wait for it ends it too.
 
-        `progress` is told of Spark tasks that are done.
+        `progress` is called with the number of Spark tasks that are done.
         """
         # The caller's tags and properties, such as a scheduler's pool, hold in the thread too.
         target = inheritable_thread_target(self._spark)(lambda: self._run(frame))
@@ -185,10 +198,10 @@ class _Job:
             self._news.notify_all()
 
     def _run_remotely(self, frame: DataFrame) -> list[Row]:
-        def told(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        def count(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
             self._done = sum(stage.num_completed_tasks for stage in stages or ())
 
-        handler: Any = told  # declared as a class to inherit from, called like any function
+        handler: Any = count  # declared as a class to inherit from, called like any function
         self._spark.addTag(self._tag)
         self._spark.registerProgressHandler(handler)
         try:
@@ -228,7 +241,7 @@ class _Job:
                 self._spark.interruptTag(self._tag)
 
 
-def _mapped(bucket: Bucket, task: Task[D, R], kind: type[D], groups: Sequence[bytes]) -> _Mapped:
+def _mapped(bucket: Bucket, wire: TaskWire[D, R], groups: Sequence[bytes]) -> _Mapped:
     """Return what a Spark task does: run its group's descriptors, one after the other."""
 
     def run_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -240,11 +253,9 @@ def _mapped(bucket: Bucket, task: Task[D, R], kind: type[D], groups: Sequence[by
             try:
                 context = bucket.open()
             except ReefError as error:
-                outcomes = [refuse(error, attempt=attempt) for _ in group]
+                outcomes = [wire.refuse(error, attempt=attempt) for _ in group]
             else:
-                outcomes = [
-                    perform(context, task, payload, kind, attempt=attempt) for _, payload in group
-                ]
+                outcomes = [wire.perform(context, payload, attempt=attempt) for _, payload in group]
             places = pa.array([place for place, _ in group], pa.int32())
             yield pa.record_batch([places, pa.array(outcomes, pa.binary())], ["place", "outcome"])
 
@@ -263,6 +274,12 @@ def _by_part(progress: Progress | None, parts: int, total: int) -> Progress | No
     return lambda done, _: progress(min(done, parts) * total // parts, total)
 
 
-def spark_runner(context: Context, spark: SparkSession | None = None) -> SparkRunner:
-    """Return what runs tasks on `spark`, or on the running session, or on a new one."""
-    return SparkRunner(spark or open_session(), Bucket.of(context))
+def spark_runner(
+    context: Context, session: SparkSession | Callable[[], SparkSession] = open_session
+) -> SparkRunner:
+    """Return what runs tasks on a session, or on the one that `session` returns.
+
+    The session is opened when there is something to run; by default it is the running one, or a new
+    one. Raises InvalidInputError for a bucket that other processes cannot open.
+    """
+    return SparkRunner(session, Bucket.of(context))

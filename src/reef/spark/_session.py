@@ -69,7 +69,7 @@ def open_session(
     """
     if master and remote:
         raise InvalidInputError(
-            f"both master and remote ({shown_address(remote)}) are given: give at most one"
+            f"both master {master!r} and remote {public_address(remote)!r} were given; give one of them"
         )
     asked = dict(conf or {})
     with _starting:
@@ -234,12 +234,12 @@ def _check_running(
     runs_on = spark.conf.get("spark.master", None)
     if master and runs_on != master:
         raise InvalidInputError(
-            f"a session runs on {runs_on!r}, not on master = {master!r}: stop it first"
+            f"master is {master!r}, and a session runs on {runs_on!r}; stop that session first"
         )
     if remote and hasattr(spark, "_jsparkSession"):
         raise InvalidInputError(
-            f"a session runs on {runs_on!r}, not on remote = {shown_address(remote)!r}: "
-            "stop it first"
+            f"remote is {public_address(remote)!r}, and a session runs on {runs_on!r}; "
+            "stop that session first"
         )
     for name, value in conf.items():
         if spark.conf.get(name, None) == value:
@@ -248,7 +248,7 @@ def _check_running(
             spark.conf.set(name, value)
         except PySparkException as error:
             raise InvalidInputError(
-                f"conf {name!r} cannot be changed while a session runs: stop the session first"
+                f"the setting {name} cannot be changed while a session runs; stop that session first"
             ) from error
 
 
@@ -256,8 +256,8 @@ def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSessi
     """Return a session of a Spark Connect server."""
     if find_spec("grpc") is None:
         raise InvalidInputError(
-            f"remote = {shown_address(address)!r} needs Spark Connect, which is not "
-            "installed: pip install 'pyspark[connect]'"
+            f"Spark Connect at {public_address(address)!r} needs packages that are not installed: "
+            "pip install 'pyspark[connect]'"
         )
     _check_listens(address)
     builder = SparkSession.builder.remote(address).appName(app_name)
@@ -267,12 +267,12 @@ def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSessi
         return builder.getOrCreate()
     except PySparkException as error:
         raise UnavailableError(
-            f"no Spark Connect server answers at {shown_address(address)!r}: "
-            f"{str(error).replace(address, shown_address(address))}"
+            f"no Spark Connect server answers at {public_address(address)!r}: "
+            f"{str(error).replace(address, public_address(address))}"
         ) from error
 
 
-def shown_address(address: str) -> str:
+def public_address(address: str) -> str:
     """Return an address of Spark Connect without its parameters: a token may be among them."""
     return address.split(";")[0]
 
@@ -287,7 +287,7 @@ def _check_listens(address: str) -> None:
         socket.create_connection(host, timeout=CONNECT_SECONDS_MAX).close()
     except (OSError, ValueError) as error:
         raise UnavailableError(
-            f"no Spark Connect server answers at {shown_address(address)!r}: {error}"
+            f"no Spark Connect server answers at {public_address(address)!r}: {error}"
         ) from error
 
 

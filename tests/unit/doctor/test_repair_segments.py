@@ -12,10 +12,10 @@ import pytest
 from reef.doctor import RepairStep, repair
 from reef.format import SegmentRef
 from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
 from reef.segment import check_segment
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
 from tests.support.mending import expect, is_quarantined, mend, only, plan
+from tests.support.passes import compact
 
 HARMS: dict[str, Callable[[Path], object]] = {
     "block": lambda path: flip(path, 60),

@@ -30,7 +30,6 @@ from reef.format import (
 )
 from reef.format import _segment_writer as segment_writer
 from reef.jobs import InProcess
-from reef.jobs._fold._index import index
 from reef.kv import FACE
 from reef.manifest import Head
 from reef.segment import check_segment, write_segment
@@ -39,6 +38,7 @@ from reef.types import new_ulid
 from tests.support.compactor import Compactor
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
 from tests.support.log_script import NS, LogScript
+from tests.support.passes import index
 
 _replace = msgspec.structs.replace
 

@@ -20,7 +20,6 @@ from reef.errors import (
 )
 from reef.format import LogKind, SegmentRef, decode_log, segment_key
 from reef.jobs import InProcess
-from reef.jobs._fold._index import index
 from reef.kv import FACE as KV_FACE
 from reef.kv import KeyValue
 from reef.store import Store
@@ -30,6 +29,7 @@ from tests.support.attaching import begin_load, upload
 from tests.support.collecting import World
 from tests.support.compactor import Compactor
 from tests.support.kernel import Beside, Gate, contents, database, flip
+from tests.support.passes import index
 
 WAL = "namespaces/ns/wal/"
 PARALLEL = [1, 4]

@@ -7,7 +7,7 @@ import pytest
 from reef.doctor import repair
 from reef.errors import InvalidInputError, RetentionError
 from reef.gc import PinReason, collect
-from reef.jobs import InProcess, detach
+from reef.jobs import detach
 from reef.testing import ManualClock
 from reef.types import namespace_of
 from tests.support.attaching import begin_load, upload
@@ -17,7 +17,7 @@ from tests.support.collecting import GRACE_S
 
 def cut_loose(grove: Grove, branch: str) -> None:
     context = grove.db.context()
-    detach(context, namespace_of(NS, branch), InProcess(context))
+    detach(context, namespace_of(NS, branch))
 
 
 # What a branch can see stays.

@@ -9,13 +9,13 @@ import pytest
 from reef.doctor import verify
 from reef.errors import FencedError, UnavailableError
 from reef.format import segment_key
-from reef.jobs import InProcess
-from reef.jobs._compaction._compact import begin_compaction, compact
-from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs import CompactionOptions, InProcess
+from reef.jobs._compaction._compact import begin_compaction
 from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.manifest import add_snapshot, renew_snapshot
 from reef.segment import BlockCache
 from tests.support.collecting import NAMESPACE
+from tests.support.passes import compact
 from tests.support.shop import MIB, SMALL, Shop
 
 # What is written.

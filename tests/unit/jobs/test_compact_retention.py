@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from reef.database import Database
 from reef.format import Manifest
-from reef.jobs import InProcess
-from reef.jobs._compaction._compact import compact
-from reef.jobs._compaction._options import CompactionOptions
+from reef.jobs import CompactionOptions, InProcess
 from reef.pages import WalRecord
 from reef.store import MemoryStore
 from reef.testing import ManualClock
+from tests.support.passes import compact
 from tests.support.shop import Shop
 
 

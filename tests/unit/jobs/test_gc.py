@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from reef.database import Database
-from reef.errors import InvalidInputError, NotFoundError, ReefError, UnavailableError
+from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.gc import CollectionReport
-from reef.jobs._gc import CollectOptions, collect_all
-from reef.jobs._tasks import InProcess
+from reef.jobs import CollectOptions, InProcess, PassProgress, collect
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation
 from tests.support.collecting import DAY_S, GRACE_S, NAMESPACE, World, filled, going
@@ -47,12 +46,9 @@ def run(
     world: World, *, apply: bool = True, options: CollectOptions | None = None
 ) -> CollectionReport:
     context = world.db.context()
-    ((name, report),) = collect_all(
-        context, [NAMESPACE], InProcess(context), apply=apply, options=options
-    )
-    assert name == NAMESPACE
-    assert isinstance(report, CollectionReport), report
-    return report
+    (one,) = collect(context, NAMESPACE, apply=apply, options=options).namespaces
+    assert one.namespace == NAMESPACE
+    return one.returned()
 
 
 def everything(world: World) -> list[str]:
@@ -97,10 +93,10 @@ def test_deletes_are_spread_and_keep_their_order() -> None:
     context = world.db.context()
     runner = Runs(context)
     world.store.requests.clear()
-    ((_, report),) = collect_all(context, [NAMESPACE], runner, apply=True, options=SPREAD)
-    assert isinstance(report, CollectionReport)
+    (one,) = collect(context, NAMESPACE, runner=runner, apply=True, options=SPREAD).namespaces
+    report = one.returned()
     first, *others = runner.tasks
-    assert first == ("collect_batch", 1)
+    assert first == ("collect_small", 1)
     assert {name for name, _ in others} == {"delete_chunk"}
     assert sum(count for _, count in others) > len(others)
     deleted = [key for operation, key in world.store.requests if operation == "delete"]
@@ -122,11 +118,8 @@ def test_what_fails_is_told_and_the_next_run_goes_on() -> None:
             raise UnavailableError("no answer")
 
     world.store.before = refuse
-    context = world.db.context()
-    ((_, report),) = collect_all(
-        context, [NAMESPACE], InProcess(context), apply=True, options=SPREAD
-    )
-    assert isinstance(report, UnavailableError)
+    (one,) = collect(world.db.context(), NAMESPACE, apply=True, options=SPREAD).namespaces
+    assert isinstance(one.error, UnavailableError)
     assert len(world.generations()) < 10
     world.store.before = lambda operation, key: None
     assert run(world, options=SPREAD).applied
@@ -155,20 +148,18 @@ def test_many_namespaces_share_tasks_and_a_sick_one_stops_no_other() -> None:
         store.delete(meta.key)
     context = db.context()
     runner = Runs(context)
-    told: list[tuple[int, int]] = []
-    found = collect_all(
-        context, [*names, "gone"], runner, apply=True, progress=lambda *at: told.append(at)
-    )
-    assert [name for name, _ in found] == [*names, "gone"]
-    assert runner.tasks == [("collect_batch", 7)]
-    assert told[-1] == (7, 7)
-    for name, report in found:
-        if name in ("n07", "gone"):
-            assert isinstance(report, NotFoundError)
+    seen: list[PassProgress] = []
+    every = [*names, "gone"]
+    result = collect(context, every, runner=runner, apply=True, watch=seen.append)
+    assert [one.namespace for one in result.namespaces] == every
+    assert runner.tasks == [("collect_small", 41)]
+    assert (seen[-1].tasks_done, seen[-1].tasks) == (41, 41)
+    for one in result.namespaces:
+        if one.namespace in ("n07", "gone"):
+            assert isinstance(one.error, NotFoundError)
         else:
-            assert isinstance(report, CollectionReport)
-            assert sum(going(report.deleted).values())
-            assert contents(store, name) == {b"k": name.encode() + b"2"}
+            assert sum(going(one.returned().deleted).values())
+            assert contents(store, one.namespace) == {b"k": one.namespace.encode() + b"2"}
 
 
 def test_unfinished_writes_are_swept_once() -> None:
@@ -184,12 +175,11 @@ def test_unfinished_writes_are_swept_once() -> None:
     for name in ("a", "b"):
         db.kv(name).close()
     context = db.context()
-    found = collect_all(context, ["a", "b"], InProcess(context), apply=True)
-    reports: list[CollectionReport | ReefError] = [report for _, report in found]
-    assert [r.swept for r in reports if isinstance(r, CollectionReport)] == [("parts",), ()]
+    result = collect(context, ["a", "b"], apply=True)
+    assert [one.returned().swept for one in result.namespaces] == [("parts",), ()]
     (before_us,) = swept_before
     assert before_us <= clock.now_us() - DAY_S * 1_000_000
-    collect_all(context, ["a"], InProcess(context), apply=False)
+    collect(context, ["a"], apply=False)
     assert len(swept_before) == 1
 
 

@@ -9,9 +9,8 @@ import pytest
 from reef.errors import FencedError, OutcomeUnknownError, UnavailableError
 from reef.format import SkippedSlot, damaged_checksum, log_key
 from reef.gc import collect
-from reef.jobs._fold._index import finish_index, index, plan_index, run_parts
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import IndexOptions, InProcess
+from reef.jobs._fold._index import fold_namespace
 from reef.manifest import end_intent
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
@@ -19,6 +18,7 @@ from tests.support.collecting import HookedStore
 from tests.support.indexing import ONE_EACH, Meddling, head, keys, run, strange
 from tests.support.kernel import contents, database, flip
 from tests.support.log_script import NS, LogScript, give_up, versions
+from tests.support.passes import Stepped, index
 
 # Beside others.
 
@@ -115,14 +115,13 @@ def test_folded_and_collected_before_the_tasks_ran(store: Store) -> None:
         for i in range(6):
             kv.put(b"k%d" % i, b"v")
         context = database(store, seed=3).context()
-        plan = plan_index(context, NS, ONE_EACH)
-        assert plan is not None
+        job = Stepped(fold_namespace(context, NS, ONE_EACH))
         kv.flush()
         kv.put(b"more", b"v")
-        for part in plan.parts[1:4]:
+        for part in job.tasks[1:4]:
             store.delete(log_key(NS, part.slot_first))  # as collection would, in time
-        (outcomes,) = run_parts([plan], InProcess(context))
-        result = finish_index(context, plan, outcomes, InProcess(context))
+        outcomes = job.run(InProcess(context))
+        result = job.finish(outcomes, InProcess(context))
         assert result.plans == 2
         assert result.rows == 1
         assert len(contents(store)) == 7
@@ -133,14 +132,13 @@ def test_repair_that_gives_up_a_slot_meanwhile_refuses_the_plan(store: Store) ->
     script.data({b"a": b"1"})
     script.data({b"a": b"2"})
     context = database(store, seed=3).context()
-    plan = plan_index(context, NS)
-    assert plan is not None
-    (outcomes,) = run_parts([plan], InProcess(context))
+    job = Stepped(fold_namespace(context, NS, IndexOptions()))
+    outcomes = job.run(InProcess(context))
     # It rots after it was read, and repair gives it up.
     key = log_key(NS, script.slot - 1)
     flip(store, key)
     give_up(context, SkippedSlot(script.slot - 1, damaged_checksum(store.get(key))))
-    result = finish_index(context, plan, outcomes, InProcess(context))
+    result = job.finish(outcomes, InProcess(context))
     assert result.plans == 2
     assert result.slot_last == script.slot - 2
     assert contents(store) == {b"a": b"1"}
@@ -150,12 +148,11 @@ def test_a_job_that_was_ended_by_somebody_cannot_publish(store: Store) -> None:
     script = LogScript(store)
     script.data({b"a": b"1"})
     context = database(store, seed=3).context()
-    plan = plan_index(context, NS)
-    assert plan is not None
-    (outcomes,) = run_parts([plan], InProcess(context))
-    context.chain(NS).publish(lambda found: end_intent(found.manifest, plan.job.id))  # type: ignore[union-attr]
-    with pytest.raises(FencedError, match=plan.job.id):
-        finish_index(context, plan, outcomes, InProcess(context))
+    job = Stepped(fold_namespace(context, NS, IndexOptions()))
+    outcomes = job.run(InProcess(context))
+    context.chain(NS).publish(lambda found: end_intent(found.manifest, job.job_id))  # type: ignore[union-attr]
+    with pytest.raises(FencedError, match=job.job_id):
+        job.finish(outcomes, InProcess(context))
     assert not head(store).segments
     assert contents(store) == {b"a": b"1"}
 
@@ -165,12 +162,11 @@ def test_two_jobs_on_one_namespace_fold_it_once(store: Store) -> None:
     strange(script)
     before = versions(store, script.lsns)
     first, second = (database(store, seed=n).context() for n in (31, 32))
-    plans = [plan_index(context, NS, ONE_EACH) for context in (first, second)]
+    both = [Stepped(fold_namespace(context, NS, ONE_EACH)) for context in (first, second)]
     results = []
-    for context, plan in zip((first, second), plans, strict=True):
-        assert plan is not None
-        (outcomes,) = run_parts([plan], InProcess(context))
-        results.append(finish_index(context, plan, outcomes, InProcess(context)))
+    for context, job in zip((first, second), both, strict=True):
+        outcomes = job.run(InProcess(context))
+        results.append(job.finish(outcomes, InProcess(context)))
     assert [result.generation is None for result in results] == [False, True]
     assert versions(store, script.lsns) == before
     assert not head(store).intents
@@ -184,11 +180,10 @@ def test_a_driver_that_dies_before_the_publish_leaves_orphans_and_an_intent(stor
     strange(script)
     before = versions(store, script.lsns)
     context = database(store, seed=3).context()
-    plan = plan_index(context, NS, ONE_EACH)
-    assert plan is not None
-    run_parts([plan], InProcess(context))
+    job = Stepped(fold_namespace(context, NS, ONE_EACH))
+    job.run(InProcess(context))
     # It is gone. Readers, writers and the next job do not mind, and collection spares its segments.
-    assert [intent.id for intent in head(store).intents] == [plan.job.id]
+    assert [intent.id for intent in head(store).intents] == [job.job_id]
     assert versions(store, script.lsns) == before
     orphans = set(keys(store, "segments"))
     other = database(store, seed=8).context()
@@ -196,7 +191,7 @@ def test_a_driver_that_dies_before_the_publish_leaves_orphans_and_an_intent(stor
     assert set(keys(store, "segments")) == orphans
     assert run(store, ONE_EACH, seed=4).generation is not None
     assert versions(store, script.lsns) == before
-    plan.job.end()
+    context.chain(NS).publish(lambda found: end_intent(found.manifest, job.job_id))  # type: ignore[union-attr]
     assert not head(store).intents
 
 
@@ -220,20 +215,18 @@ def test_an_unknown_outcome_is_left_as_it_is(store: Store) -> None:
     script.data({b"a": b"1"})
     faulty = FaultyStore(store)
     context = database(faulty, seed=3).context()
-    plan = plan_index(context, NS)
-    assert plan is not None
-    (outcomes,) = run_parts([plan], InProcess(context))
+    job = Stepped(fold_namespace(context, NS, IndexOptions()))
+    outcomes = job.run(InProcess(context))
     faulty.arm(
         Fault("reply_lost", on="put_if_absent", key="*/manifest/*"),
         Fault("error_before", on="get", key="*/manifest/*", times=0),
         Fault("error_before", on="list", key="*/manifest/*", times=0),
     )
     with pytest.raises(OutcomeUnknownError):
-        finish_index(context, plan, outcomes, InProcess(context))
+        job.finish(outcomes, InProcess(context))
     faulty.disarm()
     assert contents(store) == {b"a": b"1"}
-    plan.job.end()
-    assert not head(store).intents
+    assert not head(store).intents  # it had been published
 
 
 def test_a_task_that_the_store_failed_is_run_again_once(store: Store) -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from reef.errors import CorruptError
 from reef.format import decode_segment, log_key, segment_key
-from reef.jobs._fold._index import finish_index, plan_index, run_parts
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import IndexOptions, InProcess
+from reef.jobs._fold._index import fold_namespace
 from reef.store import Store
 from tests.support.indexing import ONE_EACH, check_same_as_before, head, keys, run, strange
 from tests.support.kernel import contents, database
 from tests.support.log_script import NS, LogScript, give_up
+from tests.support.passes import Stepped
 
 # The chain across parts.
 
@@ -43,15 +43,14 @@ def test_a_part_that_assumed_wrongly_is_folded_again_from_the_truth(store: Store
     script.void({b"a": b"void"})
     script.data({b"a": b"2"})
     context = database(store, seed=3).context()
-    plan = plan_index(context, NS, IndexOptions(task_slots=2))
-    assert plan is not None
-    (outcomes,) = run_parts([plan], InProcess(context))
+    job = Stepped(fold_namespace(context, NS, IndexOptions(task_slots=2)))
+    outcomes = job.run(InProcess(context))
     wrong = outcomes[-1].result
-    assert plan.parts[-1].slot_first == first
+    assert job.tasks[-1].slot_first == first
     assert wrong is not None
     assert wrong.rows == 1
     assert wrong.voids == 1
-    result = finish_index(context, plan, outcomes, InProcess(context))
+    result = job.finish(outcomes, InProcess(context))
     assert result.reruns == 1
     assert result.rows == 2
     assert result.voids == 1
@@ -173,11 +172,10 @@ def test_an_object_that_vanishes_after_the_plan_is_lost(store: Store) -> None:
     for i in range(3):
         script.data({b"k%d" % i: b"v"})
     context = database(store, seed=3).context()
-    plan = plan_index(context, NS, ONE_EACH)
-    assert plan is not None
+    job = Stepped(fold_namespace(context, NS, ONE_EACH))
     store.delete(log_key(NS, script.slot - 2))
-    (outcomes,) = run_parts([plan], InProcess(context))
+    outcomes = job.run(InProcess(context))
     with pytest.raises(CorruptError, match=log_key(NS, script.slot - 2)):
-        finish_index(context, plan, outcomes, InProcess(context))
+        job.finish(outcomes, InProcess(context))
     assert not head(store).intents
     assert not head(store).segments

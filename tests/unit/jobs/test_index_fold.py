@@ -10,27 +10,21 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from reef import jobs
 from reef.engine import load_dedup
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import decode_schema, decode_segment, segment_key
-from reef.jobs._fold._fold import FoldedPart
-from reef.jobs._fold._index import (
-    IndexPlan,
-    IndexResult,
-    finish_index,
-    index,
-    plan_index,
-    run_parts,
-)
-from reef.jobs._fold._plan import Backlog, IndexOptions
+from reef.jobs import IndexOptions, IndexResult, InProcess
+from reef.jobs._fold._index import plan_index
+from reef.jobs._fold._plan import Backlog
 from reef.jobs._job import Job, new_segment_id
-from reef.jobs._tasks import InProcess, Outcome
 from reef.manifest import end_intent
 from reef.store import Store
 from tests.support.collecting import HookedStore
 from tests.support.indexing import ONE_EACH, Meddling, check_same_as_before, head, keys, run
 from tests.support.kernel import contents, database
 from tests.support.log_script import NS, LogScript, copied, flush_at_once
+from tests.support.passes import index
 
 # The job itself.
 
@@ -74,7 +68,7 @@ def test_nothing_to_fold_writes_nothing(store: Store) -> None:
     with pytest.raises(NotFoundError):
         run(store)
     with database(store).kv(NS) as kv:
-        assert plan_index(context, NS) is None  # a fence only
+        assert plan_index(context, NS, IndexOptions()) is None  # a fence only
         kv.put(b"a", b"1")
         kv.flush()
     before = [meta.key for meta in store.list()]
@@ -236,15 +230,9 @@ def test_parts_of_many_namespaces_share_a_run(store: Store) -> None:
                 kv.put(b"%d" % i, b"%d" % n)
     context = database(store, seed=20).context()
     names = [*(f"n{n}" for n in range(5)), "empty"]
-    plans: list[IndexPlan] = [
-        plan for name in names if (plan := plan_index(context, name, ONE_EACH)) is not None
-    ]
-    assert [plan.namespace for plan in plans] == names[:-1]
     runner = Meddling(context, lambda n: None)
-    outcomes: list[list[Outcome[FoldedPart]]] = run_parts(plans, runner)
-    assert runner.runs == 1
-    results = [finish_index(context, p, o, runner) for p, o in zip(plans, outcomes, strict=True)]
-    assert [result.rows for result in results] == [1, 2, 3, 4, 5]
+    result = jobs.index(context, names, runner=runner, options=ONE_EACH)
+    assert [one.returned().rows for one in result.namespaces] == [1, 2, 3, 4, 5, 0]
     assert runner.runs == 1
     for n in range(5):
         assert len(contents(store, f"n{n}")) == n + 1

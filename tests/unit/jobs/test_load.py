@@ -22,22 +22,25 @@ from reef.errors import (
 )
 from reef.format import LogKind, decode_log
 from reef.jobs import InProcess
-from reef.jobs._fold._index import index
-from reef.jobs._load._load import (
+from reef.jobs.load import (
+    LoadedPart,
     abandon_load,
-    begin_load,
     bulk_load,
     commit_load,
     find_load,
+    schema_for,
+    write_part,
 )
-from reef.jobs._load._part import LoadedPart, LoadPart, write_part
-from reef.jobs._load._rows import schema_for, stored_pairs, stored_rows
+from reef.jobs.load._part import LoadPart
+from reef.jobs.load._rows import stored_pairs, stored_rows
 from reef.manifest import StalePlanError
 from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.collecting import World
 from tests.support.kernel import database
+from tests.support.loads import begin_load
+from tests.support.passes import index
 from tests.support.unruly import Killed, Mortal
 
 WAL = "namespaces/ns/wal/"

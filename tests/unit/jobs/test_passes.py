@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-import reef
 from reef.database import Database
+from reef.engine import Context
 from reef.errors import InvalidInputError, NotFoundError, ReefError, UnavailableError
 from reef.format import log_key
 from reef.jobs import (
     CollectOptions,
     CompactionOptions,
+    CompactionPlan,
     IndexOptions,
     InProcess,
+    Job,
     PassProgress,
     PassResult,
     VerifyOptions,
@@ -34,7 +37,8 @@ from reef.jobs import (
     verify,
     work,
 )
-from reef.jobs._job import Job
+from reef.jobs._driver import PassRun, run_pass
+from reef.jobs._pass import Figures, Round, Work
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 from tests.support.kernel import flip
@@ -90,7 +94,7 @@ def test_many_namespaces_share_one_run_of_tasks() -> None:
 
 
 def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reef.jobs._pass.PORTION", 5)
+    monkeypatch.setattr("reef.jobs._driver.PORTION", 5)
     db = filled([f"ns{i:02}" for i in range(12)], rounds=1)
     runner = Counted(db)
     seen: list[PassProgress] = []
@@ -139,7 +143,7 @@ def test_compactions_of_many_namespaces_share_runs_too() -> None:
     assert all(one.result is not None and one.result.groups for one in plans)
     runner = Counted(db)
     result = compact(db, runner=runner, options=EAGER)
-    assert runner.runs == [("compact all namespaces", 3)]
+    assert runner.runs == [("compact 3 namespaces", 3)]
     assert {one.state for one in result.records} == {"done"}
     assert result.totals["segments"] == 3
     assert result.totals["replaced"] == 12
@@ -482,8 +486,70 @@ def test_a_worker_leaves_a_sick_namespace_alone_for_twice_as_long_each_time() ->
     assert told[-1].failed  # what may come to be is looked for each time
 
 
+class Toy:
+    """Two rounds of tasks in each namespace; "bad" fails in the first, and "odd" has one round only."""
+
+    kind = "toy"
+    recorded_options = None
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def work(self, run: PassRun, namespace: str) -> Work[int]:
+        sums = 0
+        try:
+            for task in (add_one,) if namespace == "odd" else (add_one, add_two):
+                number = -1 if namespace == "bad" else sums
+                outcomes = yield Round(task, [Number(number)], Number, [10])
+                sums = outcomes[0].returned().value
+        except GeneratorExit:
+            self.closed.append(namespace)
+            raise
+        return sums
+
+    def figures(self, result: int) -> Figures:
+        return Figures({"rows": result}, generation=result)
+
+
+class Number(msgspec.Struct, frozen=True):
+    value: int
+
+
+def add_one(context: Context, number: Number) -> Number:
+    if number.value < 0:
+        raise UnavailableError("too small")
+    return Number(number.value + 1)
+
+
+def add_two(context: Context, number: Number) -> Number:
+    return Number(number.value + 2)
+
+
+def test_rounds_of_many_namespaces_go_together_and_each_has_its_own_end() -> None:
+    db = Database(MemoryStore())
+    runner, seen = Counted(db), list[PassProgress]()
+    names = ["a", "bad", "odd", "z"]
+    result = run_pass(db.context(), Toy(), names, runner=runner, watch=seen.append)
+    assert runner.runs == [("toy 4 namespaces", 4), ("toy 2 namespaces", 2)]
+    assert [one.namespace for one in result.namespaces] == names
+    assert [one.result for one in result.namespaces] == [3, None, 1, 3]
+    assert isinstance(result.namespaces[1].error, UnavailableError)
+    assert result.totals == {"rows": 7}
+    assert (seen[-1].tasks_done, seen[-1].tasks, seen[-1].bytes_done) == (6, 6, 60)
+    assert (seen[-1].rows, seen[-1].namespaces) == (7, 4)
+    assert list(passes(db.store)) == []  # it leaves no record
+
+
+def test_work_is_closed_when_its_tasks_cannot_be_run() -> None:
+    db = Database(MemoryStore())
+    toy = Toy()
+    with pytest.raises(UnavailableError, match="the cluster is gone"):
+        run_pass(db.context(), toy, ["a", "b"], runner=Broken(db.context()))
+    assert sorted(toy.closed) == ["a", "b"]
+
+
 def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reef.jobs._pass.PORTION", 1)
+    monkeypatch.setattr("reef.jobs._driver.PORTION", 1)
     db = filled(["a", "b"])
 
     class Failing(InProcess):
@@ -501,7 +567,7 @@ def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.Monke
 def test_collection_keeps_the_newest_records_and_verify_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("reef.jobs._history.KEPT", 2)
+    monkeypatch.setattr("reef.jobs._records.KEPT", 2)
     db = filled(["a", "b", "c"])
     made = [index(db, name, runner=InProcess(db.context())).id for name in ("a", "b", "c")]
     assert not verify(db, runner=InProcess(db.context())).failed
@@ -519,4 +585,10 @@ def test_options_are_checked_before_anything_runs() -> None:
         CompactionOptions(min_input_files=1)
     with pytest.raises(InvalidInputError):
         index(db, "../a", runner=InProcess(db.context()))
-    assert reef.__version__
+    with pytest.raises(InvalidInputError, match="name them"):
+        index(db.context())
+    plan = CompactionPlan("a", 1, EAGER, ())
+    with pytest.raises(InvalidInputError, match="its own options"):
+        compact(db, options=EAGER, plan=plan)
+    with pytest.raises(InvalidInputError, match="plan is for namespace 'a'"):
+        compact(db, "b", plan=plan)

@@ -12,18 +12,13 @@ import pytest
 from reef.doctor import repair, verify
 from reef.errors import CorruptError, FencedError, IncompleteError, NotFoundError, UnavailableError
 from reef.format import log_key, segment_key
-from reef.jobs._compaction._compact import compact
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._fold._index import index
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._rebuild._rebuild import rebuild
-from reef.jobs._rebuild._result import RebuildOptions
-from reef.jobs._tasks import InProcess
+from reef.jobs import CompactionOptions, IndexOptions, InProcess, RebuildOptions
 from reef.manifest import end_intent
 from reef.store import open_store
 from tests.support.compactor import Compactor
 from tests.support.damaged_buckets import NAMESPACE, Bucket, flip
 from tests.support.log_script import NS, LogScript, copied, folded_rows, versions
+from tests.support.passes import compact, index, rebuild
 from tests.support.rebuilding import CUT, World, fresh_context
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import reef
 from reef.engine import Context
 from reef.errors import ConditionFailedError, CorruptError, InvalidInputError, NotFoundError
-from reef.jobs import Bucket, InProcess
-from reef.jobs._tasks import CACHE_BYTES_MAX, pack, perform, unpack
+from reef.jobs import Bucket, InProcess, TaskWire
+from reef.jobs._bucket import CACHE_BYTES_MAX
 from reef.manifest import StalePlanError
 from reef.spark._spread import spread
 from reef.store import open_store
@@ -98,7 +98,7 @@ def test_what_cannot_cross_is_found_in_process_too(context: Context) -> None:
 
 def test_descriptors_are_of_one_class() -> None:
     with pytest.raises(InvalidInputError, match=r"Ask.*Other"):
-        pack([Ask(1), Other(2)])
+        TaskWire.pack(increment, [Ask(1), Other(2)], Told)  # type: ignore[list-item]
 
 
 def test_no_descriptors_no_outcomes(context: Context) -> None:
@@ -107,8 +107,8 @@ def test_no_descriptors_no_outcomes(context: Context) -> None:
 
 def test_peak_memory_is_of_the_task_not_of_the_process(context: Context) -> None:
     def peak(size: int) -> int:
-        packed, kind = pack([Ask(size)])
-        return unpack(perform(context, allocate, packed[0], kind, attempt=2), Told).peak_rss_bytes
+        wire, (payload,) = TaskWire.pack(allocate, [Ask(size)], Told)
+        return wire.unpack(wire.perform(context, payload, attempt=2)).peak_rss_bytes
 
     before, large, after = peak(1), peak(256 << 20), peak(1)
     assert large > before + (200 << 20)

@@ -23,9 +23,9 @@ from reef.format import (
     segment_schema,
 )
 from reef.format import _segment_writer as segment_writer
-from reef.jobs._fold._index import index
-from reef.jobs._tasks import InProcess
-from reef.jobs._verify import VerifyOptions, verify_deep, verify_parts
+from reef.jobs import InProcess, PassProgress, PassResult, VerifyOptions
+from reef.jobs import verify as verify_deep
+from reef.jobs._verify import verify_parts
 from reef.log import read_log_part
 from reef.segment import (
     SegmentPart,
@@ -40,13 +40,18 @@ from tests.support.collecting import HookedStore
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
 from tests.support.kernel import database
 from tests.support.log_script import NS, LogScript
+from tests.support.passes import index
 
 # Everything is large, and cut into as many parts as there can be.
 APART = VerifyOptions(small_bytes=-1, task_bytes=700, task_objects=2)
 
 
 def run(context: Context, *names: str, options: VerifyOptions | None = None) -> list[VerifyReport]:
-    return verify_deep(context, names, InProcess(context), options=options)
+    return reports(verify_deep(context, names, options=options))
+
+
+def reports(result: PassResult[VerifyReport]) -> list[VerifyReport]:
+    return [one.returned() for one in result.namespaces]
 
 
 def check_same(bucket: Bucket, options: VerifyOptions = APART) -> VerifyReport:
@@ -281,17 +286,15 @@ def test_many_small_namespaces_share_tasks_and_a_large_one_is_split() -> None:
         context = database(store).context()
         runner = Runs(context)
         options = VerifyOptions(small_bytes=20_000, task_bytes=10_000)
-        told: list[tuple[int, int]] = []
-        reports = verify_deep(
-            context, [*names, "large"], runner, lambda *at: told.append(at), options=options
-        )
-        assert [report.namespace for report in reports] == [*names, "large"]
-        assert reports == [verify(context, name, deep=True) for name in [*names, "large"]]
-        (first, batches), (second, parts) = runner.tasks
-        assert (first, second) == ("verify_batch", "verify_parts")
-        assert batches < 40
+        seen: list[PassProgress] = []
+        every = [*names, "large"]
+        result = verify_deep(context, every, runner=runner, watch=seen.append, options=options)
+        assert [one.namespace for one in result.namespaces] == every
+        assert reports(result) == [verify(context, name, deep=True) for name in every]
+        (first, small), (second, parts) = runner.tasks
+        assert (first, small, second) == ("verify_small", 101, "verify_parts")
         assert parts > 2
-        assert told[-1] == (parts, parts)
+        assert (seen[-1].tasks_done, seen[-1].tasks) == (101 + parts, 101 + parts)
 
 
 @pytest.mark.parametrize("options", [VerifyOptions(), APART])
@@ -348,7 +351,7 @@ def test_a_namespace_that_changes_is_looked_at_again(tmp_path: Path) -> None:
                 bucket.collect()
             return super().run(task, descriptors, result, **named)
 
-    (report,) = verify_deep(context, [NAMESPACE], Meanwhile(context), options=APART)
+    (report,) = reports(verify_deep(context, NAMESPACE, runner=Meanwhile(context), options=APART))
     assert not any(path.exists() for path in inputs)
     assert report.problems == ()
     assert report.generation == bucket.manifest.generation

@@ -14,7 +14,6 @@ from reef.engine import look
 from reef.engine._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
 from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._compact import compact
 from reef.jobs._compaction._plan import plan_compaction
 from reef.pages import Pages
 from reef.pages._ahead import Ahead
@@ -23,6 +22,7 @@ from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, Operation, WrapperStore
 from reef.testing._wrapper import T
+from tests.support.passes import compact
 
 SIZE = 512
 NAME = "main.db"

@@ -503,7 +503,7 @@ def test_versions_that_are_not_there(db: Database, url: str) -> None:
         ({"url": "memory://x"}, "other processes"),
         (
             {"url": "s3://my-bucket/p?access_key_id=me&secret_access_key=x"},
-            "credentials do not travel",
+            "not sent to other processes",
         ),
         ({"branch": "a/b"}, "branch"),
         ({"namespace": "ns@b"}, "given as branch="),

@@ -1,27 +1,23 @@
-"""Compaction: a plan's groups become segments, each group published by one manifest.
+"""Compaction: the groups of a plan become segments, each group published by one manifest.
 
-A group is all of some segments, or what they have between two keys: then what is left of them stays
-named, and a long compaction is many publishes.
+A group is some segments, whole or between two keys. In the second case the rest of them stays named, so
+that a long compaction is published in many steps.
 
 Steps, and what a crash leaves behind each:
 
 1. The intent and the next compactor epoch, in one generation.   An intent.
-2. The retention floor, as far as its window lets it.            The same; reads below are refused.
+2. The retention floor, as far as its window allows.             The same; reads below are refused.
 3. Tasks write segments.                                         Orphans, spared by the intent.
-4. Each group: its outputs instead of what they were made from.  That group is done.
+4. Each group: its outputs instead of its inputs.                That group is done.
 5. With the last of them, the intent ends.                       Nothing.
 
-A group is published only onto a head that shows all of its inputs in its keys, and retains no point that
-its tasks did not know; else it is planned anew. Another compactor that has begun meanwhile fences this
-one: what it has published stays, and nothing more can be.
+A group is published only onto a head that still has all of its inputs in its keys, and retains no point
+that its tasks did not know; else it is planned again. A compactor that begins later fences this one: what
+this one has published stays, and it can publish nothing more.
 
     plan = plan_compaction(context, "ns")                      to look at, to keep
-    result = compact(context, "ns", runner)                    plan and apply, anew where overtaken
-
-Or step by step, for many namespaces in one run of tasks:
-
-    compaction = begin_compaction(context, plan)
-    outcomes = runner.run(merge_range, compaction.tasks(group), MergedRange, name="compact")
+    compaction = begin_compaction(context, plan)               the intent stands
+    outcomes = ... compaction.tasks(group) ...                 for each group
     compaction.finish_group(group, outcomes)                   is_last=True ends the intent
     compaction.end()                                           ends it, if it stands
 """
@@ -29,22 +25,24 @@ Or step by step, for many namespaces in one run of tasks:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reef.engine import Context
-from reef.errors import FencedError, InvariantError, OutcomeUnknownError, ReefError
+from reef.errors import FencedError, InvariantError
 from reef.format import Manifest, SegmentRef
 from reef.jobs._compaction._floor import reachable_floor
 from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._plan import CompactionPlan, Group, plan_compaction
-from reef.jobs._compaction._ranges import Seen, inside_each
+from reef.jobs._compaction._ranges import VisibleSegment, inside_each
 from reef.jobs._compaction._result import CompactionResult, GroupResult, group_result
-from reef.jobs._compaction._task import MergedRange, MergeTask, merge_range
+from reef.jobs._compaction._task import MergedRange, MergeTask, merge_ranges
 from reef.jobs._job import Job
-from reef.jobs._tasks import Outcome, Progress, Runner
+from reef.jobs._pass import Figures, TaskTimes, Work
+from reef.jobs._tasks import TaskOutcome
 from reef.manifest import (
     StalePlanError,
     check_intent,
@@ -55,29 +53,30 @@ from reef.manifest import (
     set_retention,
 )
 
-__all__ = ["Compaction", "CompactionResult", "GroupResult", "begin_compaction", "compact"]
+if TYPE_CHECKING:
+    from reef.jobs._driver import PassRun
 
 PLANS_MAX = 4
-"""How often a pass is planned, where others overtake it."""
+"""How many plans may be overtaken by others."""
 PASSES_MAX = 16
-"""How many passes a full compaction takes at most."""
+"""How many plans a full compaction takes at most."""
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """A plan that is being applied: its job, and the retained points that its tasks go by."""
+    """A plan that is being carried out: its job, and the retained points that its tasks keep."""
 
     plan: CompactionPlan
     job: Job
     floor_lsn: int
     points: tuple[int, ...]
     now_us: int
-    """By the store's clock, when it began: snapshots that had expired by then are not retained."""
+    """When it began, by the store's clock: snapshots that had expired by then are not retained."""
 
     def tasks(self, group: Group) -> list[MergeTask]:
-        """Return the tasks of a group: one for each range, which names what has keys in it."""
+        """Return the tasks of a group: one for each range, with the segments that have keys in it."""
         keys = [(some.start, some.end) for some in group.ranges]
-        inside = inside_each([Seen(ref) for ref in group.inputs], keys)
+        inside = inside_each([VisibleSegment(ref) for ref in group.inputs], keys)
         count = len(group.ranges)
         return [
             MergeTask(
@@ -100,9 +99,9 @@ class Compaction:
         ]
 
     def finish_group(
-        self, group: Group, outcomes: Sequence[Outcome[MergedRange]], *, is_last: bool = False
+        self, group: Group, outcomes: Sequence[TaskOutcome[MergedRange]], *, is_last: bool = False
     ) -> GroupResult:
-        """Publish what the tasks of a group have made, unless one failed or it was overtaken.
+        """Publish what the tasks of a group made, unless one failed or the group was overtaken.
 
         With `is_last` the intent ends in the same generation. Raises FencedError if another
         compactor has begun, OutcomeUnknownError, UnavailableError.
@@ -143,41 +142,68 @@ class Compaction:
 
 
 def begin_compaction(context: Context, plan: CompactionPlan) -> Compaction:
-    """Announce a compaction, fence those before it, and record the floor that it goes by.
+    """Register a compaction, fence earlier ones, and record the retention floor that it keeps to.
 
     Raises NotFoundError if the namespace is gone, FencedError, OutcomeUnknownError, UnavailableError.
     """
     job = Job.begin(context, plan.namespace, "compact", compactor=True)
-    try:
+    with job.given_up_on_error():
         if plan.options.raise_floor:
             floor = reachable_floor(context, job.head.manifest, job.now_us)
             if floor > job.head.manifest.retention.floor_lsn:
                 job.publish(lambda m: _with_floor(m, floor, job))
-    except OutcomeUnknownError:
-        raise
-    except ReefError:
-        _end_quietly(job)
-        raise
     m, now_us = job.head.manifest, job.now_us
     return Compaction(plan, job, m.retention.floor_lsn, tuple(retained_points(m, now_us)), now_us)
 
 
-def compact(
+class CompactionPass:
+    """Merges the segments of namespaces where it is worth it, or by a plan that was kept."""
+
+    kind = "compact"
+
+    def __init__(
+        self, options: CompactionOptions | None = None, plan: CompactionPlan | None = None
+    ) -> None:
+        self._options = plan.options if plan is not None else options or CompactionOptions()
+        self._plan = plan
+        self.recorded_options: dict[str, Any] = msgspec.to_builtins(self._options)
+
+    def work(self, run: PassRun, namespace: str) -> Work[CompactionResult]:
+        """Compact one namespace."""
+        return compact_namespace(run.context, namespace, self._options, self._plan)
+
+    def figures(self, result: CompactionResult) -> Figures:
+        """Return what the record says about one namespace."""
+        tasks = [task for group in result.groups for task in group.tasks]
+        published = result.published
+        numbers = {
+            "rows_in": result.rows_in,
+            "rows": result.rows_out,
+            "dropped": result.rows_in - result.rows_out,
+            "bytes_in": result.bytes_in,
+            "bytes_out": result.bytes_out,
+            "replaced": sum(len(group.inputs) for group in published),
+            "segments": sum(len(group.outputs) for group in published),
+            "moved": sum(len(group.moved) for group in published),
+            "groups": len(published),
+        }
+        generation = max((group.generation or 0 for group in published), default=0) or None
+        error = "; ".join(dict.fromkeys(group.error for group in result.failed))
+        return Figures(numbers, generation, TaskTimes.of(tasks), error)
+
+
+def compact_namespace(
     context: Context,
     namespace: str,
-    runner: Runner,
-    *,
-    options: CompactionOptions | None = None,
+    options: CompactionOptions,
     plan: CompactionPlan | None = None,
-    progress: Progress | None = None,
-) -> CompactionResult:
-    """Compact a namespace, by `plan` if one is given; plan anew what is overtaken.
+) -> Work[CompactionResult]:
+    """Compact a namespace, by `plan` if one is given; plan again what was overtaken.
 
     A group whose tasks fail is not published and stands in the result with its error; the others
-    are. Raises NotFoundError if there is no such namespace, FencedError if another compactor has
-    begun meanwhile (what was published by then stays), OutcomeUnknownError, UnavailableError.
+    are. Raises NotFoundError if there is no such namespace, FencedError if another compactor began
+    in the meantime (what was published by then stays), OutcomeUnknownError, UnavailableError.
     """
-    options = plan.options if plan is not None else options or CompactionOptions()
     done: list[CompactionResult] = []
     plans = passes = 0
     while plans < PLANS_MAX and passes < PASSES_MAX:
@@ -186,7 +212,7 @@ def compact(
             skipped = () if plan is None else plan.skipped
             done.append(CompactionResult(namespace, (), None, (), skipped))
             break
-        done.append(_apply(context, plan, runner, progress))
+        done.append((yield from _apply(context, plan)))
         states = {group.state for group in done[-1].groups}
         if "stale" in states:
             plans += 1
@@ -204,59 +230,37 @@ def compact(
     )
 
 
-def _apply(
-    context: Context, plan: CompactionPlan, runner: Runner, progress: Progress | None
-) -> CompactionResult:
+def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
     """Carry out a plan once, some groups at a time."""
     compaction = begin_compaction(context, plan)
     at_once = plan.options.max_concurrent_file_group_rewrites
     results: list[GroupResult] = []
-    try:
+    with compaction.job.given_up_on_error():
         for first in range(0, len(plan.groups), at_once):
-            some = plan.groups[first : first + at_once]
-            tasks = [compaction.tasks(group) for group in some]
-            outcomes = iter(_run(runner, plan, [one for few in tasks for one in few], progress))
-            for group, few in zip(some, tasks, strict=True):
-                made = [next(outcomes) for _ in few]
+            groups = plan.groups[first : first + at_once]
+            tasks = [compaction.tasks(group) for group in groups]
+            outcomes = iter((yield merge_ranges(list(chain.from_iterable(tasks)))))
+            for group, its_tasks in zip(groups, tasks, strict=True):
+                made = [next(outcomes) for _ in its_tasks]
                 is_last = group is plan.groups[-1]
                 results.append(compaction.finish_group(group, made, is_last=is_last))
         if results[-1].state != "published":
             compaction.end()
-    except OutcomeUnknownError:
-        raise  # it may have been published: nothing is done until that is known
-    except ReefError:
-        _end_quietly(compaction.job)
-        raise
     return CompactionResult(
         plan.namespace, (compaction.job.id,), compaction.floor_lsn, tuple(results), plan.skipped
     )
 
 
-def _run(
-    runner: Runner, plan: CompactionPlan, tasks: list[MergeTask], progress: Progress | None
-) -> list[Outcome[MergedRange]]:
-    if not tasks:
-        return []
-    return runner.run(
-        merge_range,
-        tasks,
-        MergedRange,
-        name=f"compact {plan.namespace}",
-        weights=[task.bytes_in for task in tasks],
-        progress=progress,
-    )
-
-
 def _outputs(group: Group, made: Sequence[MergedRange]) -> list[SegmentRef]:
-    """Return the segments of a group, of which all parts are there."""
+    """Return the segments of a group whose parts are all there."""
     parts = [(group.number, (n, len(group.ranges))) for n in range(1, len(group.ranges) + 1)]
     if [(one.group, one.part) for one in made] != parts:
         raise InvariantError(f"group {group.number} of a compaction got the results of another")
     outputs = [one.segment for one in made if one.segment is not None]
     if len(outputs) not in (0, len(made)):
         raise InvariantError(
-            f"{len(outputs)} of {len(made)} parts of group {group.number} have rows: their footers "
-            "would name parts that there are not; nothing was written"
+            f"only {len(outputs)} of {len(made)} parts of group {group.number} have rows: their footers "
+            "would count parts that do not exist; nothing was published"
         )
     return outputs
 
@@ -265,9 +269,9 @@ def _check_standing(m: Manifest, job: Job) -> None:
     """Raise FencedError unless the job may publish: for groups that replace nothing, too."""
     if m.compactor_epoch != job.compactor_epoch:
         raise FencedError(
-            f"namespace {m.namespace!r} has a compactor of epoch {m.compactor_epoch}, after this "
-            f"one's {job.compactor_epoch}: it was begun while this one was at work; what this one "
-            "has published stays, the rest is the other's"
+            f"another compactor of epoch {m.compactor_epoch} began in namespace {m.namespace!r} while "
+            f"this one, of epoch {job.compactor_epoch}, was at work; what this one has published "
+            "stays, and the other does the rest"
         )
     check_intent(m, job.id)
 
@@ -278,7 +282,7 @@ def _with_floor(m: Manifest, floor_lsn: int, job: Job) -> Manifest:
 
 
 def check_plan(m: Manifest, plan: CompactionPlan) -> None:
-    """Raise StalePlanError if something that a plan would replace or move is not live any more."""
+    """Raise StalePlanError if a segment that a plan would replace or move is no longer live."""
     for group in plan.groups:
         if group.inputs:
             live_inputs(m, group.inputs, group.keys)
@@ -286,19 +290,13 @@ def check_plan(m: Manifest, plan: CompactionPlan) -> None:
 
 
 def _moved(m: Manifest, refs: Sequence[SegmentRef], level: int) -> Manifest:
-    """Return `m` with segments on another level; what they hold is the same."""
+    """Return `m` with some segments on another level."""
     moving = set(refs)
     gone = moving.difference(m.segments)
     if gone:
         raise StalePlanError(
             f"segment {min(ref.id for ref in gone)} of {m.namespace!r}, which was to be moved, is "
-            f"not live in generation {m.generation}; nothing was written: plan it anew"
+            f"not live in generation {m.generation}; nothing was written; plan again"
         )
     segments = (msgspec.structs.replace(s, level=level) if s in moving else s for s in m.segments)
     return msgspec.structs.replace(m, segments=tuple(segments))
-
-
-def _end_quietly(job: Job) -> None:
-    """End an intent on the way out; where that fails it stands, and costs space only."""
-    with suppress(ReefError):
-        job.end()

@@ -1,8 +1,8 @@
-"""How far the retention floor may rise: as far as the window for time travel lets it.
+"""How far the retention floor may rise: as far as the window for time travel allows.
 
-Time is the store's: Last-Modified of what lies there, and of the job's own latest PUT for "now". What
-is older than the window is found among the log objects, which are kept as long as it, by halving; where
-versions are not numbered by slots, among the generations. Whatever cannot be told leaves the floor.
+Time is the store's: Last-Modified of its objects, and of the job's own latest PUT for "now". Log objects
+are kept as long as the window lasts, so a binary search among them finds where it begins; where versions
+are not numbered by slots, the search is among the generations. Where neither tells, the floor stays.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from reef.types import pack_lsn
 
 
 def reachable_floor(context: Context, manifest: Manifest, now_us: int) -> int:
-    """Return the LSN that the retention floor may rise to, at `now_us` by the store's clock.
+    """Return the LSN that the retention floor may rise to at `now_us`, by the store's clock.
 
-    Without a window that is the newest that the segments reflect. Raises UnavailableError.
+    Without a window that is the newest LSN in segments. Raises UnavailableError.
     """
     window_ms, window_s = manifest.retention.pitr_window_ms, context.settings.pitr_window
     window_us = max((window_ms or 0) * 1000, round((window_s or 0) * 1_000_000))
@@ -36,16 +36,15 @@ def reachable_floor(context: Context, manifest: Manifest, now_us: int) -> int:
 
 
 def _by_slots(context: Context, manifest: Manifest, before_us: int) -> int:
-    """Return the first LSN of the newest folded log object of before that time, or 0.
+    """Return the first LSN of the newest folded log object older than `before_us`, or 0.
 
-    Fences are passed over: they have no LSN, and the version before one would not be reached by its
-    own any more.
+    Fences are skipped: they have no LSN of their own.
     """
 
     def is_recent(slot: int) -> bool:
         try:
             meta = context.store.head(log_key(manifest.namespace, slot))
-        except NotFoundError:  # collected, or moved aside: it says nothing
+        except NotFoundError:  # collected, or moved aside by repair: it proves nothing
             return True
         return meta.last_modified_us > before_us
 
@@ -61,14 +60,14 @@ def _is_fence(context: Context, namespace: str, slot: int) -> bool:
     try:
         size = context.store.head(key).size
         return read_log_kind(context.store, key, slot=slot, size=size) is LogKind.FENCE
-    except NotFoundError:  # collected since: everything below it is older
+    except NotFoundError:  # collected since: everything below is older
         return False
 
 
 def _by_generations(chain: ManifestChain, born: int, before_us: int) -> int:
-    """Return what the segments reflected in the newest generation of before that time, or 0.
+    """Return the newest LSN in segments of the newest generation older than `before_us`, or 0.
 
-    Those before `born` were of a namespace that was dropped: its versions are no measure.
+    Generations before `born` belonged to a dropped namespace of the same name: they do not count.
     """
     chain.load()
     for generation in reversed(chain.generations()):

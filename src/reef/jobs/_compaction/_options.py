@@ -1,4 +1,4 @@
-"""How to compact: options as users of Iceberg know them."""
+"""Options of a compaction, named as in Iceberg."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 from reef.errors import InvalidInputError
 from reef.settings import BYTES_MAX, Settings
 
-# What a task holds of each run it reads: two portions of a scan, its piece of the merge, a block.
+# Memory for each run that a task reads: two portions of a scan, its piece of the merge, a block.
 SOURCE_BYTES = 18 << 20
-# And beside them: what the writer has waiting, and the rows of one round.
+# Memory of a task beside that: what its writer has not sent yet, and the rows of one merge step.
 TASK_BYTES = 64 << 20
 MEMORY_BYTES_DEFAULT = 256 << 20
 _TARGET_BYTES = 256 << 20
@@ -20,32 +20,32 @@ _PAGES = "pages"
 
 
 class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to compact. Raises InvalidInputError for what makes no sense."""
+    """How to compact. Raises InvalidInputError for values that make no sense."""
 
     target_file_size_bytes: int | None = None
-    """None: 256 MiB; of pages, the setting `image_layer_target_bytes`."""
+    """None: 256 MiB; for pages, the setting `image_layer_target_bytes`."""
     min_input_files: int | None = None
     """Fewer runs, or fewer small files, than this are left as they are.
 
-    None: 4; of pages, what the setting `compaction_cadence` says.
+    None: 4; for pages, as the setting `compaction_cadence` says.
     """
     max_concurrent_file_group_rewrites: int = 5
-    """How many groups are handed to the runner at once; each is published when these are done."""
+    """How many groups run at once; they are published, one by one, when all of these are done."""
     max_file_group_size_bytes: int = 8 << 30
-    """What a group reads at most, but at least one range: so much is lost where a driver dies."""
+    """What a group reads at most, but at least one range. If the driver dies, so much work is lost."""
     max_bytes: int | None = None
-    """About the most that one pass reads; the next goes on where it ends."""
+    """About how many bytes one pass reads at most; the next pass goes on from there."""
     start: bytes = b""
     end: bytes | None = None
-    """Only keys from `start` up to `end`; what becomes one file is rewritten as a whole."""
+    """Compact only keys from `start` up to `end`; segments that become one file are rewritten whole."""
     full: bool = False
     """Rewrite everything, into one run."""
     raise_floor: bool = True
-    """Let the retention floor follow the window for time travel first."""
+    """Raise the retention floor first, as far as the window for time travel allows."""
     bottom_codec: Literal["lz4", "zstd"] = "lz4"
-    """Of the bottom run: lz4 is read in about half the time, zstd is smaller. Others are lz4."""
+    """Codec of the bottom run: lz4 is read in about half the time, zstd is smaller. Other runs: lz4."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
-    """What one task may hold: bounds how many runs it merges at once."""
+    """Memory of one task: bounds how many runs it merges at once."""
 
     def __post_init__(self) -> None:
         bounds = (
@@ -58,17 +58,20 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name, low, high in bounds:
             given = getattr(self, name)
             if given is not None and not low <= given <= high:
-                allowed = f"a whole number from {low} to {high}"
-                raise InvalidInputError.of(name, getattr(self, name), allowed)
+                raise InvalidInputError(
+                    f"{name} is {given}; give a whole number from {low} to {high}"
+                )
         if self.bottom_codec not in ("lz4", "zstd"):
-            raise InvalidInputError.of("bottom_codec", self.bottom_codec, "lz4 or zstd")
+            raise InvalidInputError(f"bottom_codec is {self.bottom_codec!r}; give 'lz4' or 'zstd'")
         if self.max_bytes is not None and self.max_bytes < 1:
-            raise InvalidInputError.of("max_bytes", self.max_bytes, "at least 1, or none")
+            raise InvalidInputError(f"max_bytes is {self.max_bytes}; give at least 1, or None")
         if self.end is not None and self.end <= self.start:
-            raise InvalidInputError.of("end", self.end, f"a key above start, {self.start!r}")
+            raise InvalidInputError(
+                f"end is {self.end!r}, not above start, {self.start!r}; give a greater key, or None"
+            )
 
     def settled(self, face: str, settings: Settings) -> CompactionOptions:
-        """Return these, with what is not said as the namespaces of a face have it."""
+        """Return these options with the defaults of a face filled in."""
         is_pages = face == _PAGES
         size = settings.image_layer_target_bytes if is_pages else _TARGET_BYTES
         inputs = settings.compaction_cadence[0] if is_pages else _INPUTS_MIN

@@ -1,4 +1,4 @@
-"""What a compaction would do: chosen from the manifest alone, and a plain value that can be kept.
+"""The plan of a compaction: made from the manifest alone, and a plain value that can be kept.
 
 *Tiers* are live segments whose LSNs overlap, newest first: LSNs of different tiers never do. A tier is
 one sorted run, or several where a part of the keys was compacted, or segments were attached, among
@@ -7,17 +7,18 @@ segments whose keys overlap, directly or through others, form a *component*: com
 of each other. What is rewritten is one component, or small ones side by side. Its keys are cut into
 *ranges* of about the target size; each range is one task and becomes one segment.
 
-Ranges side by side form a *group*, up to a size: it is published by one manifest, which names its
-outputs instead of what its inputs have between its first key and its last. So the groups of a large
-component are done one after the other, in any order, and what is published stays whatever becomes of
-the others: what is left of an input is a reference clipped to other keys. In the next plan the outputs
-and what is left are one tier, in which what is left is a component by itself: it goes on from there.
+Neighbouring ranges form a *group*, up to a size. One manifest publishes it, and names its outputs instead
+of what its inputs have between its first key and its last. So the groups of a large component are done
+one after the other, in any order, and a published group stays whatever happens to the others: the rest
+of an input is a reference clipped to the other keys. In the next plan the outputs and the rest are one
+tier, in which the rest is a component by itself: the next compaction goes on from there.
 
-What is chosen, unless everything is (`full`): from the newest tier on, tiers as long as the next is not
-much larger than those before it together, so that a row is rewritten only as often as its namespace
-grows by half; of them the components that are `min_input_files` runs deep, those that an earlier
-compaction has left in part, and stretches of as many files that are too small. A component that is one
-file of a good size is left where it is; if it is fresh, its level is raised: it is moved, not rewritten.
+Unless everything is rewritten (`full`), a window takes tiers from the newest on, as long as the next is
+not much larger than those before it together: so a row is rewritten only as often as its namespace
+grows by half. Of a window these are rewritten: components that are `min_input_files` runs deep,
+components that an earlier compaction has left in part, and stretches of as many files that are too
+small. A component that is one file of a good size stays; if it is at level 0, its level is raised: it is
+moved, not rewritten.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._ranges import (
     Covered,
     KeyRange,
-    Seen,
+    VisibleSegment,
     bounds,
     components,
     cut_ranges,
     depth,
     inside_each,
-    seen_in,
     total,
+    visible_segments,
     within,
 )
 from reef.manifest import no_namespace
@@ -58,12 +59,12 @@ __all__ = [
 
 LEVEL_MAX = 255
 GOOD_SIZE = 0.75
-"""Of the target size: a file as large as that is not worth rewriting for its size."""
+"""A file of this share of the target size is large enough to stay."""
 
 SIZE_RATIO = 1.5
 """How much larger than those before it together the next tier of a window may be."""
 
-_Segments: TypeAlias = Sequence[Seen]
+_Segments: TypeAlias = Sequence[VisibleSegment]
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -72,16 +73,16 @@ class Group(msgspec.Struct, frozen=True):
     number: int
     inputs: tuple[SegmentRef, ...]
     ranges: tuple[KeyRange, ...]
-    """Side by side, in order of keys."""
+    """Neighbours, in order of keys."""
     moves: tuple[SegmentRef, ...]
-    """Segments that go to `level` as they are."""
+    """Segments that are moved to `level` as they are."""
     level: int
     bytes_in: int
     reason: str
 
     @property
     def keys(self) -> tuple[bytes, bytes]:
-        """The first key that is merged, and where they end (exclusive)."""
+        """The first key that is merged, and the end of the keys (exclusive)."""
         return self.ranges[0].start, self.ranges[-1].end
 
 
@@ -90,26 +91,26 @@ class CompactionPlan(msgspec.Struct, frozen=True):
 
     namespace: str
     generation: int
-    """It was planned on; what has changed since is noticed when it is applied."""
+    """The head that it was planned on; later changes are noticed when it is carried out."""
     options: CompactionOptions
     groups: tuple[Group, ...]
     skipped: tuple[str, ...] = ()
-    """What would have been rewritten too, and why it is not."""
+    """What is not rewritten though it should be, and why."""
     is_partial: bool = False
-    """Whether a full compaction takes another pass: there are more runs than a task may merge."""
+    """Whether a full compaction needs another plan: there are more runs than a task may merge."""
 
     @property
     def bytes_in(self) -> int:
-        """About so many bytes are read."""
+        """About how many bytes are read."""
         return sum(group.bytes_in for group in self.groups)
 
 
 def plan_compaction(
     context: Context, namespace: str, options: CompactionOptions | None = None
 ) -> CompactionPlan | None:
-    """Return what a pass would do, or None if everything is fine as it is. Writes nothing.
+    """Return what a pass would do, or None if there is nothing to do. Writes nothing.
 
-    Reads the head of the manifests, and tails of segments that are cut, or are to be. Raises
+    Reads the newest manifest, and tails of segments that are clipped, or will be cut. Raises
     NotFoundError if there is no such namespace, UnavailableError, DamagedError.
     """
     head = context.chain(namespace).load()
@@ -121,11 +122,11 @@ def plan_compaction(
 def plan_on(
     context: Context, manifest: Manifest, options: CompactionOptions
 ) -> CompactionPlan | None:
-    """Return what a pass would do as of one manifest, or None."""
+    """Return what a pass would do on one manifest, or None."""
     options = options.settled(face_of(manifest).name, context.settings)
-    tiers = tiers_of(manifest, seen_in(context, manifest))
+    tiers = tiers_of(manifest, visible_segments(context, manifest))
     windows = _all_windows(tiers, options) if options.full else _windows(tiers, options)
-    plan = _Planned(context, manifest.namespace, options)
+    plan = _GroupBuilder(context, manifest.namespace, options)
     for first, end in windows:
         plan.add(tiers[first:end], Covered([one for tier in tiers[end:] for one in tier]))
     if not plan.groups and not plan.skipped:
@@ -141,7 +142,7 @@ def plan_on(
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _Candidate:
     """Segments that are worth rewriting, from one key up to another."""
 
     segments: _Segments
@@ -150,8 +151,8 @@ class _Chosen:
     reason: str
 
 
-class _Planned:
-    """The groups so far, and what may still be read."""
+class _GroupBuilder:
+    """The groups of a plan so far, and how many bytes may still be read."""
 
     def __init__(self, context: Context, namespace: str, options: CompactionOptions) -> None:
         self._context = context
@@ -163,11 +164,11 @@ class _Planned:
         self.skipped: list[str] = []
 
     def add(self, window: Sequence[_Segments], older: Covered) -> None:
-        """Take what is worth rewriting of some tiers, as far as there is room."""
+        """Add what is worth rewriting of some tiers, as far as there is room."""
         level = _level(window)
         first = len(self.groups)
-        moves: list[Seen] = []
-        for chosen in _in_turn(_chosen(window, self._options, moves), self._options):
+        moves: list[VisibleSegment] = []
+        for chosen in _in_turn(_candidates(window, self._options, moves), self._options):
             ranges = self._fitting(chosen, older)
             keys = [(some[0].start, some[-1].end) for some in ranges]
             for some, inside in zip(ranges, inside_each(chosen.segments, keys), strict=True):
@@ -182,8 +183,8 @@ class _Planned:
             reason = "no other has any of their keys"
             self.groups.append(Group(first, (), (), moved, level, 0, reason))
 
-    def _fitting(self, chosen: _Chosen, older: Covered) -> list[tuple[KeyRange, ...]]:
-        """Return the ranges of what is chosen that there is room for, those of a group together."""
+    def _fitting(self, chosen: _Candidate, older: Covered) -> list[tuple[KeyRange, ...]]:
+        """Return the ranges of a candidate that there is room for, those of a group together."""
         if self._is_short and total(chosen.segments) > (self._room or 0):
             self._skip(chosen, total(chosen.segments), chosen.low)
             return []
@@ -213,7 +214,7 @@ class _Planned:
                 self._room -= one.bytes_in
         return [*groups, tuple(held)] if held else groups
 
-    def _skip(self, chosen: _Chosen, size: int, start: bytes) -> None:
+    def _skip(self, chosen: _Candidate, size: int, start: bytes) -> None:
         where = "" if start == chosen.low else f", from key {start!r} on"
         self.skipped.append(
             f"{len(within(chosen.segments, start, chosen.high))} segments of {size} bytes{where}: "
@@ -221,12 +222,12 @@ class _Planned:
         )
 
 
-def tiers_of(manifest: Manifest, seen: _Segments | None = None) -> list[list[Seen]]:
-    """Return the live segments as they are seen, newest first, those together whose LSNs overlap."""
-    tiers: list[list[Seen]] = []
+def tiers_of(manifest: Manifest, seen: _Segments | None = None) -> list[list[VisibleSegment]]:
+    """Return the live segments, newest first, those whose LSNs overlap together."""
+    tiers: list[list[VisibleSegment]] = []
     oldest = 0
     if seen is None:
-        seen = [Seen(ref) for ref in manifest.segments]
+        seen = [VisibleSegment(ref) for ref in manifest.segments]
     for one in sorted(seen, key=lambda one: one.lsn_max, reverse=True):
         if tiers and one.lsn_max >= oldest:
             tiers[-1].append(one)
@@ -238,7 +239,7 @@ def tiers_of(manifest: Manifest, seen: _Segments | None = None) -> list[list[See
 
 
 def _windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
-    """Return from which tier up to which the windows go."""
+    """Return the first tier and the end of each window."""
     sizes = [total(tier) for tier in tiers]
     windows: list[tuple[int, int]] = []
     first = 0
@@ -282,19 +283,19 @@ def _fits(inside: _Segments, more: _Segments, options: CompactionOptions) -> boo
     return len(together) <= options.runs_max or depth(together) <= options.runs_max
 
 
-def _chosen(
-    window: Sequence[_Segments], options: CompactionOptions, moves: list[Seen]
-) -> Iterator[_Chosen]:
-    """Yield what is worth rewriting of some tiers; note what is to be moved."""
+def _candidates(
+    window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
+) -> Iterator[_Candidate]:
+    """Yield what is worth rewriting of some tiers; add what is only moved to `moves`."""
     for segments, low, high in _stretches(window, options, moves):
         inside = within(segments, low, high)
         reason = _reason(inside, low, high, options)
         if reason:
-            yield _Chosen(inside, low, high, reason)
+            yield _Candidate(inside, low, high, reason)
 
 
-def _in_turn(chosen: Iterator[_Chosen], options: CompactionOptions) -> list[_Chosen]:
-    """Return what is rewritten in order: where not all can be, what no pass has come to is first."""
+def _in_turn(chosen: Iterator[_Candidate], options: CompactionOptions) -> list[_Candidate]:
+    """Return candidates in order: if there is no room for all, what no pass has rewritten comes first."""
     listed = list(chosen)
     if options.full and options.max_bytes is not None:
         listed.sort(key=lambda one: (depth(one.segments) < 2, min(_levels(one.segments)) > 0))
@@ -302,56 +303,56 @@ def _in_turn(chosen: Iterator[_Chosen], options: CompactionOptions) -> list[_Cho
 
 
 def _stretches(
-    window: Sequence[_Segments], options: CompactionOptions, moves: list[Seen]
-) -> Iterator[tuple[list[Seen], bytes, bytes]]:
-    """Yield neighbouring components together, up to the target size, and their keys that are asked for.
+    window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
+) -> Iterator[tuple[list[VisibleSegment], bytes, bytes]]:
+    """Yield neighbouring components together, up to the target size, with their keys to rewrite.
 
-    A component that is larger than one file is cut where the keys that are asked for begin and end.
+    A component that is larger than one file is cut at the `start` and `end` of the options.
     """
-    held: list[Seen] = []
+    held: list[VisibleSegment] = []
     for component in components([one for tier in window for one in tier]):
         is_settled = (
             not options.full and len(component) == 1 and not _is_small(component[0], options)
         )
-        is_asked = _is_asked(component, options)
-        if held and (is_settled or not is_asked or not _has_room(held, component, options)):
-            # What is behind a segment that stays is not joined with what is before it.
-            yield held, *_asked(held, options)
+        is_in_range = _is_in_range(component, options)
+        if held and (is_settled or not is_in_range or not _has_room(held, component, options)):
+            # Components on both sides of a segment that stays are not joined.
+            yield held, *_keys_to_rewrite(held, options)
             held = []
-        if is_settled or not is_asked:
-            if is_settled and is_asked and component[0].ref.level == 0:
+        if is_settled or not is_in_range:
+            if is_settled and is_in_range and component[0].ref.level == 0:
                 moves += component
             continue
         held += component
         if total(held) >= options.target_bytes:
-            yield held, *_asked(held, options)
+            yield held, *_keys_to_rewrite(held, options)
             held = []
     if held:
-        yield held, *_asked(held, options)
+        yield held, *_keys_to_rewrite(held, options)
 
 
 def _has_room(held: _Segments, more: _Segments, options: CompactionOptions) -> bool:
-    """Return whether one pass may read both: else what it has written before comes first again."""
+    """Return whether one pass may read both, so that the next does not begin with its outputs."""
     return options.max_bytes is None or total(held) + total(more) <= options.max_bytes
 
 
 def _reason(segments: _Segments, low: bytes, high: bytes, options: CompactionOptions) -> str:
-    """Return why segments are worth rewriting, "" if they are not."""
+    """Return why segments are worth rewriting; "" if they are not."""
     if options.full:
         return "everything is rewritten"
     runs = depth(segments, low, high)
     if runs >= min(options.inputs_min, options.runs_max):
         return f"{runs} runs have keys in common"
     if runs > 1 and any(one.is_cut for one in segments):
-        return f"what is left of {runs} runs, of which a part was compacted"
+        return f"the rest of {runs} runs that were compacted in part"
     small = sum(_is_small(one, options) for one in segments)
     if small >= options.inputs_min:
-        return f"{small} files are smaller than they should be"
+        return f"{small} files are too small"
     return ""
 
 
 def _level(window: Sequence[_Segments]) -> int:
-    """Return the level of what a window becomes: one up, where runs of one level are merged."""
+    """Return the level of the outputs of a window: one up if runs of one level are merged."""
     levels = _levels([one for tier in window for one in tier])
     is_up = len(window) > 1 and len(levels) == 1
     return min(LEVEL_MAX, max(1, max(levels) + is_up))
@@ -361,18 +362,18 @@ def _levels(segments: _Segments) -> set[int]:
     return {one.ref.level for one in segments}
 
 
-def _is_small(one: Seen, options: CompactionOptions) -> bool:
+def _is_small(one: VisibleSegment, options: CompactionOptions) -> bool:
     return one.size < options.target_bytes * GOOD_SIZE
 
 
-def _is_asked(component: _Segments, options: CompactionOptions) -> bool:
-    """Return whether a component has keys in the range that is to be compacted."""
+def _is_in_range(component: _Segments, options: CompactionOptions) -> bool:
+    """Return whether a component has keys between the `start` and `end` of the options."""
     low, high = bounds(component)
     return high > options.start and (options.end is None or low < options.end)
 
 
-def _asked(segments: _Segments, options: CompactionOptions) -> tuple[bytes, bytes]:
-    """Return from which key up to which segments are rewritten: all, if they become one file."""
+def _keys_to_rewrite(segments: _Segments, options: CompactionOptions) -> tuple[bytes, bytes]:
+    """Return the keys of segments that are rewritten: all of them if they become one file."""
     low, high = bounds(segments)
     if total(segments) <= options.target_bytes:
         return low, high

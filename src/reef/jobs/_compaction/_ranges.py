@@ -1,8 +1,8 @@
 """Key ranges of a compaction: how much lies where, and where to cut.
 
-Sizes and cuts come from the manifest, and from the tails of segments where that does not say enough:
-of those that are cut within, and of those of which a reference shows some keys only. Tails are read in
-portions, so that the driver holds few of them at a time.
+Sizes and cuts come from the manifest, and from the tails of segments where it does not tell enough: of
+segments that are cut inside, and of those whose reference is clipped. Tails are read a few at a time, so
+that the driver has few of them in memory.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._task import key_weights, open_sources
 from reef.segment import Clip, SegmentSource
 
-# How finely a group is cut: by bounds of segments if they are as small as that, else by blocks.
+# Segments smaller than this share of a file are cut at their bounds, larger ones at blocks.
 _CUTS_PER_FILE = 8
 _TAILS_BYTES = 64 << 20
-"""Of tails that are held at once."""
-# Ranges come out larger than wanted by a block or so of each run: here they must not.
+"""Bytes of tails in memory at once."""
+# A range is up to a block of each run larger than wanted; with `max_bytes` it must not be.
 _BOUNDED_SHARE = 0.8
 
 
 class KeyRange(msgspec.Struct, frozen=True):
-    """A stretch of a group's keys: what one task merges."""
+    """Keys of a group that one task merges."""
 
     start: bytes
     end: bytes
     """Exclusive."""
     bytes_in: int
-    """About so many are read."""
+    """About how many bytes are read."""
     is_bottom: bool
-    """Whether no older run outside of the group can hold any of these keys."""
+    """Whether no older run outside of the group can have any of these keys."""
 
 
-class Seen(Clip):
-    """A segment as its reference lets it be seen, and about how many bytes of it that are."""
+class VisibleSegment(Clip):
+    """The part of a segment that its reference shows, and about how many bytes that is."""
 
     __slots__ = ("size",)
 
@@ -52,35 +52,35 @@ class Seen(Clip):
 
     @property
     def is_cut(self) -> bool:
-        """Whether the reference hides some of the segment's keys."""
+        """Whether the reference hides some keys of the segment."""
         return self.key_min > self.ref.key_min or self.key_end <= self.ref.key_max
 
 
-def seen_in(context: Context, manifest: Manifest) -> list[Seen]:
-    """Return the live segments. Reads the tails of those that are shown in part."""
-    segments = [Seen(ref) for ref in manifest.segments]
+def visible_segments(context: Context, manifest: Manifest) -> list[VisibleSegment]:
+    """Return the live segments. Reads the tails of those that are shown only in part."""
+    segments = [VisibleSegment(ref) for ref in manifest.segments]
     cut = [one for one in segments if one.is_cut]
     try:
         for one, source in _opened(context, manifest.namespace, cut):
             one.size = max(1, sum(weight for _, weight in key_weights(source)))
     except (NotFoundError, UnreadableError):
-        pass  # whoever reads it tells; until then it counts as a whole
+        pass  # its task will report it; until then it counts as whole
     return segments
 
 
-def total(segments: Sequence[Seen]) -> int:
-    """Return about how many bytes are seen of segments."""
+def total(segments: Sequence[VisibleSegment]) -> int:
+    """Return about how many bytes references show of segments."""
     return sum(one.size for one in segments)
 
 
-def bounds(segments: Sequence[Seen]) -> tuple[bytes, bytes]:
-    """Return the least key of some segments, and where their keys end (exclusive)."""
+def bounds(segments: Sequence[VisibleSegment]) -> tuple[bytes, bytes]:
+    """Return the least key of some segments, and the end of their keys (exclusive)."""
     return min(one.key_min for one in segments), max(one.key_end for one in segments)
 
 
-def components(segments: Sequence[Seen]) -> Iterator[list[Seen]]:
+def components(segments: Sequence[VisibleSegment]) -> Iterator[list[VisibleSegment]]:
     """Yield segments whose keys overlap, directly or through others, together, in order of keys."""
-    component: list[Seen] = []
+    component: list[VisibleSegment] = []
     high = b""
     for one in sorted(segments, key=lambda one: one.key_min):
         if component and one.key_min >= high:
@@ -92,7 +92,7 @@ def components(segments: Sequence[Seen]) -> Iterator[list[Seen]]:
         yield component
 
 
-def depth(segments: Sequence[Seen], low: bytes = b"", high: bytes | None = None) -> int:
+def depth(segments: Sequence[VisibleSegment], low: bytes = b"", high: bytes | None = None) -> int:
     """Return how many segments have one key from `low` up to `high` in their range, at most."""
     inside = within(segments, low, high)
     lows = sorted(max(low, one.key_min) for one in inside)
@@ -100,7 +100,9 @@ def depth(segments: Sequence[Seen], low: bytes = b"", high: bytes | None = None)
     return max((i + 1 - bisect_right(highs, at) for i, at in enumerate(lows)), default=0)
 
 
-def within(segments: Sequence[Seen], low: bytes, high: bytes | None) -> list[Seen]:
+def within(
+    segments: Sequence[VisibleSegment], low: bytes, high: bytes | None
+) -> list[VisibleSegment]:
     """Return the segments that may show a key from `low` up to `high`."""
     return [one for one in segments if one.key_end > low and (high is None or one.key_min < high)]
 
@@ -108,7 +110,7 @@ def within(segments: Sequence[Seen], low: bytes, high: bytes | None) -> list[See
 class Covered:
     """The keys that some segments may hold."""
 
-    def __init__(self, segments: Sequence[Seen]) -> None:
+    def __init__(self, segments: Sequence[VisibleSegment]) -> None:
         found = [bounds(component) for component in components(segments)]
         self._lows = [low for low, _ in found]
         self._highs = [high for _, high in found]
@@ -120,11 +122,11 @@ class Covered:
 
 
 def inside_each(
-    segments: Sequence[Seen], ranges: Sequence[tuple[bytes, bytes]]
-) -> Iterator[list[Seen]]:
+    segments: Sequence[VisibleSegment], ranges: Sequence[tuple[bytes, bytes]]
+) -> Iterator[list[VisibleSegment]]:
     """Yield for each of some ranges, in order of keys, the segments that may show any key of it."""
     waiting = sorted(segments, key=lambda one: one.key_min, reverse=True)
-    reached: list[Seen] = []
+    reached: list[VisibleSegment] = []
     for start, end in ranges:
         while waiting and waiting[-1].key_min < end:
             reached.append(waiting.pop())
@@ -142,7 +144,7 @@ def part_bytes(options: CompactionOptions) -> int:
 def cut_ranges(
     context: Context,
     namespace: str,
-    segments: Sequence[Seen],
+    segments: Sequence[VisibleSegment],
     low: bytes,
     high: bytes,
     older: Covered,
@@ -176,10 +178,10 @@ def cut_ranges(
 
 
 def _opened(
-    context: Context, namespace: str, segments: Sequence[Seen]
-) -> Iterator[tuple[Seen, SegmentSource]]:
-    """Yield segments with their tails in memory, a portion of them at a time."""
-    some: list[Seen] = []
+    context: Context, namespace: str, segments: Sequence[VisibleSegment]
+) -> Iterator[tuple[VisibleSegment, SegmentSource]]:
+    """Yield segments with their tails in memory, a few of them at a time."""
+    some: list[VisibleSegment] = []
     held = 0
     for one in segments:
         if some and held + one.ref.footer_length > _TAILS_BYTES:
@@ -191,16 +193,18 @@ def _opened(
         yield from zip(some, _sources(context, namespace, some), strict=True)
 
 
-def _sources(context: Context, namespace: str, segments: Sequence[Seen]) -> list[SegmentSource]:
+def _sources(
+    context: Context, namespace: str, segments: Sequence[VisibleSegment]
+) -> list[SegmentSource]:
     return open_sources(context, namespace, [one.ref for one in segments])
 
 
 _Weight: TypeAlias = tuple[bytes, int, bool]
-"""A key, about the bytes from there on, and whether there is certainly a row of it."""
+"""A key, about how many bytes follow, and whether there is certainly a row of that key."""
 
 
-def _has_row_at(one: Seen, key: bytes, low: bytes) -> bool:
-    """Return whether a key at which a segment, or a block of it, begins can be seen from `low` on."""
+def _has_row_at(one: VisibleSegment, key: bytes, low: bytes) -> bool:
+    """Return whether the first key of a segment, or of a block, is visible from `low` on."""
     ref = one.ref
     is_whole = ref.clip_lsn is None or ref.clip_lsn >= ref.lsn_max
     return is_whole and key < one.key_end and (key > max(low, one.key_min) or key == ref.key_min)
@@ -211,8 +215,8 @@ def _cut(
 ) -> tuple[list[bytes], list[int]]:
     """Return up to `count` + 1 keys from `low` to `high`, and the weight between each two.
 
-    There is a row between each two: a task that finds none would leave no segment, and the parts of a
-    group are counted before its tasks run.
+    There is a row between each two keys: a task without rows would leave no segment, and the parts of
+    a group are counted before its tasks run.
     """
     whole = sum(weight for _, weight, _ in weights)
     cuts, sizes, done, since = [low], [], 0, 0

@@ -1,4 +1,4 @@
-"""What came of a compaction: what was read, written, dropped and published."""
+"""The result of a compaction: what was read, written, dropped and published."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 from reef.format import SegmentRef
 from reef.jobs._compaction._plan import Group
 from reef.jobs._compaction._task import MergedRange
-from reef.jobs._tasks import Outcome
+from reef.jobs._tasks import TaskOutcome
 from reef.manifest import Head
 
 GroupState = Literal["published", "stale", "failed"]
 
 
 class TaskFigures(msgspec.Struct, frozen=True):
-    """What one task did, and took."""
+    """What one task of a compaction did, and took."""
 
     part: tuple[int, int]
     rows_in: int
@@ -30,23 +30,23 @@ class TaskFigures(msgspec.Struct, frozen=True):
 
 
 class GroupResult(msgspec.Struct, frozen=True):
-    """What became of a group."""
+    """The result of one group."""
 
     number: int
     state: GroupState
-    """stale: the namespace has changed since it was planned. failed: a task could not be done."""
+    """stale: the namespace has changed since the plan was made. failed: a task failed."""
     reason: str
     """Why it was chosen."""
     error: str
     """Why it was not published, else ""."""
     inputs: tuple[str, ...]
-    """What it stands for, and nothing names any more; if it was not published, what it was to read."""
+    """The segments that it replaced; if it was not published, those that it would have read."""
     clipped: tuple[str, ...]
-    """What it has read, and of which other keys are still seen."""
+    """Segments that it has replaced in its keys only: their other keys stay visible."""
     outputs: tuple[str, ...]
     moved: tuple[str, ...]
     generation: int | None
-    """The one that names the outputs."""
+    """The generation that names the outputs."""
     tasks: tuple[TaskFigures, ...]
 
 
@@ -55,52 +55,52 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
     namespace: str
     jobs: tuple[str, ...]
-    """The intents it ran under, one for each plan."""
+    """The ids of its intents, one for each plan."""
     floor_lsn: int | None
-    """The retention floor that it went by; None: nothing was begun."""
+    """The retention floor that it kept to; None: there was nothing to do."""
     groups: tuple[GroupResult, ...]
     skipped: tuple[str, ...]
 
     @property
     def published(self) -> tuple[GroupResult, ...]:
-        """The groups that are done."""
+        """The groups that were published."""
         return tuple(group for group in self.groups if group.state == "published")
 
     @property
     def failed(self) -> tuple[GroupResult, ...]:
-        """The groups whose tasks could not be done: see their errors, and compact again."""
+        """The groups of which a task failed: see their errors, and compact again."""
         return tuple(group for group in self.groups if group.state == "failed")
 
     @property
     def rows_in(self) -> int:
-        """The versions that published groups read."""
+        """Versions that published groups read."""
         return sum(task.rows_in for group in self.published for task in group.tasks)
 
     @property
     def rows_out(self) -> int:
-        """The versions that they wrote; retention dropped the others."""
+        """Versions that they wrote; retention dropped the others."""
         return sum(task.rows_out for group in self.published for task in group.tasks)
 
     @property
     def bytes_in(self) -> int:
-        """The bytes of blocks that they read."""
+        """Bytes of blocks that they read."""
         return sum(task.bytes_in for group in self.published for task in group.tasks)
 
     @property
     def bytes_out(self) -> int:
-        """The bytes of segments that they wrote."""
+        """Bytes of segments that they wrote."""
         return sum(task.bytes_out for group in self.published for task in group.tasks)
 
 
 def group_result(
     group: Group,
-    outcomes: Sequence[Outcome[MergedRange]],
+    outcomes: Sequence[TaskOutcome[MergedRange]],
     state: GroupState,
     error: str,
     outputs: Sequence[SegmentRef] = (),
     head: Head | None = None,
 ) -> GroupResult:
-    """Return what became of a group, with the figures of the tasks that came back."""
+    """Return the result of a group, with the figures of its finished tasks."""
     figures = [
         TaskFigures(
             made.part,

@@ -1,16 +1,15 @@
 """The task of a compaction: one key range of some segments becomes one segment.
 
-Rows stream through it: blocks of the inputs are merged, what retention does not keep is dropped, and
-the rest goes out as it comes. It uses no cache of the process but a small one of its own: what it
-reads, it reads once.
+Rows stream through: blocks of the inputs are merged, versions that retention does not keep are dropped,
+and the rest is written. The task has a small cache of its own and leaves the caches of its process
+alone: it reads everything once.
 
-A range always leaves a segment if it had any rows. The segments of a group count their parts: only all
-of them together stand for what their inputs have in the group's keys. So where a range comes out
-empty, because every key of it ends in a tombstone with nothing left to hide, one of these tombstones
-stays. It says what a reader would find anyway.
+A range with rows always leaves a segment. The segments of a group count their parts: only all of them
+together replace what their inputs have in the group's keys. So if a range would come out empty, because
+every key of it ends in a tombstone with nothing left to hide, one of these tombstones stays.
 
-Crash points: before the upload is complete there is nothing; after it an orphan under the intent of
-the job, whose name no other attempt uses.
+Crash points: before the upload is complete there is nothing; after it there is an orphan under the
+intent of the job, whose name no other attempt uses.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOptions, SegmentOrigin, SegmentRef, vector_columns
 from reef.jobs._job import new_segment_id
+from reef.jobs._pass import Round
 from reef.segment import (
     BlockCache,
     SegmentReader,
@@ -36,7 +36,7 @@ from reef.segment import (
     write_segment,
 )
 
-# Decoded, tails take a few times what they take in the file.
+# A decoded tail takes a few times its size in the file.
 _TAIL_GROWTH = 4
 _CACHE_BYTES_MIN = 8 << 20
 
@@ -64,17 +64,17 @@ class MergeTask(msgspec.Struct, frozen=True):
 
 
 class MergedRange(msgspec.Struct, frozen=True):
-    """What a task has made."""
+    """What a task made of its range."""
 
     namespace: str
     group: int
     part: tuple[int, int]
     segment: SegmentRef | None
-    """None: no row of the range can be seen through the inputs."""
+    """None: the inputs show no row of the range."""
     rows_in: int
     rows_out: int
     bytes_in: int
-    """Of the blocks that hold the range."""
+    """Bytes of the blocks that the range is in."""
     bytes_out: int
 
 
@@ -84,7 +84,7 @@ def merge_range(context: Context, task: MergeTask) -> MergedRange:
     Raises NotFoundError if an input is gone, UnavailableError, DamagedError.
     """
     sources = open_sources(context, task.namespace, task.inputs)
-    counted = _Counted(merge_versions(sources, start=task.start, end=task.end))
+    counted = _CountedRows(merge_versions(sources, start=task.start, end=task.end))
     kept = keep_versions(
         counted, floor_lsn=task.floor_lsn, points=task.points, is_bottom=task.is_bottom
     )
@@ -107,10 +107,15 @@ def merge_range(context: Context, task: MergeTask) -> MergedRange:
     )
 
 
+def merge_ranges(tasks: Sequence[MergeTask]) -> Round:
+    """Return the round of tasks that merges key ranges."""
+    return Round(merge_range, tasks, MergedRange, [task.bytes_in for task in tasks])
+
+
 def open_sources(
     context: Context, namespace: str, refs: Sequence[SegmentRef]
 ) -> list[SegmentSource]:
-    """Return segments to read once, with their tails in memory and no cache shared with others."""
+    """Return segments to read once: their tails in memory, and a cache of their own."""
     tails = sum(ref.footer_length for ref in refs)
     cache = BlockCache(_CACHE_BYTES_MIN + _TAIL_GROWTH * tails, metrics=context.metrics)
     reader = SegmentReader(context.store, namespace, cache=cache, metrics=context.metrics)
@@ -121,9 +126,9 @@ def open_sources(
 def key_weights(
     source: SegmentSource, start: bytes = b"", end: bytes | None = None, *, step_bytes: int = 1
 ) -> list[tuple[bytes, int]]:
-    """Return keys of a segment from `start` up to `end`, and about the bytes from each to the next.
+    """Return keys of a segment from `start` up to `end`, and about how many bytes follow each.
 
-    They are the first keys of row blocks, those of `step_bytes` together. Needs the tail only.
+    They are first keys of row blocks, about `step_bytes` apart. Needs only the tail.
     """
     entry = source._loader.tail(source.object_key, source.ref)
     low = max(start, source.key_min)
@@ -167,15 +172,15 @@ def _write(
 
 
 def _wide(sources: Sequence[SegmentSource], schema: pa.Schema) -> tuple[str, ...]:
-    """Return the columns that get blocks of their own: vectors, and what had them in an input."""
+    """Return the columns with blocks of their own: vectors, and those that had them in an input."""
     wide = set(vector_columns(schema))
     for source in sources:
         wide.update(source._loader.tail(source.object_key, source.ref).wide)
     return tuple(name for name in schema.names if name in wide)
 
 
-class _Counted:
-    """Batches on their way: how many rows they have, and one tombstone of them."""
+class _CountedRows:
+    """Passes batches on, counts their rows, and keeps one tombstone of them."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches

@@ -1,9 +1,9 @@
 """How one part of the log enters and leaves the chain.
 
-A part is folded beside others, so how the log stands before it is not known yet. It assumes that
-its first readable object is valid: that the chain stands at the object which that one names. The
-driver, who goes through the parts in order, knows the truth, and a part whose assumption does not
-hold is folded again from there. Nothing of a part counts before that.
+Parts are folded side by side, so the state of the chain before a part is not known yet. A part assumes
+that its first readable object is valid: that the chain is at the object which that one names. The
+driver goes through the parts in order and knows the true state; a part whose assumption does not hold
+is folded again from it. Nothing of a part counts before that.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class DamagedSlot(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, found: Damaged) -> DamagedSlot:
-        """Return what is told of `found`."""
+        """Return a damaged object as it crosses."""
         error = found.error
         return cls(found.slot, found.checksum, error.key, error.offset, error.expected, error.got)
 
-    def found(self) -> Damaged:
+    def damaged(self) -> Damaged:
         """Return what `of` was given."""
         error = CorruptError(self.key, self.offset, self.expected, self.got)
         return Damaged(self.slot, self.checksum, error)
 
     @property
     def skip(self) -> SkippedSlot:
-        """What names it when it is given up."""
+        """How a manifest names it once it is given up."""
         return SkippedSlot(self.slot, self.checksum)
 
 
 class ChainState(msgspec.Struct, frozen=True):
-    """All that a fold of the log up to some slot leaves to whoever goes on behind it."""
+    """The state of the chain after some slot: all that a fold needs to go on from there."""
 
     slot: int
     """The last valid object; 0 before the first."""
@@ -58,7 +58,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> ChainState:
-        """Return how the log stands at a manifest's `wal_floor`."""
+        """Return the state at a manifest's `wal_floor`."""
         return cls(*LogFold.of(manifest).point)
 
     @classmethod
@@ -70,34 +70,34 @@ class ChainState(msgspec.Struct, frozen=True):
     def point(self) -> ChainPoint:
         return ChainPoint(self.slot, self.checksum, self.epoch)
 
-    def bears_out(self, assumed: ChainState) -> bool:
-        """Return whether a fold that began with `assumed` decides as one that begins with this.
+    def confirms(self, assumed: ChainState) -> bool:
+        """Return whether a fold that began with `assumed` decides the same as one that begins here.
 
-        `assumed` is `before` some object, the first that the fold could read. If that is valid
-        from here on too, everything behind it is decided by what it names.
+        `assumed` is the state `before` the first object that the fold could read. If that object is
+        valid from here too, all decisions after it follow from what it names.
         """
         is_there = self.point.prev == assumed.point.prev
         is_lost = any(skip.slot == assumed.slot for skip in self.given_up)
         return (is_there or is_lost) and self.epoch <= assumed.epoch and not self.damaged
 
     def last_decided(self, slot_last: int) -> int:
-        """Return up to which slot the log is decided for good, seen from behind `slot_last`.
+        """Return up to which slot the log is decided for good, once it was read to `slot_last`.
 
-        Not beyond a damaged object that only what comes next gives up, or takes as an error. And
-        not beyond one that the manifest gave up while no valid one follows: the first that does
-        cannot name its predecessor, and is known for valid only by whoever has met the gap.
+        Not past a damaged object: what comes next either gives it up or makes it an error. And not
+        past one that the manifest gave up while no valid object follows: the first that follows
+        cannot name its predecessor, and only a reader that has passed the gap knows it as valid.
         """
         open_slots = [*(skip.slot for skip in self.given_up), *(d.slot for d in self.damaged)]
         return min([slot_last, *(slot - 1 for slot in open_slots)])
 
 
 class PartFold:
-    """The fold of one part: `LogFold`, begun in the middle of the log."""
+    """The fold of one part: a `LogFold` that begins in the middle of the log."""
 
     def __init__(
         self, slot_first: int, skipped: Iterable[SkippedSlot], entered: ChainState | None
     ) -> None:
-        """`entered` None: it is assumed from the first object that can be read."""
+        """With `entered` None, the state is assumed from the first object that can be read."""
         self.entered = entered
         self._slot_first = slot_first
         self._skipped = tuple(skipped)
@@ -108,7 +108,7 @@ class PartFold:
 
     @property
     def left(self) -> ChainState | None:
-        """How the part leaves the chain; None if it could read nothing, and knew nothing."""
+        """The state after the part; None if nothing could be read, and nothing was known before."""
         if self._fold is None:
             return None
         return ChainState(
@@ -118,7 +118,7 @@ class PartFold:
     def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
         """Decide the next object.
 
-        Raises CorruptError if a damaged object lies below it that nothing gave up.
+        Raises CorruptError if there is a damaged object below it that nothing gave up.
         """
         if self._fold is None:
             self.entered = ChainState.before(log)
@@ -126,7 +126,7 @@ class PartFold:
             for found in self._early:
                 self._take_damaged(self._fold, found)
         if log.slot != self._fold.reach:
-            raise InvariantError(f"log object {log.slot} came where {self._fold.reach} is next")
+            raise InvariantError(f"log object {log.slot} came where {self._fold.reach} should")
         entry = self._fold.add(log, checksum, size)
         self._damaged.clear()
         if entry.is_valid:
@@ -149,7 +149,7 @@ class PartFold:
         self._given_up = list(entered.given_up)
         fold.next_slot = self._slot_first - len(entered.damaged)
         for damaged in entered.damaged:
-            self._take_damaged(fold, damaged.found())
+            self._take_damaged(fold, damaged.damaged())
         return fold
 
     def _take_damaged(self, fold: LogFold, found: Damaged) -> None:

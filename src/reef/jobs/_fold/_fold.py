@@ -1,4 +1,4 @@
-"""The task of `index`: a contiguous run of log objects becomes sorted level-0 segments.
+"""The task of a fold: a contiguous run of log objects becomes sorted level-0 segments.
 
 Invariants:
 
@@ -54,49 +54,49 @@ class FoldPart(msgspec.Struct, frozen=True, kw_only=True):
     slot_first: int
     slot_last: int
     log_bytes: int
-    """Of all its objects, as they were listed."""
+    """Bytes of all its objects, as they were listed."""
     object_bytes_max: int
-    """Of the largest: it says how many may be fetched at once."""
+    """Bytes of the largest object: decides how many are fetched at once."""
     memory_bytes: int
     skipped: tuple[SkippedSlot, ...] = ()
-    """What the manifest names as given up."""
+    """Slots that the manifest names as given up."""
     entered: ChainState | None = None
-    """How the log stands before it; None: assume it from the first object."""
+    """The state of the chain before it; None: assume it from the first object."""
 
 
 class FoldedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a part: objects that nothing names yet, and how it fits to its neighbours."""
+    """A part, folded: segments that nothing names yet, and how it fits to its neighbours."""
 
     slot_first: int
     slot_last: int
     """The last slot that was found; below the part's own if an object is gone."""
     entered: ChainState | None
-    """None, and `left` too: nothing could be read, and nothing was known."""
+    """None, as `left` is then: nothing could be read, and nothing was known before."""
     left: ChainState | None
     segments: tuple[SegmentRef, ...]
     """In the order of their LSNs."""
     attached: tuple[SegmentRef, ...]
     lsn_first: int
-    """Of the valid objects that have versions; 0 and 0 if there are none."""
+    """First and last version of the valid objects; 0 and 0 if there are none."""
     lsn_last: int
     schema: bytes
     """The last one that the log sets, as an Arrow IPC schema; b"" if none."""
     skipped: tuple[SkippedSlot, ...]
-    """What valid fences name as given up."""
+    """Slots that valid fences name as given up."""
     damaged: tuple[DamagedSlot, ...]
-    """Every damaged object that was met."""
+    """All damaged objects."""
     window: DedupWindow
-    """The newest requests and streams in it, at most as many as a window holds."""
+    """Its newest requests and streams, at most as many as a window holds."""
     voids: int
     rows: int
     log_bytes: int
-    """Of the objects that were read."""
+    """Bytes of the objects that were read."""
 
 
 def fold_part(context: Context, part: FoldPart) -> FoldedPart:
     """Fold the slots of `part` into level-0 segments.
 
-    An object that is gone ends it there: `slot_last` says so. Raises CorruptError if a damaged object
+    A missing object ends the fold there: `slot_last` shows it. Raises CorruptError if a damaged object
     is followed by one that does not give it up; that counts only if `entered` was given. Raises
     UnavailableError, FormatVersionError, InvariantError.
     """
@@ -118,7 +118,7 @@ def fold_part(context: Context, part: FoldPart) -> FoldedPart:
 
 
 class _Folding:
-    """Takes in decided objects in order, and writes a segment whenever memory is full."""
+    """Takes decided objects in order, and writes a segment whenever memory is full."""
 
     def __init__(self, context: Context, part: FoldPart) -> None:
         self._context = context
@@ -139,7 +139,7 @@ class _Folding:
         self.damaged: list[Damaged] = []
 
     def take(self, entry: LogEntry) -> None:
-        """Take in the next decided object."""
+        """Take the next decided object."""
         self._log_bytes += entry.size
         if not entry.is_valid:
             self._voids += 1
@@ -160,7 +160,7 @@ class _Folding:
             self.close(entry.slot)
 
     def close(self, slot_last: int) -> None:
-        """Write the rows that came since the last one, if any, as the segment up to `slot_last`."""
+        """Write the rows since the last segment, if any, as the segment up to `slot_last`."""
         self._closed_bytes += self._rows.nbytes
         rows, self._rows = self._rows.sorted(), FoldRows()
         first = next(rows, None)
@@ -185,7 +185,7 @@ class _Folding:
     def done(
         self, slot_last: int, entered: ChainState | None, left: ChainState | None
     ) -> FoldedPart:
-        """Return what there is to tell; everything was closed."""
+        """Return the result, once everything is closed."""
         return FoldedPart(
             slot_first=self._part.slot_first,
             slot_last=slot_last,
@@ -205,9 +205,9 @@ class _Folding:
         )
 
     def _rows_bytes_max(self) -> float:
-        """Return at how many bytes of rows to begin another segment: memory's share, all alike.
+        """Return how many bytes of rows a segment gets: all segments of a part are about alike.
 
-        By what the log has been so far, so that no part ends in a segment of a few rows.
+        Estimated from the log so far, so that no part ends in a segment of a few rows.
         """
         memory = self._part.memory_bytes
         rows_bytes = self._closed_bytes + self._rows.nbytes
@@ -264,7 +264,7 @@ class _Fetch:
         """Fetch them."""
         try:
             self._found = self._context.store.get_many(self._keys)
-        except BaseException as error:  # noqa: BLE001 `result` raises it, where somebody listens
+        except BaseException as error:  # noqa: BLE001 `result` raises it
             self._error = error
 
     def start(self) -> None:
@@ -273,7 +273,7 @@ class _Fetch:
         self._thread = self._context.threads.start(self.run, name=name)
 
     def wait(self) -> None:
-        """Return when nothing is on its way any more."""
+        """Return when all requests have ended."""
         if self._thread is not None:
             self._thread.join()
 

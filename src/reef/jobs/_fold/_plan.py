@@ -1,4 +1,4 @@
-"""What there is to fold in a namespace, from its manifest and a LIST of its log alone."""
+"""What there is to fold in a namespace, found from its manifest and a LIST of its log."""
 
 from __future__ import annotations
 
@@ -9,49 +9,48 @@ from dataclasses import dataclass
 import msgspec
 
 from reef.engine import Context
-from reef.errors import CorruptError, InvalidInputError
+from reef.errors import CorruptError
 from reef.format import Manifest, log_key
 from reef.gc import FENCE_BYTES, folder_prefix
 from reef.jobs._fold._chain import ChainState
 from reef.jobs._fold._fold import FoldPart
+from reef.jobs._options import check_positive
 from reef.log import parse_slot
 from reef.manifest import ManifestChain, no_namespace
 
 
 class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a log is folded, and which are worth it."""
+    """How to fold a log, and how much it must have to be worth it."""
 
     task_bytes: int = 256 << 20
-    """Of log objects for one task, about."""
+    """About how many bytes of log objects one task reads."""
     task_slots: int = 16384
-    """At most so many of them: small ones cost a request each."""
+    """How many log objects one task reads at most: each costs a request, small ones too."""
     memory_bytes: int = 256 << 20
-    """Of rows that a task holds; then it begins another segment."""
+    """How many bytes of rows a task collects before it begins another segment."""
     min_slots: int = 1
-    """A namespace with fewer log objects to fold is passed over; fences do not count."""
+    """A namespace with fewer log objects to fold is left as it is; fences do not count."""
     min_bytes: int = 0
     """Likewise, in bytes of log objects."""
     plans_max: int = 5
-    """How often to plan anew where somebody else folds at the same time."""
+    """How often to plan, where others fold at the same time."""
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""
-        for name in ("task_bytes", "task_slots", "memory_bytes", "plans_max"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError.of(name, getattr(self, name), "a number from 1 on")
+        check_positive(self, "task_bytes", "task_slots", "memory_bytes", "plans_max")
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """The log behind a manifest's `wal_floor`, as far as it was listed without a gap."""
+    """The log from a manifest's `wal_floor` on, as far as it was listed without a gap."""
 
     manifest: Manifest
     sizes: array[int]
-    """Of the objects from `wal_floor` on."""
+    """Sizes of the log objects from `wal_floor` on, in bytes."""
 
     @classmethod
     def find(cls, context: Context, chain: ManifestChain) -> Backlog:
-        """Return the backlog behind the newest manifest of `chain`.
+        """Return the backlog of the newest manifest of `chain`.
 
         Raises NotFoundError if there is no such namespace, CorruptError if log objects are gone,
         UnavailableError.
@@ -63,29 +62,29 @@ class Backlog:
             backlog = cls(head.manifest, _listed(context, head.manifest))
             if not backlog.is_short:
                 return backlog
-            # Folded and collected since the head was read, perhaps: then there is another head.
+            # It may have been folded and collected since the head was read: then there is another head.
             before, head = head, chain.load()
             if head is None or head.generation == before.generation:
                 raise gone(before.manifest, backlog.slot_last + 1)
 
     @property
     def slot_last(self) -> int:
-        """The last one, or the one before `wal_floor` if there are none."""
+        """The last slot, or the one before `wal_floor` if there is nothing to fold."""
         return self.manifest.wal_floor + len(self.sizes) - 1
 
     @property
     def is_short(self) -> bool:
-        """Whether the log ends before what somebody has seen of it."""
+        """Whether the log ends before the last slot that the manifest knows of."""
         return self.slot_last < self.manifest.wal_last_seen
 
     def is_worth(self, options: IndexOptions) -> bool:
-        """Return whether there is as much to fold as asked for. Fences and lost objects are nothing."""
+        """Return whether there is enough to fold. Fences and lost objects do not count."""
         lost = {skip.slot - self.manifest.wal_floor for skip in self.manifest.skipped_slots}
         sizes = [size for i, size in enumerate(self.sizes) if size != FENCE_BYTES and i not in lost]
         return len(sizes) >= max(1, options.min_slots) and sum(sizes) >= options.min_bytes
 
     def parts(self, job_id: str, options: IndexOptions) -> Iterator[FoldPart]:
-        """Cut it into parts of about the same size, none much larger than a task's."""
+        """Yield parts of about the same size, none much larger than `task_bytes`."""
         together = max(1, sum(self.sizes))
         pieces = -(-together // options.task_bytes)
         first = parts = passed = 0
@@ -115,7 +114,7 @@ class Backlog:
 
 
 def gone(manifest: Manifest, slot: int) -> CorruptError:
-    """Return the error for a log object that was there and is not, though nobody has folded it."""
+    """Return the error for a log object that is gone, though it was not folded."""
     return CorruptError(
         log_key(manifest.namespace, slot),
         0,
@@ -132,8 +131,8 @@ def _listed(context: Context, m: Manifest) -> array[int]:
     for meta in context.store.list(prefix, after):
         slot = parse_slot(meta.key[len(prefix) :])
         if slot is None:
-            continue  # nobody's business
+            continue  # not a log object
         if slot != m.wal_floor + len(sizes):
-            break  # what lies behind a gap was in flight
+            break  # objects behind a gap were in flight
         sizes.append(meta.size)
     return sizes

@@ -1,7 +1,7 @@
 """Parts that were folded side by side, put together by one walk along the chain.
 
-An error of a task, and a part whose assumption the walk does not bear out, mean nothing yet: the
-part is folded again from the true state, and then its word is final.
+If a task failed, or a part assumed a state that the walk does not confirm, the part is folded again
+from the true state; its second result is final.
 """
 
 from __future__ import annotations
@@ -17,16 +17,47 @@ from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
 from reef.jobs._fold._chain import ChainState
 from reef.jobs._fold._fold import FoldedPart, FoldPart, fold_part
 from reef.jobs._fold._plan import gone
-from reef.jobs._tasks import Outcome, Runner
+from reef.jobs._pass import Round, Work
+from reef.jobs._tasks import TaskOutcome
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a task, and whether its word counted."""
+    """One run of a task, and whether its result counted."""
 
     part: FoldPart
-    outcome: Outcome[FoldedPart]
+    outcome: TaskOutcome[FoldedPart]
     counted: bool
+
+
+@dataclass(frozen=True)
+class FoldTask:
+    """What one task of a fold did, and took."""
+
+    slot_first: int
+    slot_last: int
+    rows: int
+    log_bytes: int
+    segment_bytes: int
+    seconds: float
+    peak_rss_bytes: int
+    counted: bool
+    """Whether what it wrote was published; False for one that was run again."""
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> FoldTask:
+        """Return what an attempt took."""
+        part, outcome, folded = attempt.part, attempt.outcome, attempt.outcome.result
+        return cls(
+            slot_first=part.slot_first,
+            slot_last=part.slot_last,
+            rows=0 if folded is None else folded.rows,
+            log_bytes=part.log_bytes,
+            segment_bytes=0 if folded is None else sum(ref.size for ref in folded.segments),
+            seconds=outcome.seconds,
+            peak_rss_bytes=outcome.peak_rss_bytes,
+            counted=attempt.counted,
+        )
 
 
 @dataclass(frozen=True)
@@ -36,12 +67,12 @@ class Stitched:
     manifest: Manifest
     parts: tuple[FoldedPart, ...]
     state: ChainState
-    """How the log stands behind them."""
+    """The state of the chain after them."""
     attempts: tuple[Attempt, ...] = field(repr=False)
 
     @property
     def slot_last(self) -> int:
-        """The last slot up to which the fold is final; one below the first slot if none is."""
+        """The last slot up to which the fold is final; one below the first slot if nothing is final."""
         return self.state.last_decided(self.parts[-1].slot_last)
 
     @property
@@ -56,21 +87,21 @@ class Stitched:
 
     @property
     def schema(self) -> bytes:
-        """The last one that the log sets, b"" if none."""
+        """The last schema that the log sets; b"" if none."""
         return next((part.schema for part in reversed(self.parts) if part.schema), b"")
 
     @property
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Those that were written, newest first."""
+        """The segments that were written, newest first."""
         return tuple(ref for part in self.parts for ref in part.segments)[::-1]
 
     @property
     def attached(self) -> tuple[SegmentRef, ...]:
-        """Those that the log attaches, newest first."""
+        """The segments that the log attaches, newest first."""
         return tuple(ref for part in self.parts for ref in part.attached)[::-1]
 
     def window(self, context: Context, now_us: int) -> DedupWindow | None:
-        """Return the dedup window that holds from here on; None: as before."""
+        """Return the dedup window after the fold; None: it is unchanged."""
         if not any(part.window.last_lsn for part in self.parts):
             return None
         dedup = load_dedup(context, self.manifest)
@@ -80,13 +111,17 @@ class Stitched:
         return dedup.window(self.lsn, now_us)
 
 
+def fold_parts(parts: Sequence[FoldPart]) -> Round:
+    """Return the round of tasks that folds `parts`."""
+    return Round(fold_part, parts, FoldedPart, [part.log_bytes for part in parts])
+
+
 def stitch(
     manifest: Manifest,
     parts: Sequence[FoldPart],
-    outcomes: Sequence[Outcome[FoldedPart]],
-    runner: Runner,
-) -> Stitched:
-    """Put the parts of a plan together; those that assumed wrongly are run again.
+    outcomes: Sequence[TaskOutcome[FoldedPart]],
+) -> Work[Stitched]:
+    """Put the parts of a plan together; run those again that assumed wrongly.
 
     Raises CorruptError if an object that was listed is gone, or is damaged and not given up, and
     whatever else a task raises that entered by the true state.
@@ -100,8 +135,7 @@ def stitch(
         if not _holds(first, state):
             attempts.append(Attempt(part, first, counted=False))
             again = msgspec.structs.replace(part, entered=state)
-            name = f"index {part.namespace} again"
-            (outcome,) = runner.run(fold_part, [again], FoldedPart, name=name)
+            (outcome,) = yield fold_parts([again])
         attempts.append(Attempt(part, outcome, counted=True))
         folded = outcome.returned()
         if folded.slot_last < part.slot_last:
@@ -118,16 +152,16 @@ def stitch(
     return Stitched(manifest, tuple(counted), state, tuple(attempts))
 
 
-def _holds(outcome: Outcome[FoldedPart], state: ChainState) -> bool:
-    """Return whether a task has decided as it would have from the true `state`."""
+def _holds(outcome: TaskOutcome[FoldedPart], state: ChainState) -> bool:
+    """Return whether a task decided the same as it would have from the true `state`."""
     folded = outcome.result
     if folded is None or folded.entered is None:
         return False
-    return folded.entered == state or state.bears_out(folded.entered)
+    return folded.entered == state or state.confirms(folded.entered)
 
 
 def _requests(window: DedupWindow) -> Iterator[tuple[LogRecord, int]]:
-    """Yield the requests of a window in order, as the records that they were, and their time."""
+    """Yield the requests of a window in order, as log records, each with its commit time."""
     entries = {entry.lsn: entry for entry in window.entries}
     streams = {stream.lsn: stream for stream in window.streams}
     for lsn in sorted({*entries, *streams}):

@@ -1,1 +1,1 @@
-"""Rebuild: all derived state made again from the log and the bottom runs."""
+"""Rebuild: segments and windows derived again from the log, as far as it is whole."""

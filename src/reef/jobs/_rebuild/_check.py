@@ -8,23 +8,17 @@ from reef.doctor import size_of
 from reef.engine import Context
 from reef.errors import UnavailableError
 from reef.format import SegmentRef, segment_key
-from reef.jobs._stages import Stage, Steps
-from reef.jobs._verify import (
-    VerifiedTask,
-    VerifyOptions,
-    VerifyPart,
-    pack_parts,
-    verify_parts,
-)
+from reef.jobs._pass import Work
+from reef.jobs._verify import VerifyOptions, VerifyPart, pack_parts, read_parts
 from reef.segment import CheckedPart, CheckedSegment, cut_segment, join_parts
 
 
-def checked(
+def check_segments(
     context: Context, namespace: str, refs: Sequence[SegmentRef], options: VerifyOptions
-) -> Steps[list[CheckedSegment]]:
-    """Return the result for each segment; one that is named several times is checked once, whole.
+) -> Work[list[CheckedSegment]]:
+    """Return the result for each segment; one that is named several times is read once, whole.
 
-    Raises UnavailableError if one cannot be checked.
+    Raises UnavailableError if one cannot be read.
     """
     named = {segment_key(ref.namespace or namespace, ref.id): ref for ref in refs}
     cuts = []
@@ -34,15 +28,14 @@ def checked(
     tasks = [*pack_parts([VerifyPart(segment=part) for cut in cuts for part in cut], options)]
     if not tasks:
         return []
-    sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
-    outcomes = yield Stage(verify_parts, tasks, VerifiedTask, sizes)
-    results: list[CheckedPart] = []
+    outcomes = yield read_parts(tasks)
+    checked: list[CheckedPart] = []
     for outcome in outcomes:
         for part in outcome.returned().parts:
             if part.segment is None:
                 raise UnavailableError(part.error)
-            results.append(part.segment)
-    left = iter(results)
+            checked.append(part.segment)
+    left = iter(checked)
     return [
         join_parts(namespace, ref, [next(left) for _ in cut])
         for ref, cut in zip(named.values(), cuts, strict=True)

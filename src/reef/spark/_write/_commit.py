@@ -29,22 +29,23 @@ from reef.errors import (
     OutcomeUnknownError,
     StalePlanError,
 )
-from reef.jobs import (
+from reef.jobs import end_job, standing_intents
+from reef.jobs.load import (
     LoadedPart,
     LoadPlan,
+    abandon_load,
     close_load,
     commit_load,
-    end_job,
     end_load,
     find_load,
-    standing_intents,
+    register_load,
 )
 from reef.kv import KeyValue
 from reef.segment import UniqueKeys
 from reef.spark._write._log import LogWriteResult, write_batches
 from reef.spark._write._merge import FAN_IN, Run, are_disjoint, merge_parts, merged_rows
 from reef.spark._write._options import WriteOptions
-from reef.spark._write._stage import Staged, Write, give_up, inline_rows, planned, stand, stored
+from reef.spark._write._stage import Staged, Write, inline_rows, planned, stored
 
 LOG_BYTES_MAX = 8 << 20
 ATTEMPTS = 8
@@ -89,7 +90,7 @@ def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
     earlier = earlier_load(context, write.options)
     if earlier is not None:
         if uploaded is not None:
-            give_up(context, uploaded, may_be_committed=False)
+            abandon_load(context, uploaded, may_be_committed=False)
         return WriteResult("bulk", earlier.lsn, 0, replayed=True)
     plan = _plan(context, write, staged)
     if _method(context, write, staged) == "bulk":
@@ -124,7 +125,7 @@ def abort(write: Write, staged: Sequence[Staged | None]) -> None:
         close_load(context, plan.namespace, plan.job)
         # With all tasks back, it is the commit that failed, and nobody knows how far it came.
         failed = any(one is None or one.error is not None for one in staged)
-        give_up(context, plan, may_be_committed=not failed)
+        abandon_load(context, plan, may_be_committed=not failed)
     elif write.attempts:  # which of them it is that failed, no task has told
         for intent in standing_intents(context, write.namespace):
             if intent.id.startswith(write.attempts):
@@ -162,7 +163,7 @@ def _bulk(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Stage
     parts = [one.part for one in staged if one.part is not None]
     if not parts:
         # An intent that uploaded segments and ended since must not stand again: they may be gone.
-        stand(context, plan)
+        register_load(context, plan)
     dropped = sum(part.dropped for part in parts)
     if len(parts) < len(staged) or not are_disjoint(parts):
         runs, dropped_inline = _runs(plan, staged)

@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents import DocumentReceipt, Documents
-from reef.documents.types import Schema
 from reef.engine import DELETED, WRITTEN, CreateOnly, Namespace, Receipt
 from reef.format import KEY
-from reef.jobs import LoadPlan
+from reef.jobs.load import LoadPlan
 from reef.kv import KeyValue
 from reef.spark._write._stage import Write
 
@@ -126,7 +125,7 @@ def _named(rows: pa.RecordBatch, names: dict[str, str]) -> pa.Table:
 
 
 def _new(plan: LoadPlan) -> dict[str, str]:
-    base = Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(plan.base)))
+    base = plan.base_schema
     return {
         attribute.name: attribute.type.text
         for attribute in plan.document_schema.attributes

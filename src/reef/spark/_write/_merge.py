@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from reef.engine import Context
 from reef.format import SegmentRef
-from reef.jobs import LoadedPart, LoadPlan, write_part
+from reef.jobs.load import LoadedPart, LoadPlan, write_part
 from reef.segment import UniqueKeys, align, merge_runs
 from reef.types import LSN_MAX
 

@@ -24,7 +24,7 @@ from typing import Literal, TypeVar, cast, get_args
 
 from reef.documents.types import Type
 from reef.errors import InvalidInputError
-from reef.jobs import BUDGET_BYTES_DEFAULT, TARGET_BYTES_DEFAULT, FaceName
+from reef.jobs.load import BUDGET_BYTES_DEFAULT, TARGET_BYTES_DEFAULT, FaceName
 from reef.segment import Duplicates
 from reef.settings import parse_bytes, parse_flag
 from reef.spark.source._options import PLACE, NamespaceRef, check_names

@@ -23,33 +23,15 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from reef.documents.types import Schema
 from reef.engine import Context
-from reef.errors import FencedError, InvalidInputError
-from reef.format import Manifest
-from reef.jobs import (
-    FACES,
-    KIND,
-    Job,
-    LoadedPart,
-    LoadPlan,
-    abandon_load,
-    current_schema,
-    is_closed,
-    schema_bytes,
-    schema_for,
-    stored_pairs,
-    stored_rows,
-    write_part,
-)
-from reef.manifest import Head, no_namespace, register_intent
+from reef.errors import InvalidInputError
+from reef.jobs.load import LOAD_KIND, LoadedPart, LoadPlan, join_load, plan_load, write_part
 from reef.segment import SortedRuns
 from reef.spark._write._options import WriteOptions
 from reef.types import new_ulid
 
 INLINE_BYTES_MAX = 2 << 20
 INLINE_BYTES_TOTAL = 32 << 20
-_ATTEMPTS = 5
 
 ReadRows: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -91,7 +73,7 @@ class Write:
         packed = columns.serialize().to_pybytes()
         if source is None or sequence is None:
             key = options.job_key or f"spark-{id}"
-            write = Write(options, packed, f"{KIND}-{id}", key)
+            write = Write(options, packed, f"{LOAD_KIND}-{id}", key)
         else:
             write = Write.numbered(options, packed, source, sequence, run=id)
         write = replace(write, read=read)
@@ -106,7 +88,7 @@ class Write:
         All tasks of one `run` get the same intent. What other runs have left of it ends with it.
         """
         key = options.job_key or f"{source}/{sequence}"
-        attempts = f"{KIND}-{_digest(key)}-"
+        attempts = f"{LOAD_KIND}-{_digest(key)}-"
         return Write(
             options,
             columns,
@@ -172,22 +154,16 @@ def planned(context: Context, write: Write) -> LoadPlan:
     """
     options = write.options
     columns = pa.ipc.read_schema(pa.py_buffer(write.columns))
-    used = pa.schema([columns.field(name) for name in used_columns(options, columns)])
-    base = wider = b""
-    arrow = _found_schema(context, write)
-    if options.face == "documents":
-        schema = Schema.from_arrow(arrow)
-        base, wider = schema_bytes(schema), schema_bytes(schema_for(schema, used, options.declared))
-    return LoadPlan(
-        namespace=write.namespace,
-        face=options.face,
+    return plan_load(
+        context,
+        write.namespace,
         job=write.job,
         job_key=write.job_key,
-        base=base,
-        schema=wider,
+        face=options.face,
+        columns=pa.schema([columns.field(name) for name in used_columns(options, columns)]),
+        declared=options.declared,
         target_bytes=options.target_bytes,
         duplicates=options.duplicates,
-        codec="lz4",
         attempts=write.attempts,
     )
 
@@ -231,11 +207,9 @@ def _stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged
 
 def stored(plan: LoadPlan, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     """Return rows of a DataFrame in the columns of segments. Raises InvalidInputError."""
-    if plan.face == "documents":
-        return stored_rows(plan.document_schema, batch, duplicates=plan.duplicates)
-    if "value" not in batch.schema.names:  # to be deleted: nobody looks at it
+    if plan.face == "kv" and "value" not in batch.schema.names:  # to be deleted: nobody looks at it
         batch = batch.append_column("value", pa.array([b""] * batch.num_rows, pa.binary()))
-    return stored_pairs(batch)
+    return plan.stored(batch)
 
 
 def inline_rows(staged: Staged) -> pa.Table:
@@ -244,66 +218,11 @@ def inline_rows(staged: Staged) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(staged.inline)).read_all()
 
 
-def stand(context: Context, plan: LoadPlan) -> bool:
-    """Make sure that the intent of a write stands; return whether it was this that registered it."""
-    manifests = context.chain(plan.namespace)
-    is_new = True
-
-    def registered(head: Head | None) -> Manifest | None:
-        nonlocal is_new
-        if head is None:
-            raise no_namespace(context.store.url, plan.namespace)
-        is_new = all(intent.id != plan.job for intent in head.manifest.intents)
-        if not is_new:
-            return None
-        return register_intent(
-            head.manifest,
-            id=plan.job,
-            kind=KIND,
-            author=context.author,
-            opened_at_us=context.clock.now_us(),
-        )
-
-    manifests.load()
-    manifests.publish(registered)
-    return is_new
-
-
-def _join(context: Context, plan: LoadPlan) -> None:
-    """Have the intent of a write stand. Raises FencedError if the write is over."""
-    is_over = is_closed(context, plan.namespace, plan.job)
-    # Once more afterwards: whoever closes the write later ends the intent, and who did before is seen.
-    if not is_over and stand(context, plan) and is_closed(context, plan.namespace, plan.job):
-        give_up(context, plan, may_be_committed=False)
-        is_over = True
-    if is_over:
-        raise FencedError(
-            f"write {plan.job} to namespace {plan.namespace!r} is over: it was committed or given up, "
-            "or `reef jobs end` ended it; nothing was uploaded by this task"
-        )
-
-
-def give_up(context: Context, plan: LoadPlan, *, may_be_committed: bool) -> None:
-    """End the intent of a write that failed, if it stands.
-
-    A commit of which nobody knows what became is kept from happening later: that fences whoever
-    writes. Raises UnavailableError, OutcomeUnknownError, FencedError.
-    """
-    manifests = context.chain(plan.namespace)
-    head = manifests.load()
-    if head is None or all(intent.id != plan.job for intent in head.manifest.intents):
-        return
-    if may_be_committed:
-        abandon_load(context, plan)
-    else:
-        Job(manifests, plan.job, KIND, head).end()
-
-
 def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
     """Sort rows and write them as segments."""
     context = write.open()
     plan = write.plan or planned(context, write)
-    _join(context, plan)
+    join_load(context, plan)
     counted = _CountedRows(plan, batches)
     if write.options.is_sorted:
         part = write_part(context, plan.part(), counted.rows())
@@ -350,14 +269,3 @@ def _packed(batches: list[pa.RecordBatch]) -> bytes:
         for batch in batches:
             out.write_batch(batch)
     return bytes(sink.getvalue())
-
-
-def _found_schema(context: Context, write: Write) -> pa.Schema:
-    """Return the columns of the namespace, which is made if there is none."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return current_schema(context, write.namespace, FACES[write.options.face])
-        except FencedError:  # several tasks have made it at once
-            if attempt == _ATTEMPTS:
-                raise
-    raise AssertionError

@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from reef.documents import Documents
 from reef.documents.types import Schema, Type
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
-from reef.jobs import PassProgress, Watch, schema_for
+from reef.jobs import PassProgress, Watch
+from reef.jobs.load import schema_for
 from reef.spark._java_error import reason_of
 from reef.spark._write._commit import WriteResult
 from reef.spark._write._options import WriteOptions

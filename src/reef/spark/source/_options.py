@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from reef.errors import InvalidInputError
-from reef.jobs import Bucket, check_travels
+from reef.jobs import Bucket
 from reef.settings import load_settings, parse_bytes, parse_flag, parse_int, parse_seconds
 from reef.store import parse_url
 from reef.types import LSN_MAX, check_snapshot_id, namespace_of
@@ -53,7 +53,7 @@ class NamespaceRef:
             key[len(SETTING) :]: value for key, value in options.items() if key.startswith(SETTING)
         }
         # All of them, so that workers go by what holds where the query was written.
-        bucket = Bucket(check_travels(url), asdict(load_settings(settings)))
+        bucket = Bucket(Bucket.check_url(url), asdict(load_settings(settings)))
         return NamespaceRef(bucket, namespace_of(name, options.get("branch") or None))
 
 

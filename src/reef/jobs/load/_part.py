@@ -1,7 +1,7 @@
 """The task of a bulk load: one range of keys, in order, becomes segments of about the target size.
 
-Each attempt writes under names of its own. Nothing names them before the load is committed, with what
-came back; what did not come back is left to collection when the intent of the load has ended.
+Each attempt writes segments with names of its own. Nothing names them before the load is committed with
+those that came back; collection takes the others once the intent of the load has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reef.format import SegmentOptions, SegmentOrigin, SegmentRef
 from reef.jobs._job import new_segment_id
 from reef.segment import Duplicates, UniqueKeys, align, write_segment
 
-_LEVEL = 1  # parts of one sorted run, each with keys of its own
+_LEVEL = 1  # parts of one sorted run, without keys in common
 _PIECE_BYTES_MAX = 1 << 20
 
 
@@ -27,34 +27,34 @@ class LoadPart(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     job: str
     schema: bytes
-    """Of the rows as segments store them: an Arrow IPC schema."""
+    """The columns of segments, as an Arrow IPC schema."""
     target_bytes: int
     duplicates: Duplicates
     codec: Literal["lz4", "zstd"]
 
 
 class LoadedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task has written; nothing names it yet."""
+    """What a task has written. Nothing names it yet."""
 
     segments: tuple[SegmentRef, ...]
     rows: int
     bytes: int
     dropped: int
-    """Rows that gave way to a later one of the same key."""
+    """Rows that a later one of the same key replaced."""
 
 
 def write_part(context: Context, part: LoadPart, batches: Iterable[pa.RecordBatch]) -> LoadedPart:
     """Write one range of keys as segments of about `target_bytes`; a task of a load.
 
-    `batches` have the columns of segments (`_key`, `_lsn`, `_tombstone`, then those of the face; those
-    that they lack are null) and come in order of keys. They are used as they come, in bounded memory.
-    Raises InvalidInputError, which names an id that is there twice or out of order, and
-    UnavailableError: what was uploaded is named by nothing then.
+    `batches` have the columns of segments (`_key`, `_lsn`, `_tombstone`, then those of the face; missing
+    ones are null), in order of keys. They are used as they come, in bounded memory. Raises
+    InvalidInputError, which names an id that comes twice or out of order, and UnavailableError: what was
+    uploaded stays unnamed then.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(part.schema))
     unique = UniqueKeys(part.duplicates)
     aligned = (align(batch, schema) for batch in batches)
-    portions = _Portions(unique.batches(aligned), part.target_bytes)
+    portions = _SegmentCutter(unique.batches(aligned), part.target_bytes)
     options = SegmentOptions(codec=part.codec, row_block_bytes=context.settings.row_block_bytes)
     segments: list[SegmentRef] = []
     while portions.has_more():
@@ -77,7 +77,7 @@ def write_part(context: Context, part: LoadPart, batches: Iterable[pa.RecordBatc
     )
 
 
-class _Portions:
+class _SegmentCutter:
     """Cuts a stream of batches so that each portion makes a segment of about the target size."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], target_bytes: int) -> None:
@@ -85,7 +85,7 @@ class _Portions:
         self._pieces = self._cut(batches)
         self._next: tuple[pa.RecordBatch, float] | None = None
         self._taken_bytes = 0.0
-        self._shrinks = 1.0  # to this part of its size in memory, as the last one has told
+        self._shrinks = 1.0  # size of the last segment, as a share of its rows' size in memory
 
     def has_more(self) -> bool:
         """Return whether there are rows left."""
@@ -104,7 +104,7 @@ class _Portions:
             yield rows
 
     def wrote(self, size: int) -> None:
-        """Take note of how large the last one became."""
+        """Take note of how large the last segment became."""
         self._shrinks = size / max(1.0, self._taken_bytes)
 
     def _cut(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, float]]:

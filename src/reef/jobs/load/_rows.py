@@ -1,8 +1,8 @@
-"""What a bulk load is given → rows as segments store them.
+"""Input of a bulk load → rows in the columns of segments.
 
-Documents take the way that `upsert` takes, with the same refusals; keys and values that of `kv`.
-Rows come out in the order they came in. Their version is a place-holder: they get that of the log
-record that attaches them.
+Documents are read as `upsert` reads them, with the same errors; keys and values as `kv` does. Rows come
+out in the order they came in. Their version is a placeholder: their real one is that of the log record
+that attaches them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reef.kv import binary_column
 from reef.types import KEY_BYTES_MAX
 
 ROW_LSN = 1
-"""In the files, where every version is at least 1."""
+"""The placeholder in files, where every version is at least 1."""
 
 PAIRS_SCHEMA = segment_schema(list(KV_FACE.schema))
 
@@ -32,16 +32,17 @@ def stored_rows(
 ) -> pa.RecordBatch:
     """Return documents in the columns of segments, each attribute of `schema` one of them.
 
-    `batch` is a pyarrow RecordBatch or Table with a column `id`, or whatever else `upsert` takes; its
-    rows are in any order. Raises InvalidInputError like `upsert`, and for an attribute that `schema`
+    `batch` is a pyarrow RecordBatch or Table with a column `id`, or anything else that `upsert` takes,
+    with rows in any order. Raises InvalidInputError like `upsert`, and for an attribute that `schema`
     does not have.
     """
     rows, wider = widening_rows(schema, batch, duplicates=duplicates)
     if wider is not schema:
         new = next(a for a in wider.attributes if schema.find(a.name) is None)
         known = ", ".join(schema.names) or "none"
-        raise InvalidInputError.of(
-            "attribute", new.name, f"one that the load was planned with; those are: {known}"
+        raise InvalidInputError(
+            f"attribute {new.name!r} is not among those that the load was planned with ({known}); "
+            "name it in the columns of the plan"
         )
     return rows
 
@@ -70,18 +71,18 @@ def row_schema(schema: Schema) -> pa.Schema:
 def schema_for(
     schema: Schema, arrow: pa.Schema, declared: Mapping[str, str] | None = None
 ) -> Schema:
-    """Return `schema` with the attributes that tables of `arrow` add to it, without seeing a row.
+    """Return `schema` with the attributes that tables of `arrow` add to it, without reading a row.
 
-    Types are those that `upsert` infers; `declared` says what no Arrow type can tell. Columns without
-    a type (all null) add nothing. Raises InvalidInputError.
+    Types are those that `upsert` infers; `declared` gives those that Arrow does not have. Columns
+    without a type (all null) add nothing. Raises InvalidInputError.
     """
-    said = {name: Type.parse(text) for name, text in (declared or {}).items()}
+    types = {name: Type.parse(text) for name, text in (declared or {}).items()}
     new: dict[str, Type] = {}
     for field in arrow:
         if field.name == ID or schema.find(field.name) is not None:
             continue
-        if field.name in said:
-            new[field.name] = said[field.name]
+        if field.name in types:
+            new[field.name] = types[field.name]
         elif not pa.types.is_null(field.type):
             new[field.name] = _type_of(field)
     return schema.added(new) if new else schema
@@ -92,10 +93,9 @@ def _type_of(field: pa.Field) -> Type:
     if not (is_list(arrow) and is_vector_name(field.name) and may_be_vector(arrow.value_type)):
         return Type.of_arrow(arrow)
     if not pa.types.is_fixed_size_list(arrow):
-        raise InvalidInputError.of(
-            f"attribute {field.name!r}",
-            str(arrow),
-            "a type that says how long vectors are: declare it, such as vector[128]",
+        raise InvalidInputError(
+            f"attribute {field.name!r} has type {arrow}, which does not say how long vectors are; "
+            "declare its type, such as vector[128]"
         )
     return Type.vector(arrow.list_size, half=pa.types.is_float16(arrow.value_type))
 
@@ -104,13 +104,15 @@ def stored_pairs(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     """Return keys and values in the columns of segments. Raises InvalidInputError."""
     missing = {"key", "value"} - set(batch.schema.names)
     if missing:
-        raise InvalidInputError.of(
-            "rows", f"columns {batch.schema.names}", "a table with the columns key and value"
+        raise InvalidInputError(
+            f"the rows have the columns {batch.schema.names}; give a table with key and value"
         )
     keys, values = binary_column(batch, "key"), binary_column(batch, "value")
     longest = pc.max(pc.binary_length(keys)).as_py() or 0
     if longest > KEY_BYTES_MAX:
-        raise InvalidInputError.of("key", f"{longest} bytes", f"at most {KEY_BYTES_MAX} bytes")
+        raise InvalidInputError(
+            f"a key has {longest} bytes; keys have at most {KEY_BYTES_MAX} bytes"
+        )
     return _rows(keys, [values], PAIRS_SCHEMA)
 
 
