@@ -90,7 +90,7 @@ def test_reads_at_any_lsn_over_memtable_deltas_and_image(db: Database) -> None:
         if step == 2:
             history.cut(store.head + 1, 150)
             store.truncate(150, lsn=store.head + 1)
-    state = store._handle._live.current()
+    state = store._handle._live.state
     assert len(state.layers) >= 4
     assert store._handle.tail.memtable.rows
     head = history.head
@@ -105,12 +105,12 @@ def test_flush_compaction_and_collection_make_layers_fewer_and_lose_nothing(db: 
     for _ in range(6):
         fill(store, history, rng, 5)
         store.flush()
-    before = len(store._handle._live.current().layers)
+    before = len(store._handle._live.state.layers)
     flushed = stored_layers(db)
     assert len(flushed) == 6
     fold_and_collect(db, replaced=flushed)
     store._handle.reload()
-    assert len(store._handle._live.current().layers) == 2 < before
+    assert len(store._handle._live.state.layers) == 2 < before
     # All of it lies inside the window of seven days: every version is still there.
     check(store, history, range(0, history.head + 1, 3))
 

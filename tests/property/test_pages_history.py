@@ -114,7 +114,7 @@ class Story:
     @property
     def layers(self) -> int:
         """How many a read of a page may have to look into."""
-        return len(self.store._handle._live.current().layers)
+        return len(self.store._handle._live.state.layers)
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,7 @@ class CommitPath:
                         if ticket is None or ticket.is_done:
                             break
                         if self._may_take():
-                            turn = self._take()
+                            turn = self._take(admitted)
                         else:
                             turn = self._context.threads.signal()
                             ticket.waiters.append(turn)
@@ -231,7 +231,7 @@ class CommitPath:
                 if admitted is not None and ticket is not None and ticket.is_done:
                     break  # once it is, it stays so: no lock is needed to see it
         except BaseException:
-            self._leave(None if admitted is None else admitted.ticket, turn)
+            self._leave(admitted, None if admitted is None else admitted.ticket, turn)
             raise
         receipt = self._result(admitted)
         self._note_seconds(self._clock.monotonic() - started)
@@ -274,21 +274,18 @@ class CommitPath:
             self._settle()
             self._news()
 
-    def _leave(self, ticket: Ticket | None, turn: Group | Signal | None) -> None:
+    def _leave(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
         """Leave to others what an interrupted caller was doing."""
         with self.cond:
-            queue = self._queue
-            if isinstance(turn, Group):
-                if turn.is_sent and turn.answer is None:
-                    key = log_key(self._chain.namespace, turn.slot)
-                    error = OutcomeUnknownError(key, "its sender was interrupted")
-                    queue.answer(turn, Answer("unknown", error))
-                queue.unseal(turn)
-            elif turn is None:
-                if queue.in_flight and not queue.in_flight[-1].is_taken:
-                    queue.unseal(queue.in_flight[-1])
-            elif ticket is not None and turn in ticket.waiters:
+            if ticket is not None and turn in ticket.waiters:
                 ticket.waiters.remove(turn)
+            group = None if owner is None else self._queue.owned(owner)
+            if group is not None and group.is_sent:
+                key = log_key(self._chain.namespace, group.slot)
+                error = OutcomeUnknownError(key, "its sender was interrupted")
+                self._queue.answer(group, Answer("unknown", error))
+            elif group is not None:
+                self._queue.unseal(group)
             self._settle()
             self._news()
 
@@ -338,8 +335,7 @@ class CommitPath:
 
     def _drain(self) -> None:
         """Send and settle whatever is on its way, also what nobody waits for any more."""
-        queue = self._queue
-        group: Group | None = None
+        queue, me = self._queue, object()
         try:
             while True:
                 with self.cond:
@@ -349,12 +345,11 @@ class CommitPath:
                         self._watch()
                     if not self._may_take():
                         return
-                    group = self._take()
+                    group = self._take(me)
                 if group is not None:
                     self._send(group)
-                group = None
         except BaseException:
-            self._leave(None, group)
+            self._leave(me, None, None)
             raise
 
     # Everything from here on runs under the lock. First, what may be sent, and by whom.
@@ -362,17 +357,15 @@ class CommitPath:
     def _may_take(self) -> bool:
         return not self._is_gathering and self._queue.may_seal()
 
-    def _take(self) -> Group | None:
-        """Take the next group to be sent; None if there is none any more."""
+    def _take(self, owner: object) -> Group | None:
+        """Take the next group, for `owner` to send it; None if there is none any more."""
         queue = self._queue
         if queue.callers_expected > 1:  # a lone writer never waits
             self._gather(queue.pending[0])
             if not queue.may_seal():
                 self.cond.notify_all()
                 return None  # it ended while more were waited for
-        group = queue.seal()
-        group.is_taken = True
-        return group
+        return queue.seal(owner)
 
     def _gather(self, group: Group) -> None:
         """Wait, within the window, for callers that were here a moment ago, while they keep coming."""

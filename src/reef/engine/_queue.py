@@ -128,9 +128,8 @@ class Group:
             "data_bytes",
             "is_held",
             "is_sent",
-            "is_taken",
         ),
-        *("kind", "nbytes", "nonce", "point", "records", "slot", "tickets"),
+        *("kind", "nbytes", "nonce", "owner", "point", "records", "slot", "tickets"),
     )
 
     def __init__(self, slot: int, kind: LogKind) -> None:
@@ -142,8 +141,8 @@ class Group:
         self.nbytes = 0
         self.before: ChainPoint | None = None
         """The log object that it names, once it is sealed."""
-        self.is_taken = False
-        """Somebody is at it, who will say what became of it."""
+        self.owner: object = None
+        """Who sealed it, and will report what became of it."""
         self.is_sent = False
         """Its object may be in the bucket, or on its way there."""
         # The driver makes these between sealing and sending.
@@ -286,13 +285,21 @@ class CommitQueue:
             and not self._has_failed()
         )
 
-    def seal(self) -> Group:
+    def seal(self, owner: object) -> Group:
         """Take the first group that waits. Its driver makes its object next, then calls `send`."""
         group = self.pending[0]
+        group.owner = owner
         group.before = self.in_flight[-1].point if self.in_flight else self._point
         self.in_flight.append(group)
         self.pending.popleft()
         return group
+
+    def owned(self, owner: object) -> Group | None:
+        """Return the group in flight that `owner` has sealed, if it was not answered yet."""
+        for group in self.in_flight:
+            if group.owner is owner and group.answer is None:
+                return group
+        return None
 
     def send(self, group: Group) -> bool:
         """Return whether the object of a sealed group is to be sent: False if one before it failed.
@@ -312,10 +319,10 @@ class CommitQueue:
         """Put a sealed group back that was not sent: somebody else will take it."""
         flight = self.in_flight
         if flight and flight[-1] is group and not group.is_sent and group.answer is None:
-            group.is_taken = False
             if not self.pending or self.pending[0] is not group:
                 self.pending.appendleft(group)
             flight.pop()
+            group.owner = None
 
     def _has_failed(self) -> bool:
         """Return whether a slot in flight was answered and is not durable by that."""

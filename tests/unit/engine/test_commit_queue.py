@@ -152,8 +152,8 @@ class World:
         queue = self.queue
         assert queue.failure is None
         assert all(group.answer in (None, DURABLE) for group in queue.in_flight)
-        group = queue.seal()
-        group.is_taken = True
+        group = queue.seal(self)
+        assert queue.owned(self) is not None
         assert group.before == point_of(group.slot - 1)
         assert len(queue.in_flight) <= self.parallel
         assert [one.slot for one in queue.in_flight] == list(
@@ -297,7 +297,7 @@ class World:
                 group.slot,
                 tuple(map(self.tickets.index, group.tickets)),
                 group.answer and group.answer.kind,
-                (group.is_sent, group.is_held, group.is_taken),
+                (group.is_sent, group.is_held),
                 group in queue.in_flight,
             )
             for group in {
@@ -395,7 +395,7 @@ def test_callers_expected_are_those_who_were_told_and_those_who_wait() -> None:
     queue = queue_of(batches=2)
     for number in range(3):
         queue.admit(ticket_of(number, callers=number))  # the first goes with the next one's caller
-    group = queue.seal()
+    group = queue.seal(queue)
     group.point = point_of(SLOT)
     assert queue.send(group)
     queue.answer(group, DURABLE)

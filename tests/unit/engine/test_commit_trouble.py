@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import linecache
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TypeAlias
 
 import pytest
 
@@ -35,11 +41,13 @@ from reef.format import (
 )
 from reef.kv import KeyValue
 from reef.segment import write_segment
-from reef.store import Store
+from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
 from tests.support.kernel import Beside, contents, database, flip, interrupt_next_write
+
+TraceFunction: TypeAlias = Callable[[FrameType, str, object], object]
 
 
 def commits(kv: KeyValue) -> CommitPath:
@@ -108,6 +116,75 @@ def test_an_interrupted_sender_leaves_its_group_to_the_others(
         kv.put(b"mine", b"1")
     assert isinstance(Beside(lambda: kv.put(b"other", b"2").lsn).finish(), int)
     assert dict(kv.items()) == contents(store) == {b"a": b"1", b"mine": b"1", b"other": b"2"}
+
+
+class Interrupt:
+    """Ctrl-C at the nth line that this thread runs in the modules of the commit path."""
+
+    MODULES = ("_commit.py", "_queue.py", "_log_writer.py")
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+
+    def __enter__(self) -> None:
+        sys.settrace(self._enter)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _enter(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
+        path = Path(frame.f_code.co_filename)
+        return self._line if path.parent.name == "engine" and path.name in self.MODULES else None
+
+    @staticmethod
+    def _is_lock(frame: FrameType) -> bool:
+        # A trace may raise between a block and the exit of its `with`; no signal does.
+        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()[:5] == "with "
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
+        if event == "line" and not self._is_lock(frame):
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._line
+
+
+@pytest.mark.parametrize("trouble", ["", "refused", "unknown"])
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_an_interrupt_at_any_line_leaves_no_trace_and_hangs_nobody(
+    parallel: int, trouble: str
+) -> None:
+    for nth in itertools.count(1):
+        store = open_store("memory://")
+        faulty = FaultyStore(store)
+        kv = database(faulty).kv("ns", max_parallel_writes=parallel)
+        kv.put(b"a", b"1")
+        if trouble == "refused":
+            faulty.arm(Fault("denied", on="put_if_absent", key="*/wal/*"))
+        elif trouble == "unknown":
+            faulty.arm(Fault("reply_lost", on="put_if_absent", key="*/wal/*"))
+            faulty.arm(Fault("error_before", on="get", key="*/wal/*", times=1))
+        interrupt = Interrupt(nth)
+        was_interrupted = False
+        try:
+            with interrupt:
+                kv.put(b"mine", b"2", idempotency_key="k")
+        except KeyboardInterrupt:
+            was_interrupted = True
+        except ReefError:
+            assert trouble
+        other = Beside(lambda kv=kv: kv.put(b"other", b"3").lsn).finish()  # type: ignore[misc]
+        if not isinstance(other, int):  # the fault has waited for it
+            assert trouble
+            assert isinstance(Beside(lambda kv=kv: kv.put(b"other", b"3").lsn).finish(), int)  # type: ignore[misc]
+        kv.put(b"mine", b"2", idempotency_key="k")
+        expected = {b"a": b"1", b"mine": b"2", b"other": b"3"}
+        assert dict(kv.items()) == contents(store) == expected, f"line {nth}"
+        kv.close()
+        if not was_interrupted and interrupt.left > 0:
+            break
+    assert nth > 100
 
 
 def test_closing_sends_what_nobody_waits_for_any_more(
@@ -310,11 +387,9 @@ def test_an_interrupted_encoder_behind_a_refused_slot_leaves_nobody_waiting(
     second = Beside(lambda: kv.put(b"second", b"2"))
     assert entered.wait(30)
     go.set()
-    while first.is_alive() and commits(kv)._queue.in_flight[0].answer is None:
-        pass
+    assert isinstance(first.finish(), UnavailableError)  # nothing was sent behind it
     interrupt.set()
     second.finish()
-    assert isinstance(first.finish(), UnavailableError)
     kv.put(b"third", b"3")
     assert contents(store)[b"third"] == b"3"
 

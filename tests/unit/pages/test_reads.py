@@ -78,7 +78,7 @@ def shelf() -> Shelf:
 
 
 def layers(store: Pages) -> list[Any]:
-    return list(store._handle._live.current().layers)
+    return list(store._handle._live.state.layers)
 
 
 # Which segment is asked.
@@ -103,7 +103,7 @@ def test_a_layer_has_no_key_twice_and_newer_ones_come_first(shelf: Shelf) -> Non
         if number == 5:
             shelf.compact()
     store = shelf.cold()
-    sources = store._handle._live.current().sources
+    sources = store._handle._live.state.sources
     found = layers_of(sources)
     assert len(found) < len(sources)
     assert [one.lsn_max for one in found[1:]] == sorted(
@@ -292,7 +292,7 @@ def test_layers_are_counted_and_told(shelf: Shelf) -> None:
         shelf.write(range(0, 64, 9))
     db = shelf.database()
     store = db.pages(NAME, mode="r")
-    state = store._handle._live.current()
+    state = store._handle._live.state
     assert look(state.layers, key_of(0), store.head).layers == 1
     assert look(state.layers, key_of(1), store.head).layers == 6
     assert look(state.layers, key_of(999), store.head) == (None, 1)  # where the extent is kept
@@ -315,10 +315,10 @@ def test_a_view_of_a_handle_is_what_reads_go_by(shelf: Shelf) -> None:
     """A flush between the version and the layers must not hide anything: see `Handle`."""
     shelf.write(range(10), flush=False)
     handle = shelf.writer._handle
-    before = handle._live.current()
+    before = handle._live.state
     shelf.writer.flush()
-    assert handle._live.current() is not before
-    for state in (before, handle._live.current()):
+    assert handle._live.state is not before
+    for state in (before, handle._live.state):
         assert state.one(key_of(3), handle.lsn) is not None
 
 
