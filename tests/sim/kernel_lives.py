@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from reef.database import Database
 from reef.engine import CreateOnly, Receipt
-from reef.engine._snapshots import release
+from reef.engine._read._snapshots import release
 from reef.errors import DamagedError, FencedError, InvariantError, NotWrittenError, ReefError
 from reef.gc import collect
 from reef.jobs import InProcess

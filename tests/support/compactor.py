@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.engine import Context, load_dedup, write_window
-from reef.engine._flush import FlushPlan, plan_flush
+from reef.engine._commit._flush import FlushPlan, plan_flush
 from reef.engine._open import _replay
 from reef.errors import NotFoundError, ReefError, StalePlanError
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef

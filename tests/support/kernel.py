@@ -10,7 +10,7 @@ import pytest
 
 from reef.clock import Clock
 from reef.database import Database
-from reef.engine._log_writer import LogWriter
+from reef.engine._commit._log_writer import LogWriter
 from reef.store import Store, open_store
 from reef.testing import FaultyStore
 

@@ -19,12 +19,11 @@ For jobs    Memtable, Tail, FoldRows, Dedup, load_dedup, write_window, ATTACH_DI
             recovery and flush that a fold on Spark shares
 """
 
-from reef.engine._attach import ATTACH_DIGEST
-from reef.engine._branch import Branch, create_branch
-from reef.engine._branch_drop import drop_namespace, refuse_branches
-from reef.engine._branch_list import list_branches, lost_pins
-from reef.engine._candidates import are_newest, candidates, matching
-from reef.engine._conditions import (
+from reef.engine._branch._branch import Branch, create_branch
+from reef.engine._branch._drop import drop_namespace, refuse_branches
+from reef.engine._branch._list import list_branches, lost_pins
+from reef.engine._commit._attach import ATTACH_DIGEST
+from reef.engine._commit._conditions import (
     Condition,
     CreateOnly,
     Equals,
@@ -35,19 +34,27 @@ from reef.engine._conditions import (
     refuse,
     resolve,
 )
+from reef.engine._commit._dedup import Dedup
+from reef.engine._commit._flush import write_window
+from reef.engine._commit._receipt import (
+    DELETED,
+    DIFFERS,
+    EXISTS,
+    MISSING,
+    OUTCOMES,
+    WRITTEN,
+    Receipt,
+    unpack_codes,
+)
+from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
-from reef.engine._cover import Cover
-from reef.engine._dedup import Dedup
-from reef.engine._feed import COMMITTED_AT, OP, Feed, operations
-from reef.engine._feed_before import BEFORE, EXISTED
-from reef.engine._feed_log import FeedLog, LinkedHeader
-from reef.engine._feed_place import Position
-from reef.engine._flush import write_window
-from reef.engine._fold_rows import FoldRows
-from reef.engine._latest import FEW_ROWS_MAX, Latest
-from reef.engine._layers import look
+from reef.engine._feed._before import BEFORE, EXISTED
+from reef.engine._feed._feed import COMMITTED_AT, OP, Feed, operations
+from reef.engine._feed._log import FeedLog, LinkedHeader
+from reef.engine._feed._position import Position
 from reef.engine._listing import are_live, list_namespaces
-from reef.engine._memtable import Memtable
+from reef.engine._memtable._fold_rows import FoldRows
+from reef.engine._memtable._memtable import Memtable
 from reef.engine._namespace import (
     DEFAULT_TTL,
     HeldSnapshot,
@@ -65,22 +72,15 @@ from reef.engine._open import (
     open_for_reading,
     open_for_writing,
 )
+from reef.engine._read._candidates import are_newest, candidates, matching
+from reef.engine._read._cover import Cover
+from reef.engine._read._latest import FEW_ROWS_MAX, Latest
+from reef.engine._read._layers import look
+from reef.engine._read._snapshots import SnapshotView, take_snapshot
+from reef.engine._read._view import ReadState, View
 from reef.engine._reader import Reader
-from reef.engine._receipt import (
-    DELETED,
-    DIFFERS,
-    EXISTS,
-    MISSING,
-    OUTCOMES,
-    WRITTEN,
-    Receipt,
-    unpack_codes,
-)
-from reef.engine._request import WriteRequest
-from reef.engine._snapshots import SnapshotView, take_snapshot
 from reef.engine._stats import namespace_stats
 from reef.engine._tail import Tail
-from reef.engine._view import ReadState, View
 from reef.engine._writer import Writer
 
 __all__ = [

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from reef.engine._context import Context
 from reef.engine._live import LiveRows
-from reef.engine._snapshots import SnapshotView, take_snapshot
+from reef.engine._read._snapshots import SnapshotView, take_snapshot
+from reef.engine._read._view import View
 from reef.engine._tail import Tail
-from reef.engine._view import View
 from reef.errors import (
     ClosedError,
     DamagedError,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from reef.engine._read._view import ReadState
 from reef.engine._tail import Tail
-from reef.engine._view import ReadState
 from reef.format import Manifest, SegmentRef
 from reef.segment import RowSource, SegmentReader
 

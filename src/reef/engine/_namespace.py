@@ -7,17 +7,17 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from reef.engine._branch import Branch, create_branch
-from reef.engine._branch_drop import drop_namespace
-from reef.engine._branch_list import list_branches
+from reef.engine._branch._branch import Branch, create_branch
+from reef.engine._branch._drop import drop_namespace
+from reef.engine._branch._list import list_branches
 from reef.engine._context import Context
-from reef.engine._feed import changes_of
-from reef.engine._feed_place import KnownPositions
+from reef.engine._feed._feed import changes_of
+from reef.engine._feed._position import KnownPositions
 from reef.engine._open import Face, open_for_reading, open_for_writing
+from reef.engine._read._snapshots import SnapshotView
+from reef.engine._read._view import View
 from reef.engine._reader import Reader
-from reef.engine._snapshots import SnapshotView
 from reef.engine._stats import namespace_stats
-from reef.engine._view import View
 from reef.engine._writer import Writer
 from reef.errors import InvalidInputError
 from reef.settings import parse_seconds

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from reef.engine._memtable import Memtable
+from reef.engine._memtable._memtable import Memtable
 from reef.errors import InvariantError
 from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, decode_schema
 from reef.log import ChainPoint, LogEntry, LogFold

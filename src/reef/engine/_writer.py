@@ -13,17 +13,17 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from reef.engine._attach import attach_request, check_spared, check_uploaded
-from reef.engine._commit import CommitPath, NoRoomError
+from reef.engine._commit._attach import attach_request, check_spared, check_uploaded
+from reef.engine._commit._dedup import Dedup
+from reef.engine._commit._flush import plan_flush, publish_flush, write_flush
+from reef.engine._commit._log_writer import LogWriter
+from reef.engine._commit._path import CommitPath, NoRoomError
+from reef.engine._commit._receipt import Receipt
+from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
-from reef.engine._dedup import Dedup
-from reef.engine._flush import plan_flush, publish_flush, write_flush
 from reef.engine._handle import Handle
-from reef.engine._log_writer import LogWriter
-from reef.engine._receipt import Receipt
-from reef.engine._request import WriteRequest
+from reef.engine._read._view import View
 from reef.engine._tail import Tail
-from reef.engine._view import View
 from reef.errors import (
     DroppedError,
     FencedError,

@@ -81,7 +81,7 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
 
 def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
     from reef.cli import _check_store, _idempotency, _kv
-    from reef.engine import _commit
+    from reef.engine._commit import _path as _commit
     from reef.format import _log_model
     from reef.store import _check
 

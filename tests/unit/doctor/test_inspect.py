@@ -20,7 +20,7 @@ from reef.doctor import (
     storage_stats,
 )
 from reef.engine import encode_condition
-from reef.engine._receipt import pack_codes
+from reef.engine._commit._receipt import pack_codes
 from reef.format import decode_log, encode_log
 from reef.types import pack_lsn
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip

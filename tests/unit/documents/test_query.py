@@ -20,7 +20,7 @@ from reef.documents.filter._filter import Incoming
 from reef.documents.input._input import documents_of
 from reef.documents.query import _order, _query, _stored_rows, page_version
 from reef.documents.query._page import AFTER
-from reef.engine import _view
+from reef.engine._read import _view
 from reef.errors import InvalidInputError
 from tests.support.document_rows import schema_of
 from tests.support.stored_documents import Document, Namespace, busy_namespace, comparable

@@ -14,7 +14,8 @@ from reef.documents.input._input import documents_of
 from reef.documents.query import _stored_rows, _wide
 from reef.documents.types._schema import Schema
 from reef.documents.types._types import Type
-from reef.engine import Face, _view, open_for_reading
+from reef.engine import Face, open_for_reading
+from reef.engine._read import _view
 from reef.errors import InvalidInputError, InvariantError
 from reef.store import open_store
 from reef.testing import CountingStore

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from reef.engine import Latest, _candidates, matching
-from reef.engine._view import ReadState
+from reef.engine import Latest, matching
+from reef.engine._read import _candidates
+from reef.engine._read._view import ReadState
 from reef.format import Manifest
 from tests.support.segments import Bench, write
 

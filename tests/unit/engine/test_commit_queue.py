@@ -14,9 +14,17 @@ from collections.abc import Hashable, Iterator
 import pyarrow as pa
 import pytest
 
-from reef.engine._queue import DURABLE, Answer, CommitQueue, Group, Limits, Settlement, Ticket
-from reef.engine._receipt import Receipt
-from reef.engine._request import WriteRequest
+from reef.engine._commit._queue import (
+    DURABLE,
+    Answer,
+    CommitQueue,
+    Group,
+    Limits,
+    Settlement,
+    Ticket,
+)
+from reef.engine._commit._receipt import Receipt
+from reef.engine._commit._request import WriteRequest
 from reef.errors import (
     FencedError,
     InvalidInputError,

@@ -16,11 +16,11 @@ import pytest
 from reef import CreateOnly, Receipt
 from reef.database import Database
 from reef.doctor import repair
-from reef.engine._commit import CommitPath
-from reef.engine._log_writer import LogWriter
-from reef.engine._memtable import Memtable
-from reef.engine._queue import DURABLE, Answer, CommitQueue, Group
-from reef.engine._receipt import pack_codes, unpack_codes
+from reef.engine._commit._log_writer import LogWriter
+from reef.engine._commit._path import CommitPath
+from reef.engine._commit._queue import DURABLE, Answer, CommitQueue, Group
+from reef.engine._commit._receipt import pack_codes, unpack_codes
+from reef.engine._memtable._memtable import Memtable
 from reef.errors import (
     ClosedError,
     FormatVersionError,

@@ -11,7 +11,8 @@ import pytest
 
 import reef
 from reef.documents import Documents
-from reef.engine import ReadState, _view
+from reef.engine import ReadState
+from reef.engine._read import _view
 from reef.format import KEY, LSN
 from reef.store import MemoryStore
 from reef.testing import CountingStore

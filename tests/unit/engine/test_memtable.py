@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from reef.engine._memtable import Memtable
+from reef.engine._memtable._memtable import Memtable
 from reef.errors import InvariantError
 from reef.format import SegmentOptions, log_schema, segment_schema
 from reef.segment import RowSource, RowVersion, lookup, merge

@@ -249,7 +249,7 @@ def test_1707_a_slow_publisher_re_creates_a_collected_generation(parallel: int) 
     symptom="NotFoundError",
 )
 def test_2073_a_scan_outlives_the_segments_it_began_on(parallel: int) -> None:
-    """Nothing protects it, and it needs no protection: engine/_view.py, `View`."""
+    """Nothing protects it, and it needs no protection: engine/_read/_view.py, `View`."""
     world = open_world(parallel, block_cache_bytes="1MiB")
     kv, acked = another(world), Acked()
     for turn in range(6):  # runs that follow upon each other: a scan opens one after the other

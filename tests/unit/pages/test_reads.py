@@ -11,7 +11,7 @@ import pytest
 
 from reef.database import Database
 from reef.engine import look
-from reef.engine._layers import Run, layers_of
+from reef.engine._read._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
 from reef.jobs import CompactionOptions, InProcess
 from reef.jobs._compaction._plan import plan_compaction

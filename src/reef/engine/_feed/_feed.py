@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.engine._context import Context
-from reef.engine._feed_before import with_before
-from reef.engine._feed_log import FeedLog
-from reef.engine._feed_place import KnownPositions, Position
+from reef.engine._feed._before import with_before
+from reef.engine._feed._log import FeedLog
+from reef.engine._feed._position import KnownPositions, Position
 from reef.engine._handle import Handle
-from reef.engine._view import View
+from reef.engine._read._view import View
 from reef.errors import InvalidInputError, NotFoundError, RetentionError
 from reef.format import KEY, LSN, TOMBSTONE, LogKind, Prev, SegmentRef
 from reef.log import LogEntry

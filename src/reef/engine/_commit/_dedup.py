@@ -7,7 +7,7 @@ bounded by count and age; streams keep one number per source and never age out.
 
 from __future__ import annotations
 
-from reef.engine._receipt import Receipt, unpack_codes
+from reef.engine._commit._receipt import Receipt, unpack_codes
 from reef.errors import IdempotencyError
 from reef.format import DedupEntry, DedupStream, DedupWindow, LogObject, LogRecord
 

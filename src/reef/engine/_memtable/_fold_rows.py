@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._memtable_rows import Chunk, Numbers, Rows
+from reef.engine._memtable._rows import Chunk, Numbers, Rows
 
 # So many batches wait to be put together: each takes some kilobytes beside its values.
 _BATCHES_MAX = 1024

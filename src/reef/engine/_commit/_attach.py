@@ -23,8 +23,8 @@ from itertools import pairwise
 import msgspec
 import pyarrow as pa
 
+from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
-from reef.engine._request import WriteRequest
 from reef.engine._tail import Tail
 from reef.errors import (
     FencedError,

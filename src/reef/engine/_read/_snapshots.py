@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Self
 
 from reef.engine._context import Context
-from reef.engine._view import ReadState, View
+from reef.engine._read._view import ReadState, View
 from reef.errors import NotFoundError, RetentionError
 from reef.format import Snapshot
 from reef.manifest import Head, ManifestChain, create_snapshot, release_snapshot, renew

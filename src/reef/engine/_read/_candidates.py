@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.engine._cover import Cover
-from reef.engine._view import ReadState
+from reef.engine._read._cover import Cover
+from reef.engine._read._view import ReadState
 from reef.segment import Prune, RowSource, SegmentSource, at_or_below, visible
 
 # So many rows that may be hidden are asked about at once.

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from reef.engine._latest import (
+from reef.engine._read._latest import (
     POINTS_MAX,
     Columns,
     Latest,
@@ -25,7 +25,7 @@ from reef.engine._latest import (
     parts_of,
     versions_of,
 )
-from reef.engine._layers import Run, layers_of
+from reef.engine._read._layers import Run, layers_of
 from reef.errors import (
     DamagedError,
     InvalidInputError,

@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from reef.engine._attach import at_version, check_new
-from reef.engine._conditions import Resolved, plain_codes
+from reef.engine._commit._attach import at_version, check_new
+from reef.engine._commit._conditions import Resolved, plain_codes
+from reef.engine._commit._dedup import STREAM_CODES, Dedup, check_same
+from reef.engine._commit._log_writer import LogWriter
+from reef.engine._commit._queue import Answer, CommitQueue, Group, Limits, Settlement, Ticket
+from reef.engine._commit._receipt import Receipt
+from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
-from reef.engine._dedup import STREAM_CODES, Dedup, check_same
 from reef.engine._live import LiveRows
-from reef.engine._log_writer import LogWriter
-from reef.engine._queue import Answer, CommitQueue, Group, Limits, Settlement, Ticket
-from reef.engine._receipt import Receipt
-from reef.engine._request import WriteRequest
 from reef.errors import (
     ClosedError,
     ConditionFailedError,

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from reef.engine._context import Context
-from reef.engine._feed_headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader
+from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader
 from reef.errors import DamagedError, NotFoundError, RetentionError, UnreadableError
 from reef.format import LogKind, LogObject, Manifest, decode_log, log_checksum, log_key
 from reef.log import ChainPoint, LogFold

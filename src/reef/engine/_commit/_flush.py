@@ -19,9 +19,9 @@ from itertools import chain, pairwise
 
 import pyarrow as pa
 
+from reef.engine._commit._dedup import Dedup
 from reef.engine._context import Context
-from reef.engine._dedup import Dedup
-from reef.engine._memtable import Memtable
+from reef.engine._memtable._memtable import Memtable
 from reef.engine._tail import Tail
 from reef.errors import InvariantError
 from reef.format import (

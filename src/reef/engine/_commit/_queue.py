@@ -32,8 +32,8 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from reef.engine._receipt import Receipt
-from reef.engine._request import WriteRequest
+from reef.engine._commit._receipt import Receipt
+from reef.engine._commit._request import WriteRequest
 from reef.errors import (
     ClosedError,
     DroppedError,

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from reef.engine._context import Context
-from reef.engine._feed_headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, Unreadable
-from reef.engine._feed_place import Entrances, KnownPositions, Position
+from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, Unreadable
+from reef.engine._feed._position import Entrances, KnownPositions, Position
 from reef.errors import CorruptError, RetentionError
 from reef.format import LogKind, Manifest, Prev, log_key
 from reef.gc import FENCE_BYTES

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pyarrow as pa
 
-from reef.engine._conditions import Resolve
-from reef.engine._view import View
+from reef.engine._commit._conditions import Resolve
+from reef.engine._read._view import View
 from reef.format import LogKind, SegmentRef
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.engine._latest import Latest
-from reef.engine._view import View
+from reef.engine._read._latest import Latest
+from reef.engine._read._view import View
 from reef.errors import RetentionError
 from reef.format import KEY, LSN, TOMBSTONE, vector_columns
 from reef.segment import align

@@ -18,9 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.engine._latest import Latest
-from reef.engine._receipt import DELETED, DIFFERS, EXISTS, MISSING, NOT_APPLIED, OUTCOMES, WRITTEN
-from reef.engine._view import ReadState
+from reef.engine._commit._receipt import (
+    DELETED,
+    DIFFERS,
+    EXISTS,
+    MISSING,
+    NOT_APPLIED,
+    OUTCOMES,
+    WRITTEN,
+)
+from reef.engine._read._latest import Latest
+from reef.engine._read._view import ReadState
 from reef.errors import ConditionFailedError, InvalidInputError
 from reef.format import KEY
 from reef.types import LSN_MAX

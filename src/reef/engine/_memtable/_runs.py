@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._memtable_rows import Numbers, Rows
+from reef.engine._memtable._rows import Numbers, Rows
 from reef.segment import changes
 
 # A run is merged with the one before unless that is so many times as long.

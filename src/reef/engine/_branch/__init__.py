@@ -1,0 +1,1 @@
+"""Branches: made, listed and dropped."""

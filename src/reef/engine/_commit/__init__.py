@@ -1,0 +1,1 @@
+"""Commits: from a request to a log object, and from its answer to a receipt; and the flush."""

@@ -1,0 +1,1 @@
+"""The change feed: what was committed, operation by operation."""

@@ -1,0 +1,1 @@
+"""Reads at one version: one key, many keys, or all."""
