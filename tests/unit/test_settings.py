@@ -229,7 +229,7 @@ def test_an_unknown_setting_is_refused_with_those_there_are(tmp_path: Path) -> N
         load_settings({"cas_retries": 3}, {})
     file = tmp_path / "reef.toml"
     file.write_text("[store]\ncas_max_retries = 3\n")
-    with pytest.raises(InvalidInputError, match="setting = 'store'"):
+    with pytest.raises(InvalidInputError, match="no setting 'store'"):
         load_settings({}, {}, file)
 
 

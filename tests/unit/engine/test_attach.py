@@ -314,7 +314,7 @@ def test_a_segment_that_is_not_there_or_not_whole_is_not_attached(store: Store) 
     first, second = refs
     missing = msgspec.structs.replace(second, id=first.id[:25] + "0" + first.id[26:])
     longer = msgspec.structs.replace(second, size=second.size + 1)
-    for wrong, why in ((missing, "is not there"), (longer, "bytes long")):
+    for wrong, why in ((missing, "is not there"), (longer, "bytes: expected")):
         with pytest.raises(InvalidInputError, match=why):
             writer.attach([first, wrong])
     assert objects(store, LogKind.ATTACH) == 0

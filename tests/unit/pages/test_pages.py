@@ -213,10 +213,10 @@ def test_a_store_keeps_what_it_was_made_with(db: Database, store: Pages) -> None
     again = db.pages("main.db")
     assert (again.page_size, again.lsn_policy) == (SIZE, "kernel")
     assert db.pages("new").page_size == 4096
-    with pytest.raises(InvalidInputError, match="made as kv; it is pages"):
+    with pytest.raises(InvalidInputError, match="made as pages, not as kv"):
         db.kv("main.db")
     db.kv("keys")
-    with pytest.raises(InvalidInputError, match="made as pages; it is kv"):
+    with pytest.raises(InvalidInputError, match="made as kv, not as pages"):
         db.pages("keys", page_size=SIZE)
 
 
