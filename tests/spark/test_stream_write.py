@@ -122,7 +122,7 @@ def test_what_a_stream_cannot_be(spark: SparkSession, bucket: Bucket, tmp_path: 
         PySparkException, match="outputMode = 'complete' cannot be written: use append"
     ):
         finish(copying(counts, bucket, tmp_path / "1").outputMode("complete"))
-    with pytest.raises(PySparkException, match="a column 'id' among them"):
+    with pytest.raises(PySparkException, match="have no 'id' among them"):
         finish(copying(rate, bucket, tmp_path / "2"))
     with pytest.raises(PySparkException, match="left out of a stream"):
         finish(copying(rate.selectExpr("'a' id"), bucket, tmp_path / "3", job_key="k"))

@@ -188,9 +188,9 @@ def test_modes_and_options_that_are_refused(spark: SparkSession, bucket: Bucket)
         writer.mode("overwrite").save()
     with pytest.raises(PySparkException, match="one of auto, log, bulk"):
         save(df, bucket, method="fast")
-    with pytest.raises(PySparkException, match="a column 'id' among them: rename it"):
+    with pytest.raises(PySparkException, match="have no 'id' among them: rename the one"):
         save(df.withColumnRenamed("id", "key"), bucket)
-    with pytest.raises(PySparkException, match="a column 'id' among them: give the option face=kv"):
+    with pytest.raises(PySparkException, match="have no 'id' among them: give the option face=kv"):
         save(df.selectExpr("id as key", "id as value"), bucket)
     numbers = spark.sql("select 'a' id, 1L n")
     for declared in ("m=float64", "id=string"):

@@ -86,7 +86,7 @@ def names_of(db: Database, namespace: str | None, every: bool) -> list[str] | No
     """
     if (namespace is None) != every:
         given = "both" if every else "neither"
-        raise InvalidInputError(f"{given} of NAMESPACE and --all given: give one of the two")
+        raise InvalidInputError(f"NAMESPACE and --all: {given} given; give one of the two")
     if namespace is not None:
         return [namespace]
     check_there(db.store.url)

@@ -188,7 +188,7 @@ def end(
     """
     if (older_than is None) == (not jobs):
         given = "neither" if older_than is None else "both"
-        raise InvalidInputError(f"{given} of JOB and --all-older-than given: give one of the two")
+        raise InvalidInputError(f"JOB and --all-older-than: {given} given; give one of the two")
     if jobs and every:
         raise InvalidInputError("--all is given with JOB: it goes with --all-older-than")
     seconds = None if older_than is None else parse_seconds("--all-older-than", older_than)

@@ -235,7 +235,7 @@ def _at(
 def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:
     if (value is None) == (file is None):
         given = "neither" if value is None else "both"
-        raise InvalidInputError(f"{given} of VALUE and --file given: give one of the two")
+        raise InvalidInputError(f"VALUE and --file: {given} given; give one of the two")
     if file is not None:
         try:
             with file.open("rb") as source:

@@ -186,7 +186,7 @@ def _refuse(key: bytes, other: bytes) -> None:
         )
     raise InvalidInputError(
         f"rows are not in the order of their ids: {_shown(other)!r} comes after "
-        f"{key!r}; sort them by id"
+        f"{_shown(key)!r}; sort them by id"
     )
 
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from _thread import start_new_thread
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
+
+from reef.clock import SystemClock
 
 AGAIN_S = 0.01
 """After so long the signal is sent again: a call from SQLite is past its entry by then."""
@@ -79,7 +80,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _send_again(number: int) -> None:
-    time.sleep(AGAIN_S)
+    SystemClock().sleep(AGAIN_S)
     ident = threading.main_thread().ident
     if ident is not None:
         signal.pthread_kill(ident, number)

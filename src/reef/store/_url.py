@@ -121,10 +121,12 @@ def _parse_options(scheme: str, query: str) -> dict[str, str]:
     pairs = [(unquote(name), unquote(value)) for name, _, value in fields]
     options = dict(pairs)
     if len(options) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
         raise InvalidInputError(
-            "an option of the URL is given more than once: "
-            f"{', '.join(sorted(n for n, _ in pairs))}; give each once"
+            f"an option of the URL is given more than once: {', '.join(twice)}; give each once"
         )
+    known = sorted(OPTIONS[scheme])
     for name, value in options.items():
         if not value.isprintable():
             raise InvalidInputError(
@@ -133,8 +135,8 @@ def _parse_options(scheme: str, query: str) -> dict[str, str]:
             )
         if name not in OPTIONS[scheme]:
             raise InvalidInputError(
-                f"{scheme}:// has no option {name!r}: expected "
-                + ("one of " + ", ".join(sorted(OPTIONS[scheme])) if OPTIONS[scheme] else "none")
+                f"{scheme}:// has no option {name!r}: "
+                + ("expected one of " + ", ".join(known) if known else "it takes none")
             )
     return options
 

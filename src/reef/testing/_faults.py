@@ -98,9 +98,7 @@ class Fault:
             raise InvalidInputError.of("fault", self.kind, allowed)
         if self.on != "*" and self.on not in self.operations:
             allowed = "'*' or one of " + ", ".join(_APPLIES.get(self.kind, OPERATIONS))
-            raise InvalidInputError(
-                f"a {self.kind} cannot happen on {self.on!r}: expected {allowed}"
-            )
+            raise InvalidInputError(f"{self.kind} cannot happen on {self.on!r}: expected {allowed}")
         if self.nth < 1 or self.times < 0:
             allowed = "nth at least 1, times at least 0"
             raise InvalidInputError(f"nth = {self.nth}, times = {self.times}: expected {allowed}")

@@ -136,7 +136,7 @@ def test_a_value_that_is_too_large_is_refused_before_anybody_is_fenced(
     (tmp_path / "value").write_bytes(bytes(1025))
     code, out, err = run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))
     assert (code, out) == (1, "")
-    assert "KEY and VALUE = '1026 bytes'" in err
+    assert "KEY and VALUE have 1026 bytes" in err
     assert run("kv delete", NAMESPACE, "k" * 1025)[0] == 1
     (tmp_path / "reef.toml").write_text('memtable_max_bytes = "2KiB"\n')
     assert run("kv put", NAMESPACE, "a", "--file", str(tmp_path / "value"))[0] == 1

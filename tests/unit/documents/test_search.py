@@ -257,7 +257,7 @@ def test_vectors_that_cannot_be_are_refused(rows: DocumentRows, vector: object, 
 def test_other_arguments_that_cannot_be_are_refused(rows: DocumentRows) -> None:
     with pytest.raises(InvalidInputError, match="one of cosine, l2, dot"):
         found(rows, [1, 2], "euclid")
-    with pytest.raises(InvalidInputError, match="one of type vector: v, half"):
+    with pytest.raises(InvalidInputError, match="expected a vector, which are: v, half"):
         found(rows, [1, 2], column="price")
     with pytest.raises(InvalidInputError, match="limit"):
         found(rows, [1, 2], limit=-1)

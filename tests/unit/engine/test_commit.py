@@ -563,7 +563,7 @@ def test_a_closed_handle_and_a_reader_refuse_to_write(store: Store) -> None:
     kv = database(store).kv("ns")
     kv.put(b"a", b"1")
     reader = database(store, seed=2).kv("ns", mode="r")
-    with pytest.raises(InvalidInputError, match="opened for reading"):
+    with pytest.raises(InvalidInputError, match="this handle is read-only"):
         reader.put(b"a", b"2")
     kv.close()
     for action in (lambda: kv.put(b"a", b"2"), kv.changes):

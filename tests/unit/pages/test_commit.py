@@ -125,7 +125,7 @@ def test_versions_that_do_not_rise_are_refused_and_nothing_is_left_of_them(bucke
     ):
         with pytest.raises(InvalidInputError, match="lsn"):
             store.append_wal(wrong)
-    with pytest.raises(InvalidInputError, match="of one LSN"):
+    with pytest.raises(InvalidInputError, match="of several LSNs"):
         store.append_wal(records((1, 11, "x"), (1, 12, "x")), idempotency_key="k")
     assert bucket.objects("wal") == slots
     assert (store.head, store.n_pages, store.get_pages([1, 2])) == (10, 2, [page("a"), None])

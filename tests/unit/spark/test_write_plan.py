@@ -129,10 +129,10 @@ def test_options_have_defaults(url: str) -> None:
         ({"method": "fast"}, "one of auto, log, bulk"),
         ({"duplicates": "first"}, "one of error, last"),
         ({"method": "bulk", "operation": "delete"}, "goes through the log"),
-        ({"face": "kv", "operation": "patch"}, "kv has no attributes"),
-        ({"skip": "true"}, "given with operation patch or create"),
-        ({"jobkey": "x"}, "option = 'jobkey'"),
-        ({"query_id": "q"}, "option = 'query_id'"),
+        ({"face": "kv", "operation": "patch"}, "'patch' is for documents"),
+        ({"skip": "true"}, "given without operation patch or create"),
+        ({"jobkey": "x"}, "no option 'jobkey'"),
+        ({"query_id": "q"}, "no option 'query_id'"),
         ({"job_key": "x" * 481}, "at most 480 bytes"),
         ({"declared": "a"}, "NAME=TYPE"),
         ({"declared": "a=vectr[3]"}, "vector"),
@@ -147,7 +147,7 @@ def test_options_that_cannot_be_are_refused(url: str, said: dict[str, str], text
 def test_a_stream_has_options_of_its_own(url: str) -> None:
     texts = {"url": url, "namespace": "ns", "checkpointLocation": "/x", "query_id": "q"}
     assert WriteOptions.of(texts, is_stream=True).query_id == "q"
-    with pytest.raises(InvalidInputError, match="left out of a stream"):
+    with pytest.raises(InvalidInputError, match="given for a stream"):
         WriteOptions.of({**texts, "job_key": "k"}, is_stream=True)
 
 
@@ -197,9 +197,9 @@ def test_a_task_with_more_rows_uploads_them_under_the_intent(
 
 
 def test_columns_that_a_write_needs_are_asked_for_at_once(url: str) -> None:
-    with pytest.raises(InvalidInputError, match="a column 'id' among them"):
+    with pytest.raises(InvalidInputError, match="have no 'id' among them"):
         begin(url, pa.schema([("key", pa.string())]))
-    with pytest.raises(InvalidInputError, match="that are there once"):
+    with pytest.raises(InvalidInputError, match="appear more than once"):
         begin(url, pa.schema([("id", pa.string()), ("a", pa.int64()), ("a", pa.int64())]))
     vectors = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32()))])
     with pytest.raises(InvalidInputError, match="declare it"):
@@ -252,7 +252,7 @@ def test_an_id_in_two_tasks_is_refused_by_name_or_the_later_task_has_it(
 
 def test_rows_said_to_be_sorted_have_to_be(url: str) -> None:
     write = begin(url, method="bulk", sorted="true")
-    with pytest.raises(InvalidInputError, match="in order of ids"):
+    with pytest.raises(InvalidInputError, match="in the order of their ids"):
         written(write, [rows([1, 2]), rows([0])])
     assert written(write, [rows([1, 2]), rows([3])]).rows == 3
 

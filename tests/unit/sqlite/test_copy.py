@@ -134,7 +134,7 @@ def test_what_is_damaged_is_not_imported(tmp_path: Path) -> None:
     with reef.connect("memory://") as db:
         with pytest.raises(CorruptError, match="integrity_check"):
             import_file(source, db, "app.db")
-        with pytest.raises(InvalidInputError, match="an SQLite database"):
+        with pytest.raises(InvalidInputError, match="not a readable SQLite database"):
             import_file(tmp_path / "text.db", db, "app.db")
         with pytest.raises(NotFoundError):
             db.pages("app.db", mode="r")
@@ -149,7 +149,7 @@ def test_a_file_whose_last_transaction_was_not_finished_is_not_imported(tmp_path
         (tmp_path / f"cut.db{end}").write_bytes((tmp_path / f"in.db{end}").read_bytes())
     connection.close()
     with reef.connect("memory://") as db:
-        with pytest.raises(InvalidInputError, match="without a journal beside it"):
+        with pytest.raises(InvalidInputError, match="has a journal beside it"):
             import_file(tmp_path / "cut.db", db, "app.db")
         assert count(tmp_path / "cut.db") == 2000
         import_file(tmp_path / "cut.db", db, "app.db")

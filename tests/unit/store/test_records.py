@@ -54,9 +54,9 @@ class TestSQLiteRecords(SQLRecordsContract):
         ("sqlite:///:memory:", "an absolute path"),
         ("sqlite:///cas.db", "an absolute path"),
         ("sqlite:///file::memory:?uri=true", "an absolute path"),
-        ("sqlite:////cas.db?mode=memory", "no option but timeout"),
+        ("sqlite:////cas.db?mode=memory", "an option other than timeout"),
         ("postgresql://u:secret@h", "postgresql://user:password@host/database"),
-        ("postgresql://u:secret@h:port/d", "percent-encoded"),
+        ("postgresql://u:secret@h:port/d", "percent-encode special"),
         ("mysql://u@/d?passwd=secret", "mysql://user:password@host/database"),
     ],
 )

@@ -430,12 +430,12 @@ def test_faults_by_chance_are_those_of_the_seed() -> None:
     [
         (lambda: Fault("explosion"), "fault = 'explosion'"),  # type: ignore[arg-type]
         (lambda: Fault("short_read", on="put_if_absent"), "'*' or one of get, get_range"),
-        (lambda: Fault("conflict", on="delete"), "operation of a conflict = 'delete'"),
-        (lambda: Fault("error_before", on="post"), "operation of a error_before"),  # type: ignore[arg-type]
-        (lambda: Fault("error_before", nth=0), "nth=0"),
-        (lambda: Fault("error_before", times=-1), "times=-1"),
-        (lambda: Fault("slow_list"), "seconds of a slow_list"),
-        (lambda: FaultyStore(MemoryStore(), rates={"denied": 0.1}), "together with rng"),
+        (lambda: Fault("conflict", on="delete"), "conflict cannot happen on 'delete'"),
+        (lambda: Fault("error_before", on="post"), "error_before cannot happen on"),  # type: ignore[arg-type]
+        (lambda: Fault("error_before", nth=0), "nth = 0"),
+        (lambda: Fault("error_before", times=-1), "times = -1"),
+        (lambda: Fault("slow_list"), "a slow_list needs seconds"),
+        (lambda: FaultyStore(MemoryStore(), rates={"denied": 0.1}), "without rng"),
         (
             lambda: FaultyStore(MemoryStore(), rates={"stall": 0.1}, rng=random.Random(1)),
             "seconds=",

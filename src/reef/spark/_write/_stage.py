@@ -138,7 +138,11 @@ def used_columns(options: WriteOptions, columns: pa.Schema) -> list[str]:
             f"columns appear more than once: {', '.join(twice)}; give each column a name of its own"
         )
     if options.key_column not in names:
-        advice = "give the option face=kv" if {"key", "value"} <= {*names} else "rename it"
+        advice = (
+            "give the option face=kv"
+            if {"key", "value"} <= {*names}
+            else "rename the one that holds it"
+        )
         raise InvalidInputError(
             f"the columns {', '.join(names)} have no {options.key_column!r} among them: {advice}"
         )
