@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -192,6 +193,25 @@ def is_private(name: str) -> bool:
     return any(part.startswith("_") and not part.startswith("__") for part in name.split(".")[2:])
 
 
+def unexplained_exports(module: str, source: str) -> list[str]:
+    """Names in a package's `__all__` that its docstring does not mention."""
+    if module.count(".") == 0 or "from reef." not in source:
+        return []
+    tree = ast.parse(source)
+    about = ast.get_docstring(tree) or ""
+    exports = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    return [
+        f"{module} does not explain {name}"
+        for names in exports
+        for name in names
+        if not re.search(rf"\b{re.escape(name)}\b", about)
+    ]
+
+
 def reserved_imports(module: str, source: str) -> list[str]:
     """Third-party packages in places that must do without them."""
     return [
@@ -262,6 +282,7 @@ RULES: tuple[Callable[[str, str], list[str]], ...] = (
     unknown_packages,
     relative_imports,
     private_imports,
+    unexplained_exports,
     reserved_imports,
     empty_names,
     ambient_sources,
@@ -326,6 +347,11 @@ def test_every_exception_is_still_needed() -> None:
         (private_imports, "reef.store._file", "from reef.format import _seal"),
         (private_imports, "reef.store._file", "import reef.format._log"),
         (private_imports, "reef.database", "def f():\n    from reef.a.b._c import d"),
+        (
+            unexplained_exports,
+            "reef.log",
+            '"""fold"""\nfrom reef.log._x import fold, read\n__all__ = ["fold", "read"]',
+        ),
         (reserved_imports, "reef", "import pyspark"),
         (reserved_imports, "reef.jobs._x", "def f():\n    import pyspark"),
         (reserved_imports, "reef.store._remote", "from pyspark.sql import SparkSession"),

@@ -1,6 +1,6 @@
 """What is damaged in a namespace, and its repair. Everything but `repair` only reads.
 
-verify              checks a namespace: a VerifyReport of Findings, each a problem or a note
+verify              checks a namespace: a VerifyReport; each Finding in it is a problem or a note
 repair              plans or applies the repair of what verify finds: a RepairReport of RepairSteps
 inspect_namespace   the objects of a namespace; and the content of one: inspect_manifest, inspect_log,
                     inspect_segment, inspect_block

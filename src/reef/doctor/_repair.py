@@ -32,7 +32,7 @@ from reef.doctor._findings import Finding, Progress, no_progress
 from reef.doctor._repair_plan import Planner, RepairPlan, RepairStep, StepState
 from reef.doctor._restore_rows import Restored
 from reef.engine import Context, lost_pins, write_window
-from reef.errors import FencedError, InvariantError, NotFoundError
+from reef.errors import FencedError, InvariantError, NotFoundError, StalePlanError
 from reef.format import (
     PARALLEL_WRITES_MAX,
     DedupRef,
@@ -52,7 +52,6 @@ from reef.log import Fencing, LogFold, LogReader, check_epoch, put_fences
 from reef.manifest import (
     Head,
     ManifestChain,
-    StalePlanError,
     advance_boundary,
     open_compactor,
     open_writer,

@@ -32,10 +32,11 @@ from reef.errors import (
     OverloadedError,
     ReefError,
     SnapshotExpiredError,
+    StalePlanError,
     UnavailableError,
 )
 from reef.format import Manifest, SegmentRef, log_schema
-from reef.manifest import Head, ManifestChain, StalePlanError
+from reef.manifest import Head, ManifestChain
 
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
 _PLANS_MAX = 10

@@ -25,7 +25,6 @@ A change is published with `chain.publish(lambda head: fold(head.manifest, ...))
 it may not be made on that head; nothing is written then.
 """
 
-from reef.errors import StalePlanError
 from reef.manifest._branches import (
     BranchPoint,
     abort,
@@ -71,7 +70,6 @@ __all__ = [
     "Head",
     "ManifestChain",
     "ManifestReader",
-    "StalePlanError",
     "abort",
     "add_pin",
     "add_snapshot",

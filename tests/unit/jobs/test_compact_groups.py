@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from reef.doctor import verify
-from reef.errors import InvariantError
+from reef.errors import InvariantError, StalePlanError
 from reef.jobs import CompactionOptions, InProcess
 from reef.jobs._compaction._compact import begin_compaction
 from reef.jobs._compaction._task import MergedRange, merge_range
-from reef.manifest import StalePlanError, replace_segments
+from reef.manifest import replace_segments
 from tests.support.collecting import NAMESPACE
 from tests.support.passes import compact
 from tests.support.shop import MIB, Shop

@@ -19,6 +19,7 @@ from reef.errors import (
     NotWrittenError,
     OutcomeUnknownError,
     ReefError,
+    StalePlanError,
 )
 from reef.format import LogKind, decode_log
 from reef.jobs import InProcess
@@ -33,7 +34,6 @@ from reef.jobs.load import (
 )
 from reef.jobs.load._part import LoadPart
 from reef.jobs.load._rows import stored_pairs, stored_rows
-from reef.manifest import StalePlanError
 from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore

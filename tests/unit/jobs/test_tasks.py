@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 
 import reef
 from reef.engine import Context
-from reef.errors import ConditionFailedError, CorruptError, InvalidInputError, NotFoundError
+from reef.errors import (
+    ConditionFailedError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    StalePlanError,
+)
 from reef.jobs import Bucket, InProcess, TaskWire
 from reef.jobs._bucket import CACHE_BYTES_MAX
-from reef.manifest import StalePlanError
 from reef.spark._spread import spread
 from reef.store import open_store
 

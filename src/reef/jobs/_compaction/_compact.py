@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reef.engine import Context
-from reef.errors import FencedError, InvariantError
+from reef.errors import FencedError, InvariantError, StalePlanError
 from reef.format import Manifest, SegmentRef
 from reef.jobs._compaction._floor import reachable_floor
 from reef.jobs._compaction._options import CompactionOptions
@@ -44,7 +44,6 @@ from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import (
-    StalePlanError,
     check_intent,
     end_intent,
     live_inputs,

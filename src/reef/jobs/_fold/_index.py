@@ -38,7 +38,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.engine import Context, write_window
-from reef.errors import CorruptError, UnavailableError
+from reef.errors import CorruptError, StalePlanError, UnavailableError
 from reef.format import DedupRef, Manifest, SegmentRef, SkippedSlot, decode_schema
 from reef.jobs._fold._chain import DamagedSlot
 from reef.jobs._fold._fold import FoldedPart, FoldPart
@@ -47,7 +47,7 @@ from reef.jobs._fold._stitch import FoldTask, Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
-from reef.manifest import StalePlanError, end_intent, fold
+from reef.manifest import end_intent, fold
 
 if TYPE_CHECKING:
     from reef.jobs._driver import PassRun

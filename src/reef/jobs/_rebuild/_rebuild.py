@@ -42,6 +42,7 @@ from reef.errors import (
     IncompleteError,
     InvariantError,
     NotFoundError,
+    StalePlanError,
     UnavailableError,
     UnreadableError,
 )
@@ -61,7 +62,7 @@ from reef.jobs._rebuild._check import check_segments
 from reef.jobs._rebuild._plan import Ground, find_ground
 from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
 from reef.jobs._rebuild._window import live_window, renew_window
-from reef.manifest import StalePlanError, check_intent, end_intent, overlaps
+from reef.manifest import check_intent, end_intent, overlaps
 
 if TYPE_CHECKING:
     from reef.jobs._driver import PassRun
