@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from reef.documents.input import read_rows
-from reef.documents.input._input import Rows, documents_of
+from reef.documents.input._input import InputRows, documents_of
 from reef.documents.types import Schema, Type, is_list
 from reef.errors import InvalidInputError
 
@@ -61,7 +61,7 @@ documents = st.lists(
 )
 
 
-def shown(rows: Rows, schema: Schema) -> pa.Table:
+def shown(rows: InputRows, schema: Schema) -> pa.Table:
     columns = {"id": rows.ids.cast(pa.string())}
     for name, column in rows.columns.items():
         columns[name] = column.cast(schema.attribute(name).type.shown)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reef.engine import ReadState, look
+from reef.engine import ReadState, lookup_counted
 from reef.segment import RowVersion, SegmentReader, lookup
 from tests.support.segments import Bench, Row, value_of, write
 
@@ -92,7 +92,7 @@ def test_layers_answer_as_a_dict_does(seed: int, segments: int) -> None:
     for lsn in (segments * STEP, *clips.rng.sample(range(segments * STEP), 3)):
         expected = [clips.expected(key, lsn) for key in KEYS]
         assert [shown(lookup(state.layers, key, lsn)) for key in KEYS] == expected
-        assert [shown(look(state.layers, key, lsn).found) for key in KEYS] == expected
+        assert [shown(lookup_counted(state.layers, key, lsn).found) for key in KEYS] == expected
         many = state.many(KEYS, lsn)
         values = many.rows(pa.schema([pa.field("value", pa.binary())])).column(0).to_pylist()
         versions = zip(many.lsns.tolist(), values, strict=True)

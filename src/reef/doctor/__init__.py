@@ -7,7 +7,7 @@ inspect_namespace   the objects of a namespace; and the content of one: inspect_
 storage_stats       how many objects and bytes a namespace has
 Examination         verify in parts: what to read, for tasks, and the Diagnosis of what was read;
                     EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
-read_history        from where the folded log can be folded again: a History, with its FoldStarts
+read_history        from where the folded log can be folded again: a History, with each FoldStart
 read_window         a dedup window that a manifest names
 size_of             the bytes of an object, None if it is missing
 """

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.documents.filter import Filter
-from reef.documents.input import Given, outcomes_of_rows
+from reef.documents.input import CheckedRequest, outcomes_of_rows
 from reef.documents.query import wide_of
 from reef.documents.types import Schema
 from reef.engine import (
@@ -59,7 +59,7 @@ class Change:
     stream: pa.Buffer | None = None
     """The batch as it is logged, if it is encoded already."""
     is_kept: bytes | None = None
-    """As `Given` has it."""
+    """As `CheckedRequest` has it."""
     condition: DocumentCondition | None = None
     atomic: bool = True
 
@@ -141,7 +141,11 @@ class Change:
 
 
 def change_of(
-    schema: Schema, given: Given, *, condition: DocumentCondition | None = None, atomic: bool = True
+    schema: Schema,
+    given: CheckedRequest,
+    *,
+    condition: DocumentCondition | None = None,
+    atomic: bool = True,
 ) -> Change:
     """Put a request together, in the columns of `schema`, which has all of its attributes.
 

@@ -15,7 +15,7 @@ from reef.documents._request import Condition, DocumentReceipt, condition_of
 from reef.documents._snapshot import DocumentSnapshot
 from reef.documents._view import DocumentView
 from reef.documents.filter import Filter, Where, parse_filter
-from reef.documents.input import ID, Asked, Duplicates
+from reef.documents.input import ID, Duplicates, RequestColumns
 from reef.documents.query import OrderBy, Selection, page_version
 from reef.documents.types import Schema, Type
 from reef.engine import (
@@ -219,7 +219,7 @@ class Documents(Namespace):
             receipt = writer.known(None, None, source, sequence)
             if receipt is not None:
                 return self._told(receipt, 0, 0)  # whatever it says, and whether it can be said now
-        asked = Asked.of(upserts, patches, deletes, duplicates)
+        asked = RequestColumns.of(upserts, patches, deletes, duplicates)
         change, said, receipt = self._change(
             writer, asked, condition, atomic, key, source, sequence
         )
@@ -271,7 +271,7 @@ class Documents(Namespace):
         key = check_idempotency_key(idempotency_key)
         schema = self._schema()
         filter = parse_filter(where, schema)
-        asked = Asked.of(patches=[{ID: "-", **patch}])
+        asked = RequestColumns.of(patches=[{ID: "-", **patch}])
         digest = _bulk_digest(filter, asked.read(schema)[0].digest())
         writer = self._writing()
         receipt = writer.known(key, digest)
@@ -492,7 +492,7 @@ class Documents(Namespace):
     def _change(
         self,
         writer: Writer,
-        asked: Asked,
+        asked: RequestColumns,
         condition: Condition | None = None,
         atomic: bool = True,
         key: bytes | None = None,

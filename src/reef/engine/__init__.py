@@ -10,7 +10,7 @@ Handles     Namespace, HeldSnapshot: what every face offers of a namespace and o
             DEFAULT_TTL, namespace_stats
 Reading     View, SnapshotView, ReadState: reads at one version; Latest, FEW_ROWS_MAX: many keys;
             candidates, matching, are_newest, Cover: rows found source by source, without a merge;
-            look: a point read that counts what it reads; take_snapshot
+            lookup_counted: a point read that counts what it reads; take_snapshot
 Branches    create_branch, list_branches, Branch, drop_namespace, refuse_branches, lost_pins
 Namespaces  list_namespaces, are_live
 Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
@@ -75,7 +75,7 @@ from reef.engine._open import (
 from reef.engine._read._candidates import are_newest, candidates, matching
 from reef.engine._read._cover import Cover
 from reef.engine._read._latest import FEW_ROWS_MAX, Latest
-from reef.engine._read._layers import look
+from reef.engine._read._layers import lookup_counted
 from reef.engine._read._snapshots import SnapshotView, take_snapshot
 from reef.engine._read._view import ReadState, View
 from reef.engine._reader import Reader
@@ -138,7 +138,7 @@ __all__ = [
     "list_branches",
     "list_namespaces",
     "load_dedup",
-    "look",
+    "lookup_counted",
     "lost_pins",
     "matching",
     "namespace_stats",

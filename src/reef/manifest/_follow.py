@@ -29,7 +29,7 @@ LISTINGS_MAX = 10
 _log = logging.getLogger("reef")
 
 
-class _Seen(NamedTuple):
+class _KnownHead(NamedTuple):
     """The newest generation known, and when it was last known to be that."""
 
     head: Head
@@ -46,7 +46,7 @@ class ManifestFollower:
         self._reader = ManifestReader(store, namespace)
         self.clock = clock
         self._lock = threading.Lock()
-        self._seen: _Seen | None = None
+        self._seen: _KnownHead | None = None
 
     @property
     def head(self) -> Head | None:
@@ -166,7 +166,7 @@ class ManifestFollower:
                 return known.head
             if known is not None and contact < known.at:
                 contact = known.at
-            self._seen = _Seen(head, contact)
+            self._seen = _KnownHead(head, contact)
         if head.damaged and (known is None or head.damaged != known.head.damaged):
             _log.error(
                 "namespace %r fell back to generation %d: %s cannot be read; reads go on from "

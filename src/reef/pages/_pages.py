@@ -11,7 +11,7 @@ from reef.engine import (
     Context,
     Namespace,
     check_idempotency_key,
-    look,
+    lookup_counted,
 )
 from reef.errors import InvalidInputError
 from reef.format import LsnPolicy, Manifest
@@ -213,7 +213,7 @@ class Pages(Namespace):
     def _measured(self, key: bytes) -> bytes | None:
         """Return a page, and tell the metrics how many layers it took."""
         view = self._handle.view()
-        found, layers = view.read(lambda state: look(state.layers, key, view.lsn))
+        found, layers = view.read(lambda state: lookup_counted(state.layers, key, view.lsn))
         self._note_layers(layers)
         return None if found is None or found.tombstone else data_of(found)
 

@@ -35,7 +35,7 @@ class NewestRows(NamedTuple):
     """Which of the keys each of them has."""
 
 
-class _Asked(NamedTuple):
+class _BlockKeys(NamedTuple):
     """A row block, and which of the keys it may hold."""
 
     segment: int
@@ -87,13 +87,13 @@ def join(
     asked = [
         one
         for number, (clipped, entry) in enumerate(zip(visible, entries, strict=True))
-        for one in _asked(loader, number, clipped, entry, (keys, listed), newest, lsn)
+        for one in _blocks_to_read(loader, number, clipped, entry, (keys, listed), newest, lsn)
     ]
     found: list[list[_BlockVersions]] = [[] for _ in visible]
     for portion in _portions(asked, [one.want.place.length for one in asked]):
         blocks = loader.blocks([one.want for one in portion])
         for one, block in zip(portion, blocks, strict=True):
-            some = _found(visible[one.segment], one, block.batch, keys, lsn)
+            some = _versions_in_block(visible[one.segment], one, block.batch, keys, lsn)
             is_newer = some.lsns > newest[some.at]
             if is_newer.any():
                 # The others alone: a key may go on in the next block under the same version, where a
@@ -108,7 +108,7 @@ def join(
     ]
 
 
-def _asked(
+def _blocks_to_read(
     loader: Loader,
     number: int,
     clipped: Clip,
@@ -116,7 +116,7 @@ def _asked(
     keys: tuple[pa.BinaryArray, list[bytes]],
     newest: _Numbers,
     lsn: int,
-) -> Iterator[_Asked]:
+) -> Iterator[_BlockKeys]:
     """Yield the blocks of a segment that may hold newer versions of keys than are known."""
     column, listed = keys
     low, high = bisect_left(listed, clipped.key_min), bisect_left(listed, clipped.key_end)
@@ -146,10 +146,10 @@ def _asked(
     edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(block)]
     for a, b in pairwise(edges):
         if b > a:
-            yield _Asked(number, Wanted(entry, int(block[a])), place[a:b])
+            yield _BlockKeys(number, Wanted(entry, int(block[a])), place[a:b])
 
 
-def _portions(asked: Sequence[_Asked], sizes: Sequence[int]) -> Iterator[Sequence[_Asked]]:
+def _portions(asked: Sequence[_BlockKeys], sizes: Sequence[int]) -> Iterator[Sequence[_BlockKeys]]:
     """Yield what needs a bounded amount of bytes at once."""
     first = size = 0
     for i, length in enumerate(sizes, 1):
@@ -161,8 +161,8 @@ def _portions(asked: Sequence[_Asked], sizes: Sequence[int]) -> Iterator[Sequenc
         yield asked[first:]
 
 
-def _found(
-    clipped: Clip, asked: _Asked, batch: pa.RecordBatch, keys: pa.BinaryArray, lsn: int
+def _versions_in_block(
+    clipped: Clip, asked: _BlockKeys, batch: pa.RecordBatch, keys: pa.BinaryArray, lsn: int
 ) -> _BlockVersions:
     """Return the newest version of each key in a block."""
     few = keys.take(pa.array(asked.at))
@@ -219,7 +219,7 @@ def _wide_values(loader: Loader, entry: TailEntry, column: str, rows: _Numbers) 
     blocks = np.searchsorted(places.row, rows, side="right") - 1
     edges = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(rows)]
     asked = [
-        _Asked(0, Wanted(entry, int(blocks[a]), column), rows[a:b] - places.row[blocks[a]])
+        _BlockKeys(0, Wanted(entry, int(blocks[a]), column), rows[a:b] - places.row[blocks[a]])
         for a, b in pairwise(edges)
     ]
     values = []

@@ -181,16 +181,16 @@ def _count_through(keys: pa.Array, bound: bytes) -> int:
 def _refuse(key: bytes, other: bytes) -> None:
     if key == other:
         raise InvalidInputError(
-            f"id {_shown(key)!r} appears more than once in the load: give each id once, "
+            f"id {_key_text(key)!r} appears more than once in the load: give each id once, "
             "or duplicates='last'"
         )
     raise InvalidInputError(
-        f"rows are not in the order of their ids: {_shown(other)!r} comes after "
-        f"{_shown(key)!r}; sort them by id"
+        f"rows are not in the order of their ids: {_key_text(other)!r} comes after "
+        f"{_key_text(key)!r}; sort them by id"
     )
 
 
-def _shown(key: bytes) -> str | bytes:
+def _key_text(key: bytes) -> str | bytes:
     try:
         return key.decode()
     except UnicodeDecodeError:

@@ -66,7 +66,7 @@ def _reduced(error: BaseException) -> tuple[Any, ...]:
     return _both, (*type(error).__bases__, error.args, error.__dict__)
 
 
-def _told(call: Callable[_P, _T]) -> Callable[_P, _T]:
+def _as_sqlite_error(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Have what a call raises become an error of SQLite, too."""
 
     @wraps(call)
@@ -88,11 +88,11 @@ class ApswFile:
 
     def __init__(self, file: DatabaseFile | ScratchFile) -> None:
         self._file = file
-        # SQLite asks these most, and what they raise is told by `_told` either way.
-        self.xRead = _told(file.read)
-        self.xLock = _told(file.lock)
-        self.xFileSize = _told(file.size)
-        self.xTruncate = _told(file.truncate)
+        # SQLite asks these most, and what they raise is told by `_as_sqlite_error` either way.
+        self.xRead = _as_sqlite_error(file.read)
+        self.xLock = _as_sqlite_error(file.lock)
+        self.xFileSize = _as_sqlite_error(file.size)
+        self.xTruncate = _as_sqlite_error(file.truncate)
         self.xCheckReservedLock = file.is_reserved
 
     @at_entry
@@ -103,7 +103,7 @@ class ApswFile:
             self._file.unlock(level)
             raise
 
-    @_told
+    @_as_sqlite_error
     def xWrite(self, data: Any, offset: int) -> None:
         self._file.write(bytes(data), offset)
 
@@ -150,7 +150,7 @@ class ApswFile:
     def xDeviceCharacteristics(self) -> int:
         return CHARACTERISTICS
 
-    @_told
+    @_as_sqlite_error
     def xClose(self) -> None:
         if isinstance(self._file, DatabaseFile):
             close_file(self._file)
@@ -175,7 +175,7 @@ class ApswVFS(apsw.VFS):
             raise as_apsw(InvalidInputError(NO_WAL), apsw.CantOpenError)
         return apsw.VFSFile("", name, flags)
 
-    @_told
+    @_as_sqlite_error
     def _open(self, name: str | apsw.URIFilename, flags: list[int]) -> ApswFile:
         parameters: dict[str, str] = {}
         path = name if isinstance(name, str) else name.filename()

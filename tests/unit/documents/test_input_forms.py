@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from reef.documents.input._given import Asked
-from reef.documents.input._input import Rows, documents_of, read_rows
+from reef.documents.input._given import RequestColumns
+from reef.documents.input._input import InputRows, documents_of, read_rows
 from reef.documents.types._schema import Schema
 from reef.documents.types._types import Type
 from tests.support.document_input import NOON, ONE, refused
@@ -342,7 +342,7 @@ WHOLE = WHOLE.added(
 )
 
 
-def shown(rows: Rows, schema: Schema) -> pa.Table:
+def shown(rows: InputRows, schema: Schema) -> pa.Table:
     types = {
         name: attribute.type.shown for name in rows.columns if (attribute := schema.find(name))
     }
@@ -395,7 +395,7 @@ class Once:
 def test_a_request_is_read_again_when_its_stream_is_not_there_any_more(is_patch: bool) -> None:
     columns = {name: Once(TABLE[name]) for name in TABLE.column_names}
     for data in (Once(TABLE), TABLE.to_reader(), columns):
-        asked = Asked.of(patches=data) if is_patch else Asked.of(data)
+        asked = RequestColumns.of(patches=data) if is_patch else RequestColumns.of(data)
         for types in ({}, TYPES):
             given, _ = asked.read(schema_of(**types))
             rows = given.patches if is_patch else given.upserts

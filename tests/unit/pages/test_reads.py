@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reef.database import Database
-from reef.engine import look
+from reef.engine import lookup_counted
 from reef.engine._read._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
 from reef.jobs import CompactionOptions, InProcess
@@ -293,9 +293,12 @@ def test_layers_are_counted_and_told(shelf: Shelf) -> None:
     db = shelf.database()
     store = db.pages(NAME, mode="r")
     state = store._handle._live.state
-    assert look(state.layers, key_of(0), store.head).layers == 1
-    assert look(state.layers, key_of(1), store.head).layers == 6
-    assert look(state.layers, key_of(999), store.head) == (None, 1)  # where the extent is kept
+    assert lookup_counted(state.layers, key_of(0), store.head).layers == 1
+    assert lookup_counted(state.layers, key_of(1), store.head).layers == 6
+    assert lookup_counted(state.layers, key_of(999), store.head) == (
+        None,
+        1,
+    )  # where the extent is kept
     for page in range(64):
         assert store.get_page(page) == shelf.pages[page]
     told = db.metrics.snapshot()["reef_page_read_layers"]

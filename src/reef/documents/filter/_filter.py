@@ -39,7 +39,7 @@ from reef.documents.filter._nodes import (
 from reef.documents.filter._parse_sql import parse_sql
 from reef.documents.filter._pattern import problem_of
 from reef.documents.filter._prune import Answers, Blocks, KeyRange, key_range
-from reef.documents.filter._show import encoded, shown
+from reef.documents.filter._show import encoded, filter_tuples
 from reef.documents.filter._values import mismatch, stored_bound, stored_value, stored_values
 from reef.documents.types import Attribute, Schema
 from reef.errors import InvalidInputError
@@ -133,7 +133,7 @@ class Filter:
     @cached_property
     def where(self) -> tuple[Any, ...]:
         """The filter as tuples, from which `parse_filter` makes an equal one."""
-        return shown(self._root)
+        return filter_tuples(self._root)
 
     def __eq__(self, other: object) -> bool:
         return self._root == other._root if isinstance(other, Filter) else NotImplemented

@@ -24,15 +24,15 @@ from reef.documents.types import Attribute
 _NEGATABLE = ("Eq", "In", "Contains", "Glob")
 
 
-def shown(node: Node) -> tuple[Any, ...]:
+def filter_tuples(node: Node) -> tuple[Any, ...]:
     """Return the tuples that say `node`."""
     match node:
         case And(parts):
-            return "And", [shown(part) for part in parts]
+            return "And", [filter_tuples(part) for part in parts]
         case Or(parts):
-            return "Or", [shown(part) for part in parts]
+            return "Or", [filter_tuples(part) for part in parts]
         case Not(part):
-            inner = shown(part)
+            inner = filter_tuples(part)
             is_condition = not isinstance(part, And | Or)
             if is_condition and inner[1] in _NEGATABLE:
                 return inner[0], f"Not{inner[1]}", *inner[2:]

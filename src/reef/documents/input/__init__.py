@@ -15,7 +15,7 @@ may_be_vector, is_vector_name, may_be_sparse, SPARSE_KEYS
 
 from reef.documents.input._coerce import coerce
 from reef.documents.input._coerce_vectors import may_be_vector
-from reef.documents.input._given import Asked, Given, outcomes_of_rows
+from reef.documents.input._given import CheckedRequest, RequestColumns, outcomes_of_rows
 from reef.documents.input._input import ID, Duplicates, read_rows
 from reef.documents.input._json_lines import parse_document
 from reef.documents.input._text_cells import CELL_ERRORS, LIKE_A_NAME, cell_failure, cell_reader
@@ -26,9 +26,9 @@ __all__ = [
     "ID",
     "LIKE_A_NAME",
     "SPARSE_KEYS",
-    "Asked",
+    "CheckedRequest",
     "Duplicates",
-    "Given",
+    "RequestColumns",
     "cell_failure",
     "cell_reader",
     "coerce",

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input._input import ID, Duplicates, Rows, read_rows
+from reef.documents.input._input import ID, Duplicates, InputRows, read_rows
 from reef.documents.input._sources import SourceColumns, columns_of
 from reef.documents.types import Schema, is_list
 from reef.errors import InvalidInputError
@@ -21,11 +21,11 @@ SUPERSEDED = "superseded"
 
 
 @dataclass(frozen=True)
-class Given:
+class CheckedRequest:
     """Upserts, patches and deletes of one request; each id is in one of them, once."""
 
-    upserts: Rows | None
-    patches: Rows | None
+    upserts: InputRows | None
+    patches: InputRows | None
     deletes: pa.Array
     is_kept: bytes | None = None
     """A 1 for each row of the request that counts, a 0 for each whose id came again; None: all do."""
@@ -56,7 +56,7 @@ class Given:
         return digest.digest()
 
 
-class Asked(NamedTuple):
+class RequestColumns(NamedTuple):
     """The documents of a request, in columns that can be read twice."""
 
     upserts: SourceColumns | None
@@ -71,11 +71,11 @@ class Asked(NamedTuple):
         patches: object = None,
         deletes: object = None,
         duplicates: Duplicates = "last",
-    ) -> Asked:
+    ) -> RequestColumns:
         """Take a request in. Raises InvalidInputError."""
-        return cls(_held(upserts), _held(patches), _ids(deletes), duplicates)
+        return cls(_rereadable(upserts), _rereadable(patches), _ids(deletes), duplicates)
 
-    def read(self, schema: Schema) -> tuple[Given, Schema]:
+    def read(self, schema: Schema) -> tuple[CheckedRequest, Schema]:
         """Return the request, checked, and `schema` with the attributes that are new in it.
 
         Raises InvalidInputError.
@@ -92,7 +92,7 @@ class Asked(NamedTuple):
         parts = [rows for rows in (put, patched, gone) if rows]
         _check_ids([rows.ids for rows in parts])
         deletes = pa.array([], pa.binary()) if gone is None else gone.ids
-        return Given(put or None, patched or None, deletes, _kept(parts)), schema
+        return CheckedRequest(put or None, patched or None, deletes, _kept(parts)), schema
 
 
 def outcomes_of_rows(outcomes: tuple[str, ...], is_kept: bytes | None) -> tuple[str, ...]:
@@ -103,14 +103,14 @@ def outcomes_of_rows(outcomes: tuple[str, ...], is_kept: bytes | None) -> tuple[
     return tuple(next(known) if is_one else SUPERSEDED for is_one in is_kept)
 
 
-def _kept(parts: Sequence[Rows]) -> bytes | None:
+def _kept(parts: Sequence[InputRows]) -> bytes | None:
     """Say of each row of `parts` as they were given whether it counts; None: all do."""
     if all(rows.is_kept is None for rows in parts):
         return None
     return b"".join(rows.is_kept or b"\1" * len(rows) for rows in parts)
 
 
-def _held(data: object) -> SourceColumns | None:
+def _rereadable(data: object) -> SourceColumns | None:
     """Return `data` as something that can be read twice: a stream cannot. Raises InvalidInputError."""
     return None if data is None else columns_of(data)
 
@@ -140,7 +140,7 @@ def _check_ids(ids: list[pa.Array]) -> None:
             )
 
 
-def _add_rows(digest: hashlib.blake2b, rows: Rows, *, is_patch: bool) -> None:
+def _add_rows(digest: hashlib.blake2b, rows: InputRows, *, is_patch: bool) -> None:
     blank = {name: c.is_valid() for name, c in rows.columns.items() if _says_nothing(c)}
     told = {name: column for name, column in rows.columns.items() if name not in blank}
     _add(digest, {ID: rows.ids, **told})

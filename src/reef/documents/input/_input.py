@@ -1,4 +1,4 @@
-"""What callers give → `Rows`: typed, checked, one row per id. Nothing is written unless all of it fits.
+"""What callers give → `InputRows`: typed, checked, one row per id. Nothing is written unless all of it fits.
 
 rows       a list of dicts
 columns    a dict of lists, NumPy arrays, Arrow arrays or series
@@ -29,7 +29,7 @@ from reef.documents.types import (
 )
 from reef.errors import InvalidInputError
 
-__all__ = ["ID", "ID_BYTES_MAX", "Duplicates", "Rows", "documents_of", "read_rows"]
+__all__ = ["ID", "ID_BYTES_MAX", "Duplicates", "InputRows", "documents_of", "read_rows"]
 
 ID = "id"
 ID_BYTES_MAX = 512
@@ -41,7 +41,7 @@ _STRING = Type.parse("string")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class InputRows:
     """Checked input: `columns` by attribute name, in physical types, each as long as `ids`.
 
     `new` are the attributes that the schema lacks, `untyped` those that it lacks still, because
@@ -69,7 +69,7 @@ class Rows:
 
 def read_rows(
     data: object, schema: Schema, *, duplicates: Duplicates = "last", is_patch: bool = False
-) -> Rows:
+) -> InputRows:
     """Return what `data` says, in the types of `schema`, or refuse all of it.
 
     Of rows with the same id the last is kept, whole and in its place, or none is accepted
@@ -100,7 +100,7 @@ def read_rows(
     if new:
         schema.added(new)  # refuses too many
     present = source.present([*columns, *untyped]) if is_patch else None
-    rows = Rows(ids, columns, new, untyped, present)
+    rows = InputRows(ids, columns, new, untyped, present)
     return rows if len(ids) < 2 else _without_duplicates(rows, duplicates)
 
 
@@ -177,7 +177,7 @@ def _check_ids(ids: pa.Array, spot: InputColumn) -> None:
         raise spot.refusal(control, ids[control], _ID_RULE, "a control character")
 
 
-def _without_duplicates(rows: Rows, duplicates: Duplicates) -> Rows:
+def _without_duplicates(rows: InputRows, duplicates: Duplicates) -> InputRows:
     if pc.all(pc.less(rows.ids[:-1], rows.ids[1:])).as_py():
         return rows  # in order, as they often come: which is seen much sooner
     encoded = rows.ids.dictionary_encode()
@@ -202,4 +202,4 @@ def _without_duplicates(rows: Rows, duplicates: Duplicates) -> Rows:
         for some in (rows.columns, rows.untyped, rows.present or {})
     )
     ids = rows.ids.take(kept)
-    return Rows(ids, columns, rows.new, untyped, present or None, is_kept.tobytes())
+    return InputRows(ids, columns, rows.new, untyped, present or None, is_kept.tobytes())

@@ -103,7 +103,7 @@ class Aggregation:
         partial = self._again(partial)
         if self._keys:
             partial = partial.take(pc.sort_indices(partial, [(k, "ascending") for k in self._keys]))
-        groups = [_shown(partial[_column(group)], group) for group in self._groups]
+        groups = [_group_keys(partial[_column(group)], group) for group in self._groups]
         results = [self._result(one, partial) for one in self._aggregates]
         names = [*(group.name for group in self._groups), *(one.name for one in self._aggregates)]
         return pa.Table.from_arrays([*groups, *results], names)
@@ -173,7 +173,7 @@ class Aggregation:
             return columns[0].fill_null(0).cast(pa.int64())
         if one.function in ("min", "max"):
             assert one.attribute is not None
-            return _shown(columns[0], one.attribute)
+            return _group_keys(columns[0], one.attribute)
         if one.function == "avg":
             *sums, count = columns
             total = _approximate(*sums) if one.is_whole else sums[0]
@@ -259,7 +259,7 @@ def _numbers(half: pa.Array) -> Any:
     return half.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
 
 
-def _shown(values: pa.Array | pa.ChunkedArray, attribute: Attribute) -> pa.Array:
+def _group_keys(values: pa.Array | pa.ChunkedArray, attribute: Attribute) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if not attribute.id:

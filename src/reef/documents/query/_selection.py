@@ -55,7 +55,7 @@ class Selection:
             arrays.append(
                 pa.nulls(rows.num_rows, attribute.type.shown)
                 if i is None
-                else _shown(rows.column(i), attribute.type)
+                else _shown_type(rows.column(i), attribute.type)
             )
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
 
@@ -80,7 +80,7 @@ def wide_of(attributes: Iterable[Attribute]) -> tuple[str, ...]:
     return tuple([a.column for a in attributes if a.type.kind == "vector"])
 
 
-def _shown(column: pa.Array, type: Type) -> pa.Array:
+def _shown_type(column: pa.Array, type: Type) -> pa.Array:
     if column.type == type.shown:
         return column
     return pa.ExtensionArray.from_storage(type.shown, column)
@@ -94,5 +94,5 @@ def _value(column: pa.Array, row: int, attribute: Attribute) -> Any:
     if kind == "vector":
         return scalar.values.to_numpy(zero_copy_only=False).tolist()
     name = attribute.name
-    alone = pa.RecordBatch.from_arrays([_shown(column.slice(row, 1), attribute.type)], [name])
+    alone = pa.RecordBatch.from_arrays([_shown_type(column.slice(row, 1), attribute.type)], [name])
     return documents_of(alone, Schema((attribute,), attribute.id + 1))[0][name]

@@ -66,7 +66,7 @@ def run_sql(view: SqlSource, text: str, parameters: Parameters | None = None) ->
 
     def run(connection: duckdb.DuckDBPyConnection, given: object, _: _Dataset) -> pa.Table:
         result = connection.sql(text, params=given)
-        return _shown(result.to_arrow_table(), [str(type) for type in result.types])
+        return _with_uuids(result.to_arrow_table(), [str(type) for type in result.types])
 
     return _connected(view, text, parameters, run)
 
@@ -263,7 +263,7 @@ def _shaped(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=shape)
 
 
-def _shown(table: pa.Table, types: list[str]) -> pa.Table:
+def _with_uuids(table: pa.Table, types: list[str]) -> pa.Table:
     """Return the result with uuids as such: DuckDB gives their text."""
     for i, type in enumerate(types):
         if type == "UUID" and pa.types.is_string(table.column(i).type):

@@ -34,7 +34,7 @@ class InputColumn:
     def refusal(self, i: int, value: object, expected: str, got: str) -> InvalidInputError:
         """Return the error that says that value i is not what was expected. Rows count from 0."""
         return InvalidInputError(
-            f"row {self.row_of(i)}, attribute {self.name!r} = {shown(value)}: "
+            f"row {self.row_of(i)}, attribute {self.name!r} = {short_text(value)}: "
             f"expected {expected}, got {got}; nothing was written"
         )
 
@@ -46,7 +46,7 @@ class ReadColumn(NamedTuple):
     values: pa.Array
 
 
-def shown(value: Any) -> str:
+def short_text(value: Any) -> str:
     """Return a short text of `value` for a message."""
     if isinstance(value, pa.Scalar):
         try:

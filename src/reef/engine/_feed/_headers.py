@@ -41,13 +41,13 @@ class LogHeader(NamedTuple):
     prev: Prev
 
 
-class Unreadable(NamedTuple):
+class UnreadableHeader(NamedTuple):
     """An object is there, but its header is not one."""
 
     slot: int
 
 
-Answer = LogHeader | Unreadable | None
+Answer = LogHeader | UnreadableHeader | None
 """None: there is no such object."""
 
 
@@ -89,17 +89,17 @@ class HeaderReader:
         except NotFoundError:
             return None
         except DamagedError:
-            return Unreadable(slot)
+            return UnreadableHeader(slot)
         return _decode(data, slot)
 
 
-def _decode(data: bytes, slot: int) -> LogHeader | Unreadable:
+def _decode(data: bytes, slot: int) -> LogHeader | UnreadableHeader:
     head, kind, zeros, size, said, first, last, epoch, _, nonce, at, rows, prev, checksum, more = (
         _HEADER.unpack(data)
     )
     is_whole = head == _HEAD and not any(zeros) and not any(more) and any(nonce)
     if not is_whole or said != slot or not prev < slot or kind not in tuple(LogKind):
-        return Unreadable(slot)
+        return UnreadableHeader(slot)
     if (kind == LogKind.FENCE) != (first == 0) or last < first:
-        return Unreadable(slot)
+        return UnreadableHeader(slot)
     return LogHeader(LogKind(kind), size, slot, first, last, epoch, at, rows, Prev(prev, checksum))

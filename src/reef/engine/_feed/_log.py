@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from reef.engine._context import Context
-from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, Unreadable
+from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, UnreadableHeader
 from reef.engine._feed._position import Entrances, KnownPositions, Position
 from reef.errors import CorruptError, RetentionError
 from reef.format import LogKind, Manifest, Prev, log_key
@@ -240,7 +240,7 @@ class FeedLog:
             for answer in self._headers.get(range(slot, slot + window)):
                 if answer is None:
                     return
-                if isinstance(answer, Unreadable) or slot in skipped or _names_damage(answer):
+                if isinstance(answer, UnreadableHeader) or slot in skipped or _names_damage(answer):
                     raise _Odd
                 prev = answer.prev
                 # Only one object was ever in a slot; its checksum is held against it when it is read.

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._memtable._rows import Chunk, Numbers, Rows
+from reef.engine._memtable._rows import Chunk, MemtableRows, Numbers
 
 # So many batches wait to be put together: each takes some kilobytes beside its values.
 _BATCHES_MAX = 1024
@@ -35,7 +35,7 @@ class FoldRows:
     """The rows of a segment to be. For one thread."""
 
     def __init__(self) -> None:
-        self._rows = Rows()
+        self._rows = MemtableRows()
         self._batches: list[tuple[pa.RecordBatch, int]] = []
         self._joined: list[_Versions] = []
         self._waiting_bytes = 0

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from reef.engine._memtable._rows import Chunk, Rows
+from reef.engine._memtable._rows import Chunk, MemtableRows
 from reef.engine._memtable._runs import Runs
 from reef.errors import InvariantError
 from reef.segment import Prune, RowVersion
@@ -52,11 +52,11 @@ _ENTRY_BYTES = 73
 _new = tuple.__new__
 
 
-class _State(NamedTuple):
+class _MemtableState(NamedTuple):
     """What a reader takes once: the newest row of each key, the rows, and their order."""
 
     newest: dict[bytes, int]
-    rows: Rows
+    rows: MemtableRows
     runs: Runs
 
 
@@ -64,8 +64,8 @@ class Memtable:
     """Versions of keys in memory: a RowSource. One thread may write while others read."""
 
     def __init__(self) -> None:
-        rows = Rows()
-        self._state = _State({}, rows, Runs(rows))
+        rows = MemtableRows()
+        self._state = _MemtableState({}, rows, Runs(rows))
         self._key_bytes = 0
         self._applied = 0
         self._lock = threading.Lock()
@@ -177,7 +177,7 @@ class Memtable:
         count = rows.count_through(lsn)
         if count == rows.count:
             return
-        kept = Rows()
+        kept = MemtableRows()
         for chunk, low, high in rows.slices(0, count):
             kept.append(chunk.part(low, high))
         dropped = [chunk.part(low, high) for chunk, low, high in rows.slices(count, rows.count)]
@@ -187,7 +187,7 @@ class Memtable:
         # From the new to the old: what was before the oldest that goes is what counts.
         index.update(zip(reversed(keys), reversed(older), strict=True))
         deque(map(index.__delitem__, compress(keys, map((-1).__eq__, older))), maxlen=0)
-        self._state = _State(index, kept, runs.cut(kept))
+        self._state = _MemtableState(index, kept, runs.cut(kept))
         self.lsn_max = kept.table[1][-1].newest if count else 0
         if not count:
             self.lsn_min = LSN_MAX
@@ -281,7 +281,7 @@ class Memtable:
                 yield from rows.gather(some, fields, _PIECE_BYTES)
 
 
-def _get_sorted(state: _State, key: bytes, lsn: int) -> RowVersion | None:
+def _get_sorted(state: _MemtableState, key: bytes, lsn: int) -> RowVersion | None:
     """Return what `Memtable.get` does, by the sorted runs: for a key with very many versions."""
     _, rows, runs = state
     below = rows.count_through(lsn)

@@ -127,7 +127,7 @@ class Chunk(NamedTuple):
         return bisect_right(_GRADE_ROWS, self.batch.num_rows)
 
 
-class Rows:
+class MemtableRows:
     """The rows of a memtable by number. Only one thread may call what changes them."""
 
     def __init__(self) -> None:

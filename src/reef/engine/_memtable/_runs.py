@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._memtable._rows import Numbers, Rows
+from reef.engine._memtable._rows import MemtableRows, Numbers
 from reef.segment import changes
 
 # A run is merged with the one before unless that is so many times as long.
@@ -61,12 +61,12 @@ class _SortedRun(NamedTuple):
 class Runs:
     """The sorted runs of all rows of a memtable, up to date when they are asked for."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: MemtableRows) -> None:
         self._rows = rows
         self._runs: tuple[_SortedRun, ...] = ()
         self.nbytes = 0
 
-    def cut(self, rows: Rows) -> Runs:
+    def cut(self, rows: MemtableRows) -> Runs:
         """Return the runs of `rows`, which are the first of these rows."""
         fresh = Runs(rows)
         kept = []

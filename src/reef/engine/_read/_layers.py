@@ -97,14 +97,14 @@ def layers_of(sources: Iterable[RowSource]) -> tuple[RowSource, ...]:
     return (*layers, *gathered.layer())
 
 
-class Looked(NamedTuple):
+class CountedLookup(NamedTuple):
     """What a read found, and how many layers it had to look into for that."""
 
     found: RowVersion | None
     layers: int
 
 
-def look(layers: Sequence[RowSource], key: bytes, lsn: int) -> Looked:
+def lookup_counted(layers: Sequence[RowSource], key: bytes, lsn: int) -> CountedLookup:
     """Return what `lookup` would, and count: for those who measure how much a read has to read."""
     best: RowVersion | None = None
     newest, looked = -1, 0
@@ -116,7 +116,7 @@ def look(layers: Sequence[RowSource], key: bytes, lsn: int) -> Looked:
             found = layer.get(key, lsn)
             if found is not None and found.lsn > newest:
                 best, newest = found, found.lsn
-    return Looked(best, looked)
+    return CountedLookup(best, looked)
 
 
 class _LayerBuilder:

@@ -36,7 +36,7 @@ from reef.errors import FencedError, InvariantError, StalePlanError
 from reef.format import Manifest, SegmentRef
 from reef.jobs._compaction._floor import reachable_floor
 from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._plan import CompactionPlan, Group, plan_compaction
+from reef.jobs._compaction._plan import CompactionGroup, CompactionPlan, plan_compaction
 from reef.jobs._compaction._ranges import VisibleSegment, inside_each
 from reef.jobs._compaction._result import CompactionResult, GroupResult, group_result
 from reef.jobs._compaction._task import MergedRange, MergeTask, merge_ranges
@@ -72,7 +72,7 @@ class Compaction:
     now_us: int
     """When it began, by the store's clock: snapshots that had expired by then are not retained."""
 
-    def tasks(self, group: Group) -> list[MergeTask]:
+    def tasks(self, group: CompactionGroup) -> list[MergeTask]:
         """Return the tasks of a group: one for each range, with the segments that have keys in it."""
         keys = [(some.start, some.end) for some in group.ranges]
         inside = inside_each([VisibleSegment(ref) for ref in group.inputs], keys)
@@ -98,7 +98,11 @@ class Compaction:
         ]
 
     def finish_group(
-        self, group: Group, outcomes: Sequence[TaskOutcome[MergedRange]], *, is_last: bool = False
+        self,
+        group: CompactionGroup,
+        outcomes: Sequence[TaskOutcome[MergedRange]],
+        *,
+        is_last: bool = False,
     ) -> GroupResult:
         """Publish what the tasks of a group made, unless one failed or the group was overtaken.
 
@@ -121,7 +125,7 @@ class Compaction:
         self.job.end()
 
     def _replaced(
-        self, m: Manifest, group: Group, outputs: Sequence[SegmentRef], is_last: bool
+        self, m: Manifest, group: CompactionGroup, outputs: Sequence[SegmentRef], is_last: bool
     ) -> Manifest:
         _check_standing(m, self.job)
         if group.inputs:
@@ -250,7 +254,7 @@ def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
     )
 
 
-def _outputs(group: Group, made: Sequence[MergedRange]) -> list[SegmentRef]:
+def _outputs(group: CompactionGroup, made: Sequence[MergedRange]) -> list[SegmentRef]:
     """Return the segments of a group whose parts are all there."""
     parts = [(group.number, (n, len(group.ranges))) for n in range(1, len(group.ranges) + 1)]
     if [(one.group, one.part) for one in made] != parts:

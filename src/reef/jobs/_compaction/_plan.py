@@ -48,9 +48,9 @@ from reef.jobs._compaction._ranges import (
 from reef.manifest import no_namespace
 
 __all__ = [
+    "CompactionGroup",
     "CompactionOptions",
     "CompactionPlan",
-    "Group",
     "KeyRange",
     "plan_compaction",
     "plan_on",
@@ -67,7 +67,7 @@ SIZE_RATIO = 1.5
 _Segments: TypeAlias = Sequence[VisibleSegment]
 
 
-class Group(msgspec.Struct, frozen=True):
+class CompactionGroup(msgspec.Struct, frozen=True):
     """Segments that are replaced together: all of them, or what they have in the ranges."""
 
     number: int
@@ -93,7 +93,7 @@ class CompactionPlan(msgspec.Struct, frozen=True):
     generation: int
     """The head that it was planned on; later changes are noticed when it is carried out."""
     options: CompactionOptions
-    groups: tuple[Group, ...]
+    groups: tuple[CompactionGroup, ...]
     skipped: tuple[str, ...] = ()
     """What is not rewritten though it should be, and why."""
     is_partial: bool = False
@@ -160,7 +160,7 @@ class _GroupBuilder:
         self._options = options
         self._room = options.max_bytes
         self._is_short = False
-        self.groups: list[Group] = []
+        self.groups: list[CompactionGroup] = []
         self.skipped: list[str] = []
 
     def add(self, window: Sequence[_Segments], older: Covered) -> None:
@@ -175,13 +175,15 @@ class _GroupBuilder:
                 refs = tuple(one.ref for one in inside)
                 size = sum(one.bytes_in for one in some)
                 number = len(self.groups)
-                self.groups.append(Group(number, refs, some, (), level, size, chosen.reason))
+                self.groups.append(
+                    CompactionGroup(number, refs, some, (), level, size, chosen.reason)
+                )
         moved = tuple(one.ref for one in moves)
         if moved and len(self.groups) > first:
             self.groups[first] = msgspec.structs.replace(self.groups[first], moves=moved)
         elif moved:
             reason = "no other has any of their keys"
-            self.groups.append(Group(first, (), (), moved, level, 0, reason))
+            self.groups.append(CompactionGroup(first, (), (), moved, level, 0, reason))
 
     def _fitting(self, chosen: _Candidate, older: Covered) -> list[tuple[KeyRange, ...]]:
         """Return the ranges of a candidate that there is room for, those of a group together."""

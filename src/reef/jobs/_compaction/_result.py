@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from reef.format import SegmentRef
-from reef.jobs._compaction._plan import Group
+from reef.jobs._compaction._plan import CompactionGroup
 from reef.jobs._compaction._task import MergedRange
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import Head
@@ -93,7 +93,7 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
 
 def group_result(
-    group: Group,
+    group: CompactionGroup,
     outcomes: Sequence[TaskOutcome[MergedRange]],
     state: GroupState,
     error: str,

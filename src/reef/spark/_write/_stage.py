@@ -227,7 +227,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     context = write.open()
     plan = write.plan or planned(context, write)
     join_load(context, plan)
-    counted = _CountedRows(plan, batches)
+    counted = _UniqueRows(plan, batches)
     if write.options.is_sorted:
         part = write_part(context, plan.part(), counted.rows())
     else:
@@ -252,7 +252,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     )
 
 
-class _CountedRows:
+class _UniqueRows:
     """Rows as they are stored, and how many of each batch gave way to later ones in it."""
 
     def __init__(self, plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> None:

@@ -12,7 +12,7 @@ from reef.format import SegmentRef
 from reef.spark.files._output_format import OutputFormat, output_format
 from reef.spark.source._columns import chosen, columns_of
 from reef.spark.source._options import ReadOptions
-from reef.spark.source._read import asked
+from reef.spark.source._read import pushed_where
 from reef.spark.source._scan_plan import Scan, plan
 from reef.spark.source._version import ReadVersion, find_version, open_version
 
@@ -90,7 +90,7 @@ def find_export(
         names = dict.fromkeys([every[0].name, *columns])
         texts["columns"] = json.dumps([*names])  # whatever characters they have
     options = ReadOptions.of(texts)
-    asked(options.where, version)
+    pushed_where(options.where, version)
     names_of = tuple(column.name for column in chosen(every, options.columns))
     _check_cases(names_of)
     return Export(version, options, texts, names_of)
@@ -122,7 +122,7 @@ def plan_export(
     scan = Scan(
         found.version,
         chosen(every, options.columns),
-        asked(options.where, found.version),
+        pushed_where(options.where, found.version),
         options.batch_bytes,
     )
     ranges = plan(

@@ -82,13 +82,13 @@ class Lines(msgspec.Struct, kw_only=True):
 
 def look_through(files: Files, lines: DataFrame, id: str) -> Lines:
     """Check all lines, and return what they hold. Raises InvalidInputError, which names the file."""
-    packed = lines.select(LINE).mapInArrow(_Look(id), "found binary").collect()
+    packed = lines.select(LINE).mapInArrow(_ScanLines(id), "found binary").collect()
     whole = Lines()
     for row in packed:
         found = msgspec.msgpack.decode(row[0], type=Lines)
         if found.refused is not None:
             raise InvalidInputError(
-                f"{_file_of(files, found.line)}, in {_shown(found.line)}: {found.refused}; nothing "
+                f"{_file_of(files, found.line)}, in {_line_text(found.line)}: {found.refused}; nothing "
                 "was loaded"
             )
         whole = whole.merged(found)
@@ -149,7 +149,7 @@ class _WithIds:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _ScanLines:
     """What a task of `look_through` does."""
 
     id: str
@@ -286,5 +286,5 @@ def _file_of(files: Files, line: bytes) -> str:
     return "a file that is not as it was" if row is None else unquote(row[0])
 
 
-def _shown(line: bytes) -> str:
+def _line_text(line: bytes) -> str:
     return repr(line.decode(errors="replace").strip()[:_SHOWN])

@@ -75,7 +75,7 @@ def plan_ingest(
     """
     kind = input_format(files, format)
     is_here = {file: _is_here(file) for file in files}
-    places = [place for file in files if is_here[file] for place in _found(file)]
+    places = [place for file in files if is_here[file] for place in _input_files(file)]
     _check_partitions(places)
     found = [place.path for place in places]
     unlisted = tuple(file for file in files if not is_here[file])
@@ -139,13 +139,13 @@ def _local(file: str) -> str:
     return urlsplit(file).path if file.startswith("file:") else file
 
 
-class _Place(NamedTuple):
+class _InputFile(NamedTuple):
     path: Path
     partition: str
     """The folders `NAME=VALUE` that it is in, of the folder that was asked for."""
 
 
-def _found(file: str) -> Iterator[_Place]:
+def _input_files(file: str) -> Iterator[_InputFile]:
     """Yield the files of this machine that Spark would read: none that is hidden, as it has it."""
     place = _local(file)
     is_pattern = glob.has_magic(place) and not Path(place).exists()
@@ -159,18 +159,18 @@ def _found(file: str) -> Iterator[_Place]:
         raise InvalidInputError(f"there is no file {file!r}")
 
 
-def _within(path: Path) -> Iterator[_Place]:
+def _within(path: Path) -> Iterator[_InputFile]:
     if path.is_file() and not path.name.startswith(_HIDDEN):
-        yield _Place(path, "")
+        yield _InputFile(path, "")
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith(_HIDDEN))
         partition = "/".join(part for part in Path(folder).relative_to(path).parts if "=" in part)
         for name in sorted(names):
             if not name.startswith(_HIDDEN):
-                yield _Place(Path(folder, name), partition)
+                yield _InputFile(Path(folder, name), partition)
 
 
-def _check_partitions(places: Sequence[_Place]) -> None:
+def _check_partitions(places: Sequence[_InputFile]) -> None:
     """Raise InvalidInputError for files beside folders `NAME=VALUE`, which Spark would leave out."""
     inside = next((place for place in places if place.partition), None)
     beside = next((place for place in places if not place.partition), None)

@@ -107,7 +107,9 @@ def chosen(every: tuple[Column, ...], names: tuple[str, ...] | None) -> tuple[Co
     return tuple(known[name] for name in names)
 
 
-def shown(rows: pa.RecordBatch, columns: tuple[Column, ...], layout: pa.Schema) -> pa.RecordBatch:
+def spark_batch(
+    rows: pa.RecordBatch, columns: tuple[Column, ...], layout: pa.Schema
+) -> pa.RecordBatch:
     """Return stored rows as the batch that Spark gets; `layout` has a field for each column."""
     arrays = [
         _as(column.given(rows), field.type) for column, field in zip(columns, layout, strict=True)

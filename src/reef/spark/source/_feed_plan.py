@@ -31,7 +31,7 @@ from reef.engine import (
 )
 from reef.errors import SnapshotExpiredError
 from reef.format import KEY, LSN, TOMBSTONE, LogKind, Prev, SegmentRef
-from reef.spark.source._columns import Column, shown
+from reef.spark.source._columns import Column, spark_batch
 from reef.spark.source._options import NamespaceRef
 from reef.spark.source._scan_plan import ScanRange
 from reef.spark.source._version import ReadVersion, expired, open_version
@@ -183,7 +183,7 @@ class Shape:
         plain = [name for name in self.layout.names if name not in own]
         layout = pa.schema([self.layout.field(name) for name in plain])
         if plain:
-            found = shown(rows, tuple(named[name] for name in plain), layout)
+            found = spark_batch(rows, tuple(named[name] for name in plain), layout)
             own.update(zip(plain, found.columns, strict=True))
         arrays = [own[field.name].cast(field.type) for field in self.layout]
         return pa.RecordBatch.from_arrays(arrays, schema=self.layout)
@@ -197,7 +197,7 @@ class Shape:
         batch = pa.RecordBatch.from_arrays([rows.column(KEY), *before.flatten()], names=stored)
         existed = rows.column(EXISTED).to_numpy(zero_copy_only=False)
         layout = pa.schema([kind.field(i) for i in range(kind.num_fields)])
-        columns = shown(batch, self.before, layout).columns
+        columns = spark_batch(batch, self.before, layout).columns
         return pa.StructArray.from_arrays(columns, fields=list(layout), mask=pa.array(~existed))
 
 

@@ -39,7 +39,7 @@ class ReefReader(DataSourceReader):
         columns = chosen(every, tuple(schema.fieldNames()))
         self._layout: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         _check_types(schema, columns)
-        pushed = asked(options.where, version)
+        pushed = pushed_where(options.where, version)
         self._scan = Scan(version, columns, pushed, options.batch_bytes)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -86,7 +86,7 @@ def reader_of(options: ReadOptions, version: ReadVersion, schema: StructType) ->
     return (PushingReader if pushes else ReefReader)(options, version, schema)
 
 
-def asked(where: str | None, version: ReadVersion) -> PushedFilters:
+def pushed_where(where: str | None, version: ReadVersion) -> PushedFilters:
     """Return what the option `where` asks of the rows. Raises InvalidInputError."""
     if where is None:
         return PushedFilters()
@@ -105,11 +105,11 @@ def spark_schema(version: ReadVersion, names: tuple[str, ...] | None) -> StructT
 
 def _check_types(schema: StructType, columns: tuple[Column, ...]) -> None:
     """Raise InvalidInputError if a schema names another type than a column has."""
-    for asked, column in zip(schema.fields, columns, strict=True):
+    for wanted, column in zip(schema.fields, columns, strict=True):
         has: StructField = from_arrow_schema(pa.schema([column.field])).fields[0]
-        if asked.dataType.simpleString() != has.dataType.simpleString():
+        if wanted.dataType.simpleString() != has.dataType.simpleString():
             raise InvalidInputError(
                 f"the schema gives column {column.name!r} the type "
-                f"{asked.dataType.simpleString()}: expected "
+                f"{wanted.dataType.simpleString()}: expected "
                 f"{has.dataType.simpleString()}; cast it in the query"
             )

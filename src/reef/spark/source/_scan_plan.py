@@ -22,7 +22,7 @@ from reef.documents.types import Schema
 from reef.errors import NotFoundError, SnapshotExpiredError
 from reef.format import KEY
 from reef.segment import SegmentSource
-from reef.spark.source._columns import Column, shown
+from reef.spark.source._columns import Column, spark_batch
 from reef.spark.source._version import OpenVersion, ReadVersion, expired, open_version
 
 PARTITION_BYTES_MIN = 1 << 20
@@ -173,7 +173,7 @@ def read(scan: Scan, keys: ScanRange, layout: pa.Schema) -> Iterator[pa.RecordBa
     """
     try:
         for rows in _gathered(_stored(scan, keys), scan.batch_bytes):
-            yield shown(rows, scan.columns, layout)
+            yield spark_batch(rows, scan.columns, layout)
     except SnapshotExpiredError as error:
         raise expired(scan.version, error) from error
 

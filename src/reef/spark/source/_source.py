@@ -27,7 +27,7 @@ from reef.spark._write._write import writer_of
 from reef.spark.source._feed_options import FeedOptions, is_feed
 from reef.spark.source._feed_read import FeedReader, feed_schema
 from reef.spark.source._options import ReadOptions
-from reef.spark.source._read import asked, reader_of, spark_schema
+from reef.spark.source._read import pushed_where, reader_of, spark_schema
 from reef.spark.source._version import ReadVersion, find_version
 
 
@@ -48,7 +48,9 @@ class ReefDataSource(DataSource):
             return feed_schema(self._found(feed.read()), feed)
         options = ReadOptions.of(self.options)
         version = self._found(options)
-        asked(options.where, version)  # what is wrong with it is told by load(), not by a query
+        pushed_where(
+            options.where, version
+        )  # what is wrong with it is told by load(), not by a query
         return spark_schema(version, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

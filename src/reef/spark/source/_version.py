@@ -94,12 +94,12 @@ def _find(options: ReadOptions) -> ReadVersion:
     face = Face("", pa.schema([])) if head is None else face_of(head.manifest)
     reader = open_for_reading(context, options.place.namespace, face)
     try:
-        found = _asked(reader, options)
+        found = _requested_version(reader, options)
         seconds = _hold_s(context, reader.manifest, options)
         if not seconds:
             return found
         try:
-            return _held(context, reader, found, seconds)
+            return _pinned_version(context, reader, found, seconds)
         except AccessDeniedError:
             if options.hold_s is not None:
                 raise
@@ -108,7 +108,7 @@ def _find(options: ReadOptions) -> ReadVersion:
         reader.close()
 
 
-def _asked(reader: Reader, options: ReadOptions) -> ReadVersion:
+def _requested_version(reader: Reader, options: ReadOptions) -> ReadVersion:
     lsn = reader.lsn
     if options.lsn is not None:
         lsn = reader.at_lsn(options.lsn).lsn
@@ -144,7 +144,9 @@ def _hold_s(context: Context, manifest: Manifest, options: ReadOptions) -> float
     return context.settings.snapshot_ttl if is_large else 0.0
 
 
-def _held(context: Context, reader: Reader, version: ReadVersion, seconds: float) -> ReadVersion:
+def _pinned_version(
+    context: Context, reader: Reader, version: ReadVersion, seconds: float
+) -> ReadVersion:
     """Return the same version with a snapshot that holds it. Raises RetentionError."""
     chain = context.chain(version.place.namespace)
     held = reader.manifest.snapshots

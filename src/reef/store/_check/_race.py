@@ -101,7 +101,7 @@ def run_rounds(
     violations = []
     for number, key in enumerate(keys, start=1):
         attempts = team.race(key, _BYTES[number % len(_BYTES)])
-        unknown += len(_told(RaceOutcome.UNKNOWN, attempts))
+        unknown += len(_attempts_with(RaceOutcome.UNKNOWN, attempts))
         problem = judge_answers(attempts)
         if not problem:
             try:
@@ -135,20 +135,20 @@ def judge_rounds(result: RaceResult, racers: int) -> str:
 
 def judge_answers(attempts: Sequence[RaceAttempt]) -> str:
     """Return what is wrong with what the racers of one round were told, or ""."""
-    if failed := _told(RaceOutcome.FAILED, attempts):
+    if failed := _attempts_with(RaceOutcome.FAILED, attempts):
         return f"racer {failed[0].author}: {failed[0].why}"
-    winners = len(_told(RaceOutcome.WON, attempts))
+    winners = len(_attempts_with(RaceOutcome.WON, attempts))
     if winners > 1:
         return f"{winners} of {len(attempts)} racers were told that they created the object"
-    if not winners and not _told(RaceOutcome.UNKNOWN, attempts):
+    if not winners and not _attempts_with(RaceOutcome.UNKNOWN, attempts):
         return "nobody created the object, and every racer was told that it exists"
     return ""
 
 
 def judge_bytes(attempts: Sequence[RaceAttempt], final: bytes | None) -> str:
     """Return how `final`, what the store holds, contradicts what the racers were told, or ""."""
-    winner = next(iter(_told(RaceOutcome.WON, attempts)), None)
-    losers = _told(RaceOutcome.LOST, attempts)
+    winner = next(iter(_attempts_with(RaceOutcome.WON, attempts)), None)
+    losers = _attempts_with(RaceOutcome.LOST, attempts)
     if final is None:
         if winner:
             return f"racer {winner.author} created the object, and it is not there"
@@ -168,7 +168,7 @@ def judge_bytes(attempts: Sequence[RaceAttempt], final: bytes | None) -> str:
     return ""
 
 
-def _told(outcome: RaceOutcome, attempts: Sequence[RaceAttempt]) -> list[RaceAttempt]:
+def _attempts_with(outcome: RaceOutcome, attempts: Sequence[RaceAttempt]) -> list[RaceAttempt]:
     return [a for a in attempts if a.outcome is outcome]
 
 

@@ -138,7 +138,7 @@ class Records:
             )
         self.bucket = bucket
         self._url = _parse(url)
-        self.url = _shown(self._url)
+        self.url = _public_url(self._url)
         self._engine = _engine(self._url)
         self._prepared = False
         self._prepare_lock = threading.Lock()
@@ -309,18 +309,18 @@ def _parse(url: str) -> URL:
     if scheme == "sqlite" and not (parsed.database or "").startswith("/"):
         # In memory it would arbitrate for nobody; a relative path is another one in each folder.
         raise InvalidInputError.of(
-            "cas_store", _shown(parsed), "an absolute path: sqlite:////data/cas.db"
+            "cas_store", _public_url(parsed), "an absolute path: sqlite:////data/cas.db"
         )
     if scheme == "sqlite" and parsed.query.keys() - {"timeout"}:
         raise InvalidInputError(
             "cas_store = 'sqlite://...' has an option other than timeout=SECONDS: leave it out"
         )
     if scheme != "sqlite" and not (parsed.host and parsed.database):
-        raise InvalidInputError.of("cas_store", _shown(parsed), allowed)
+        raise InvalidInputError.of("cas_store", _public_url(parsed), allowed)
     return parsed
 
 
-def _shown(url: URL) -> str:
+def _public_url(url: URL) -> str:
     """Return the URL for people: without the password, and without options, which may hold one."""
     return url.set(query={}).render_as_string(hide_password=True)
 
