@@ -121,7 +121,7 @@ def test_an_interrupted_sender_leaves_its_group_to_the_others(
 class Interrupt:
     """Ctrl-C at the nth line that this thread runs in the modules of the commit path."""
 
-    MODULES = ("_commit.py", "_queue.py", "_log_writer.py")
+    MODULES = ("_path.py", "_queue.py", "_log_writer.py")
 
     def __init__(self, nth: int) -> None:
         self.left = nth
@@ -134,7 +134,7 @@ class Interrupt:
 
     def _enter(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
         path = Path(frame.f_code.co_filename)
-        return self._line if path.parent.name == "engine" and path.name in self.MODULES else None
+        return self._line if path.parent.name == "_commit" and path.name in self.MODULES else None
 
     @staticmethod
     def _is_lock(frame: FrameType) -> bool:
