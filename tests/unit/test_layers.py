@@ -195,7 +195,7 @@ def is_private(name: str) -> bool:
 
 def unexplained_exports(module: str, source: str) -> list[str]:
     """Names in a package's `__all__` that its docstring does not mention."""
-    if module.count(".") == 0 or "from reef." not in source:
+    if module.count(".") == 0 or is_private(module) or "from reef." not in source:
         return []
     tree = ast.parse(source)
     about = ast.get_docstring(tree) or ""

@@ -1,7 +1,7 @@
 """What is damaged in a namespace, and its repair. Everything but `repair` only reads.
 
 verify              checks a namespace: a VerifyReport; each Finding in it is a problem or a note
-repair              plans or applies the repair of what verify finds: a RepairReport of RepairSteps
+repair              plans or applies the repair of what verify finds: a RepairReport, with each RepairStep
 inspect_namespace   the objects of a namespace; and the content of one: inspect_manifest, inspect_log,
                     inspect_segment, inspect_block
 storage_stats       how many objects and bytes a namespace has

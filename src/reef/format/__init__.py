@@ -8,7 +8,7 @@ Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
-               tail_length, check_preamble, decode_block; SegmentTail, Footer, BlockPlace, BlockPlaces,
+               tail_length, check_preamble, decode_block; SegmentTail, Section, Footer, BlockPlace, BlockPlaces,
                Bloom, hash_key, hash_keys, bounds_of, ordered_columns, BOUND_BYTES_MAX
 Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, split_schema,
                vector_columns, decode_schema, schema_fingerprint, field_id, with_field_id;

@@ -5,7 +5,8 @@ LogReader, Damaged    fetches slots, many at once; an object that was damaged in
 ChainPoint            the last valid object of a fold
 put_fences, Fencing   takes the log from every older writer, by the rules given
 check_epoch           refuses an object of a newer writer with FencedError
-list_slots, find_end  the log objects that are there; where the log ends, and what is missing
+list_slots, find_end  the log objects that are there; where the log ends, and which slots are
+                      missing, at most MISSING_MAX of them
 LogPart, cut_log, read_log_part
                       some log objects to read and check by themselves; read_log_part gives a
                       ReadLogPart, with a LogRun for any number of objects and each UnreadableSlot

@@ -4,7 +4,7 @@ read_rows, read_values, Duplicates
                     what `upsert` takes, in the types of a schema; what becomes of ids that come twice
 ID                  the name of the attribute that every document has
 coerce              a column in the physical type of a type
-Given, Asked, outcomes_of_rows
+CheckedRequest, RequestColumns, outcomes_of_rows
                     upserts, patches and deletes of one request, and an outcome for each row of it
 parse_document      the object that a line of JSON is
 cell_reader, cell_failure, CELL_ERRORS, LIKE_A_NAME

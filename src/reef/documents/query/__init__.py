@@ -9,7 +9,8 @@ Order, OrderBy      attributes to order by, then the id
 Selection, wide_of  the attributes that are asked for; those in blocks of their own
 Aggregation, Aggregates
                     aggregates and their groups
-run_sql             one SELECT over the table `docs`, on DuckDB
+run_sql, explain_sql
+                    one SELECT over the table `docs`, on DuckDB; what was pushed down, and the plan
 matching_documents, prune_by
                     documents that match a filter, and the blocks that can hold one
 frame_of_pandas, frame_of_polars
