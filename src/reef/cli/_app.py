@@ -14,6 +14,7 @@ from reef.cli._export import export
 from reef.cli._gc import gc
 from reef.cli._ingest import ingest
 from reef.cli._inspect import inspect
+from reef.cli._parameters import register
 from reef.cli._pipeline import compact, index, rebuild
 from reef.cli._repair import repair
 from reef.cli._stats import stats
@@ -48,7 +49,7 @@ for _name, _command in (
     ("export", export),
     ("worker", worker),
 ):
-    app.command(_name)(_command)
+    register(app, _name, _command)
 app.add_typer(_docs.app)
 app.add_typer(_snapshot.app)
 app.add_typer(_branch.app)

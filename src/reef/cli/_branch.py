@@ -8,7 +8,8 @@ import typer
 
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_json, print_table
-from reef.cli._pass import Conf, InThisProcess, Master, Remote, RunsOn
+from reef.cli._parameters import grouped
+from reef.cli._pass import RunnerOptions
 from reef.types import namespace_of, split_namespace
 
 if TYPE_CHECKING:
@@ -79,19 +80,16 @@ def drop(url: Url, namespace: Namespace, branch: Name) -> None:
 
 
 @app.command("detach")
+@grouped
 def detach(
     url: Url,
     namespace: Namespace,
     branch: Name,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    in_process: InThisProcess = False,
+    runs: RunnerOptions,
 ) -> None:
     """Give a branch its own copy of all that it shares, so that its parent can go its own way."""
     from reef import jobs
 
-    runs = RunsOn.of(master, remote, conf, in_process)
     name = namespace_of(namespace, branch)
     with connect(url) as db:
         context = db.context()

@@ -23,7 +23,8 @@ from reef.cli._docs_options import (
 )
 from reef.cli._docs_output import STDOUT, TABLE_ROWS, Printer, chosen_format, open_output
 from reef.cli._output import print_json
-from reef.cli._version import AtSnapshot, Generation, Lsn
+from reef.cli._parameters import grouped
+from reef.cli._version import Version
 from reef.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -34,14 +35,13 @@ if TYPE_CHECKING:
 _PAGE_ROWS = 5000
 
 
+@grouped
 def get(
     url: Url,
     namespace: Namespace,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="The ids.")],
+    version: Version,
     columns: Columns = None,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
     format: Format = None,
     as_json: JsonFormat = False,
     output: Output = STDOUT,
@@ -51,7 +51,7 @@ def get(
 
     format = chosen_format(format, as_json=as_json, output=output, otherwise="jsonl")
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation)
+        view = _view(ns, version)
         types = view.schema.as_dict()
         names = column_names(columns, types)
         found = view.get_many(ids, columns=chosen(columns))
@@ -70,9 +70,11 @@ def get(
         raise typer.Exit(PROBLEM)
 
 
+@grouped
 def query(
     url: Url,
     namespace: Namespace,
+    version: Version,
     where: Where = None,
     order_by: Annotated[
         str | None,
@@ -96,9 +98,6 @@ def query(
     vector_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="The vectors, if there is more than one.")
     ] = None,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
     format: Format = None,
     as_json: JsonFormat = False,
     output: Output = STDOUT,
@@ -121,7 +120,7 @@ def query(
     elif format == "table":
         limit = limit or TABLE_ROWS
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation, after)
+        view = _view(ns, version, after)
         types = view.schema.as_dict()
         asked["columns"] = chosen(columns)
         if columns is None and format == "table":
@@ -142,18 +141,17 @@ def query(
         print(f"reef: more documents follow: --after {pages.token}", file=sys.stderr)
 
 
+@grouped
 def count(
     url: Url,
     namespace: Namespace,
+    version: Version,
     where: Where = None,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
     as_json: AsJson = False,
 ) -> None:
     """Print how many documents there are, or how many match."""
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation)
+        view = _view(ns, version)
         found = view.count(where)
     if as_json:
         print_json({"count": found, "lsn": view.lsn})
@@ -161,15 +159,14 @@ def count(
         print(found)
 
 
+@grouped
 def sql(
     url: Url,
     namespace: Namespace,
     text: Annotated[
         str, typer.Argument(metavar="SELECT", help="A SELECT over the table docs; - reads stdin.")
     ],
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
+    version: Version,
     format: Format = None,
     as_json: JsonFormat = False,
     output: Output = STDOUT,
@@ -181,7 +178,7 @@ def sql(
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation)
+        view = _view(ns, version)
         found = view.sql(text)
     rest = max(0, found.num_rows - TABLE_ROWS) if format == "table" else 0
     with open_output(output) as write:
@@ -225,17 +222,10 @@ class _Pages:
                 return
 
 
-def _view(
-    ns: Documents,
-    lsn: int | None,
-    snapshot: str | None,
-    generation: int | None,
-    after: str | None = None,
-) -> DocumentView:
+def _view(ns: Documents, version: Version, after: str | None = None) -> DocumentView:
     from reef.documents import page_version
 
-    if lsn is None and snapshot is None and generation is None:
-        lsn = page_version(after, (ns.name, ns.born))
-        if lsn is None:
-            return ns.view()
-    return ns.at(lsn=lsn, snapshot=snapshot, generation=generation)
+    if not version.is_newest:
+        return ns.at(**version.as_dict())
+    lsn = page_version(after, (ns.name, ns.born))
+    return ns.view() if lsn is None else ns.at(lsn=lsn)

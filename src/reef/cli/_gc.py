@@ -8,50 +8,50 @@ import typer
 
 from reef.cli._bucket import (
     PROBLEM,
-    All,
     Apply,
     AsJson,
-    NamespaceOrAll,
+    Scope,
     Url,
     connect,
-    names_of,
     none_text,
 )
 from reef.cli._output import print_json, print_table, size_text, told_by_the_command
-from reef.cli._pass import Conf, Master, Remote, RunsOn, watched
+from reef.cli._parameters import derived
+from reef.cli._pass import SparkOptions, in_process, watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
     from reef.gc import CollectionReport, ObjectCount, PinFate
+    from reef.jobs import CollectOptions
 
 
+@derived("CollectOptions")
 def gc(
     url: Url,
-    namespace: NamespaceOrAll = None,
-    every: All = False,
+    scope: Scope,
+    options: CollectOptions,
+    spark: SparkOptions,
     apply: Apply = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what nothing needs any more; with --apply, delete it.
+    """List the objects that nothing needs any more; with --apply, delete them.
 
-    Safe beside writers, readers and jobs. Runs in this process; on Spark, listing and deleting in
-    parallel, if one of its options is given. Exit code 2: damage holds something back.
+    Safe to run beside writers, readers and jobs. Runs in this process, or on Spark with --master,
+    --remote or --conf. Exit code 2: damage keeps some objects from being deleted.
     """
     from reef import jobs
 
-    runs = RunsOn.of(master, remote, conf)
-    runs = runs if runs.names_spark else runs._replace(in_process=True)
     with connect(url) as db, told_by_the_command():
-        names = names_of(db, namespace, every)
-        runner = runs.runner(db.context())
-        with watched("gc", db.context().clock) as watch:
-            result = jobs.collect(db, names, apply=apply, runner=runner, watch=watch)
+        names = scope.names(db)
+        context = db.context()
+        runner = spark.runner(context) if spark.names_spark else in_process(context)
+        with watched("gc", context.clock) as watch:
+            result = jobs.collect(
+                db, names, apply=apply, runner=runner, options=options, watch=watch
+            )
         found = [(one.namespace, one.outcome) for one in result.namespaces]
         where = db.store.url
-    if namespace is not None and isinstance(alone := found[0][1], ReefError):
+    if scope.namespace is not None and isinstance(alone := found[0][1], ReefError):
         raise alone
     if as_json:
         reports = [_as_json(name, report) for name, report in found]

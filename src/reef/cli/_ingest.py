@@ -11,7 +11,8 @@ import typer
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._docs_options import Declared, pairs_of
 from reef.cli._output import print_facts, print_json, size_text
-from reef.cli._pass import Conf, DryRun, Master, Memory, Remote, RunsOn, size_of, watched
+from reef.cli._parameters import grouped
+from reef.cli._pass import DryRun, SparkOptions, size_of, watched
 from reef.types import split_namespace
 
 if TYPE_CHECKING:
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 _METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
 
 
+@grouped
 def ingest(
     url: Url,
     namespace: Namespace,
+    spark: SparkOptions,
     files: Annotated[
         list[str],
         typer.Argument(metavar="FILE", help="Files or folders that Spark can read."),
@@ -53,7 +56,9 @@ def ingest(
     target_size: Annotated[
         str, typer.Option(metavar="SIZE", help="How large the segments of a bulk load are to be.")
     ] = "128MiB",
-    memory: Memory = "256MiB",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="About how much one task holds in memory.")
+    ] = "256MiB",
     multiline: Annotated[
         bool,
         typer.Option(
@@ -62,9 +67,6 @@ def ingest(
         ),
     ] = False,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Load Parquet, CSV or JSON lines into a namespace, all at once.
@@ -73,7 +75,6 @@ def ingest(
     """
     from reef.spark.files import check_options, input_format, plan_ingest
 
-    runs = RunsOn.of(master, remote, conf)
     declared = pairs_of("--schema", schema)
     kind = input_format(files, format)  # before a session is started
     check_options(files, kind, multiline=multiline)
@@ -94,12 +95,12 @@ def ingest(
             asked = {"format": kind, "id": id, "operation": operation, "method": method}
             _show_plan(plan_ingest(db.context(), namespace, files, **asked), as_json)
             return
-        spark = runs.session()
+        session = spark.session()
         from reef.spark.files import ingest as load
 
         with watched("ingest", db.context().clock) as watch:
             result = load(
-                spark,
+                session,
                 url,
                 name,
                 files,

@@ -32,15 +32,15 @@ REST_SECONDS_MAX = 3600.0
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """When a worker does something."""
+    """When a worker folds and compacts."""
 
     interval: float = 60.0
-    """Seconds between the ends of rounds and the next."""
+    """Seconds from the end of a round to the start of the next."""
     index: IndexOptions = IndexOptions(min_slots=64)
-    """What to fold, and from how much on."""
+    """How to fold, and how much of a log is worth folding."""
     compact: CompactionOptions = CompactionOptions()
     failures_max: int = 10
-    """So many rounds in a row may fail; then the worker ends, for whoever keeps it to start it anew."""
+    """End with an error after this many failed rounds in a row."""
 
 
 Report = Callable[[PassResult[Any] | ReefError], None]

@@ -156,7 +156,7 @@ def test_verify_for_people(bucket: Bucket, run: Run) -> None:
     assert (code, err) == (2, "")
     assert "manifest-damaged" in out
     assert f"{NAMESPACE}: 1 problem in 3 manifests" in out
-    assert "`reef repair` says what can be mended" in out
+    assert "`reef repair` lists what it can repair" in out
 
 
 def test_verify_all_goes_on_behind_one_that_cannot_be_read(

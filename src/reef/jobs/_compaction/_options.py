@@ -23,29 +23,33 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """How to compact. Raises InvalidInputError for what makes no sense."""
 
     target_file_size_bytes: int | None = None
-    """None: 256 MiB; of pages, the setting `image_layer_target_bytes`."""
+    """The size of new segments. None: 256MiB; for pages, the setting image_layer_target_bytes."""
     min_input_files: int | None = None
-    """Fewer runs, or fewer small files, than this are left as they are.
+    """Merge only where there are at least this many runs or small files.
 
-    None: 4; of pages, what the setting `compaction_cadence` says.
+    None: 4; for pages, the setting compaction_cadence.
     """
     max_concurrent_file_group_rewrites: int = 5
-    """How many groups are handed to the runner at once; each is published when these are done."""
+    """How many groups of a namespace are merged at once."""
     max_file_group_size_bytes: int = 8 << 30
-    """What a group reads at most, but at least one range: so much is lost where a driver dies."""
+    """The most one group reads. A killed pass loses the groups in progress, no more."""
     max_bytes: int | None = None
-    """About the most that one pass reads; the next goes on where it ends."""
+    """About the most this pass reads; the next pass continues. None: no limit."""
     start: bytes = b""
+    """Compact only keys from this one on. A segment that straddles it is rewritten as a whole."""
     end: bytes | None = None
-    """Only keys from `start` up to `end`; what becomes one file is rewritten as a whole."""
+    """Compact only keys below this one."""
     full: bool = False
-    """Rewrite everything, into one run."""
+    """Rewrite everything into one run."""
     raise_floor: bool = True
-    """Let the retention floor follow the window for time travel first."""
+    """Raise the retention floor to the time travel window first.
+
+    False: drop no version that can be read now.
+    """
     bottom_codec: Literal["lz4", "zstd"] = "lz4"
-    """Of the bottom run: lz4 is read in about half the time, zstd is smaller. Others are lz4."""
+    """Codec of the bottom run: lz4 reads in about half the time, zstd is smaller."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
-    """What one task may hold: bounds how many runs it merges at once."""
+    """About how much one task holds in memory; bounds how many runs it merges at once."""
 
     def __post_init__(self) -> None:
         bounds = (

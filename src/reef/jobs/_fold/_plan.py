@@ -18,20 +18,20 @@ from reef.manifest import ManifestChain, no_namespace
 
 
 class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a log is folded, and which are worth it."""
+    """How a log is folded, and how much of it is worth folding."""
 
     task_bytes: int = 256 << 20
-    """Of log objects for one task, about."""
+    """About how many bytes of log objects one task reads."""
     task_slots: int = 16384
-    """At most so many of them: small ones cost a request each."""
+    """The most log objects one task reads: small ones cost a request each."""
     memory_bytes: int = 256 << 20
-    """Of rows that a task holds; then it begins another segment."""
+    """About how much one task holds in memory."""
     min_slots: int = 1
-    """A namespace with fewer log objects to fold is passed over; fences do not count."""
+    """Skip a namespace with fewer log objects to fold; fences do not count."""
     min_bytes: int = 0
-    """Likewise, in bytes of log objects."""
+    """Skip a namespace with fewer bytes of log objects to fold."""
     plans_max: int = 5
-    """How often to plan anew where somebody else folds at the same time."""
+    """How often to plan again when another job folds the same log."""
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""

@@ -16,7 +16,7 @@ class RebuildOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the work is cut."""
 
     fold: IndexOptions = IndexOptions()
-    """Of its numbers, those of a task and of plans count."""
+    """How the log is folded again; min_slots and min_bytes have no effect here."""
     verify: VerifyOptions = VerifyOptions()
 
     def check(self) -> None:
