@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import reef
-from reef.cli import _branch, _docs, _jobs, _kv, _snapshot, _sqlite
+from reef.cli import _branch, _jobs, _kv, _snapshot, _sqlite, docs
 from reef.cli._check_store import check_store
 from reef.cli._export import export
 from reef.cli._gc import gc
@@ -50,7 +50,7 @@ for _name, _command in (
     ("worker", worker),
 ):
     register(app, _name, _command)
-app.add_typer(_docs.app)
+app.add_typer(docs.app)
 app.add_typer(_snapshot.app)
 app.add_typer(_branch.app)
 app.add_typer(_kv.app)

@@ -1,4 +1,4 @@
-"""What commands on a bucket have in common: their arguments, and opening it."""
+"""Arguments that commands on a bucket share, and opening it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Scope:
 
 
 def none_text(url: str) -> str:
-    """Return what is said of a bucket in which there is nothing to look at."""
+    """Return the message for a bucket without namespaces."""
     return f"there is no namespace in {url}"
 
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from reef.cli import _docs_options as docs
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_facts, print_json, size_text
 from reef.cli._parameters import grouped
 from reef.cli._pass import DryRun, SparkOptions, watched
 from reef.cli._version import Version
+from reef.cli.docs import Columns, Where, chosen
 from reef.types import split_namespace
 
 
@@ -22,20 +22,20 @@ def export(
     namespace: Namespace,
     spark: SparkOptions,
     out: Annotated[
-        str, typer.Argument(metavar="OUT", help="A folder that is not there yet: its files.")
+        str, typer.Argument(metavar="OUT", help="The folder to write; it must not exist yet.")
     ],
     version: Version,
     format: Annotated[
         str, typer.Option(metavar="FORMAT", help="parquet, csv, jsonl, delta or iceberg.")
     ] = "parquet",
-    columns: docs.Columns = None,
-    where: docs.Where = None,
+    columns: Columns = None,
+    where: Where = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy one version of a namespace to Parquet, CSV, JSON lines, Delta or Iceberg.
 
-    With --columns, that of the ids, or of the keys, comes first in any case.
+    With --columns, the id column (key of a key-value namespace) still comes first.
     """
     from reef.spark.files import output_format
 
@@ -45,7 +45,7 @@ def export(
         "format": kind,
         "branch": branch,
         **version.as_dict(),
-        "columns": docs.chosen(columns),
+        "columns": chosen(columns),
         "where": where,
     }
     with connect(url) as db:

@@ -73,17 +73,17 @@ def _print(name: str, report: CollectionReport | ReefError) -> None:
     print_table(
         ("", "kind", "objects", "bytes", "because"),
         (
-            ("goes" if t.goes else "stays", t.kind, t.objects, size_text(t.bytes), str(t.reason))
+            ("delete" if t.goes else "kept", t.kind, t.objects, size_text(t.bytes), str(t.reason))
             for t in sorted(plan.tallies, key=lambda t: (t.goes, t.kind))
         ),
     )
     for fate in plan.pins:
-        print(f"pin of {fate.pin.child} {'goes' if fate.goes else 'stays'}: {fate.reason}")
+        print(f"pin of {fate.pin.child} {'is released' if fate.goes else 'is kept'}: {fate.reason}")
     for problem in report.problems:
         print(f"held back: {problem}")
     going = [t for t in (report.deleted if report.applied else plan.tallies) if t.goes]
     objects, size = sum(t.objects for t in going), sum(t.bytes for t in going)
-    verb = "deleted" if report.applied else "would be deleted (--apply does it)"
+    verb = "deleted" if report.applied else "would be deleted; run with --apply to delete"
     print(f"{name}: {objects} objects, {size_text(size)} {verb}")
 
 

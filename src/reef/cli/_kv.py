@@ -38,16 +38,18 @@ _STDIN = "-"
 
 app = typer.Typer(
     name="kv",
-    help="Read and write a key-value namespace. Writing fences a writer that runs elsewhere.",
+    help="Read and write keys and values. A command that writes fences other writers.",
     add_completion=False,
     rich_markup_mode=None,
 )
 
-Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key: text by default.")]
+Key: TypeAlias = Annotated[
+    str, typer.Argument(metavar="KEY", help="The key; text unless --hex or --base64.")
+]
 IdempotencyKey: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="TEXT", help="The same key again writes nothing and prints the first receipt."
+        metavar="TEXT", help="Makes a repeat safe: it writes nothing and prints the first receipt."
     ),
 ]
 
@@ -115,7 +117,7 @@ def get(
     coding: Coding,
     version: Version,
     exact: Annotated[
-        bool, typer.Option("--exact", "-n", help="Print the value without a newline behind it.")
+        bool, typer.Option("--exact", "-n", help="Print no newline after the value.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -128,7 +130,7 @@ def get(
     elif value is not None:
         _write(coding.raw(value) + (b"" if exact else b"\n"))
     if value is None:
-        print(f"reef: key {key_text(wanted)!r} is not there", file=sys.stderr)
+        print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
         raise typer.Exit(PROBLEM)
 
 
@@ -148,7 +150,7 @@ def put(
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the value of a key, durably, and print its LSN. Makes the namespace if need be."""
+    """Set the value of a key durably, and print the LSN. Creates the namespace if necessary."""
     # Everything is looked at before the namespace is opened: that fences others.
     check_namespace(namespace)
     wanted = coding.parse_key(key)
@@ -172,7 +174,7 @@ def delete(
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a key, durably, and print the LSN. It need not exist."""
+    """Delete a key durably, and print the LSN. The key need not exist."""
     check_namespace(namespace)
     wanted = coding.parse_key(key)
     once = check_key(idempotency_key)
@@ -191,26 +193,26 @@ def scan(
     coding: Coding,
     version: Version,
     start: Annotated[
-        str | None, typer.Option(metavar="KEY", help="From this key on, inclusive.")
+        str | None, typer.Option(metavar="KEY", help="The first key, inclusive.")
     ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Up to this key, exclusive.")
-    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="KEY", help="The last key, exclusive.")] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only keys that begin like this.")
+        str | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")
     ] = None,
     reverse: Annotated[
         bool, typer.Option("--reverse", help="From the last key to the first.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=2**63 - 1, help="At most so many keys.")
+        int | None, typer.Option(min=1, max=2**63 - 1, metavar="N", help="The most keys.")
     ] = None,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave the values out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Print no values.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
-    """Print keys and values in the order of keys: a line each, a tab between.
+    """Print keys and values in key order, one pair per line, separated by a tab.
 
-    Keys and values that hold tabs or newlines need --hex, --base64 or --json to be told apart.
+    Use --hex, --base64 or --json if keys or values hold tabs or newlines.
     """
 
     def bound(name: str, text: str | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What commands of the pipeline have in common: where they run, how far they are, what they did."""
+"""What commands of the pipeline share: where they run, their progress, their report."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def size_of(option: str, text: str) -> int:
 
 @contextlib.contextmanager
 def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]:
-    """Give what shows how far a pass is: a bar on a terminal, else a line now and then."""
+    """Report the progress of a pass: a bar on a terminal, else a line every ten seconds."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -188,7 +188,7 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]
 
 
 def _about(seen: PassProgress) -> str:
-    """Return how much is done of what is known; what is not known is not told of."""
+    """Return the progress in bytes, objects, rows and namespaces, as far as known."""
     said = []
     if seen.bytes:
         said.append(f"{size_text(seen.bytes_done)} of {size_text(seen.bytes)}")

@@ -229,7 +229,7 @@ def _show_plans(
             print(f"{plan.namespace}: left: {said}")
     print(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
     if save_plan is not None and not plans and not failed:
-        print("there is nothing to compact: no plan was kept")
+        print("nothing to compact; no plan was written")
     _show_failed(failed)
 
 
@@ -245,9 +245,7 @@ def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[Compaction
     try:
         check_plan(head.manifest, plan)
     except StalePlanError:
-        _say_stale(
-            plan.namespace, "what it was to read is not live any more; it would be made anew"
-        )
+        _say_stale(plan.namespace, "its segments are gone; a new plan would be made")
     return NamespaceResult(plan.namespace, plan)
 
 
@@ -260,7 +258,7 @@ def _tell_stale(result: PassResult[CompactionResult]) -> None:
     for one in result.namespaces:
         stale = [] if one.result is None else [g for g in one.result.groups if g.state == "stale"]
         for group in stale[:1]:
-            _say_stale(one.namespace, f"it was made anew; {group.error}")
+            _say_stale(one.namespace, f"a new plan was made; {group.error}")
 
 
 def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> None:
@@ -301,7 +299,7 @@ def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> 
             print(f"{plan.namespace}: {said}")
     anew = sum(plan.slot_first > 0 for plan in plans)
     print(
-        f"{anew} of {len(found)} namespaces would be made anew, {len(plans) - anew} only checked; "
+        f"{anew} of {len(found)} namespaces would be rebuilt, {len(plans) - anew} only checked; "
         "nothing was written"
     )
     _show_failed(failed)
