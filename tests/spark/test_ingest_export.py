@@ -307,7 +307,7 @@ def test_operations(spark: SparkSession, bucket: Bucket, tmp_path: Path, run: Ru
     with pytest.raises(InvalidInputError, match="'b'"):
         ingest(spark, bucket.url, "ns", [str(path)])
     said = run("ingest", bucket.url, "ns", path, "--duplicates", "last")
-    assert "upsert: 2 documents; 1 gave way" in said
+    assert "upsert: 2 documents; 1 dropped for a later one" in said
     path.write_text('{"id": "a", "n": 9}\n{"id": "c", "n": 9}\n')
     said = run("ingest", bucket.url, "ns", path, "--operation", "create", "--skip")
     assert "create: 1 documents; 1 were left out" in said

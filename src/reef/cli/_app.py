@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 import reef
-from reef.cli import _branch, _docs, _jobs, _kv, _snapshot, _sqlite
+from reef.cli import _branch, _jobs, _kv, _snapshot, _sqlite, docs
 from reef.cli._check_store import check_store
 from reef.cli._export import export
 from reef.cli._gc import gc
 from reef.cli._ingest import ingest
 from reef.cli._inspect import inspect
+from reef.cli._parameters import register
 from reef.cli._pipeline import compact, index, rebuild
 from reef.cli._repair import repair
 from reef.cli._stats import stats
@@ -48,8 +49,8 @@ for _name, _command in (
     ("export", export),
     ("worker", worker),
 ):
-    app.command(_name)(_command)
-app.add_typer(_docs.app)
+    register(app, _name, _command)
+app.add_typer(docs.app)
 app.add_typer(_snapshot.app)
 app.add_typer(_branch.app)
 app.add_typer(_kv.app)

@@ -8,7 +8,8 @@ import typer
 
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_json, print_table
-from reef.cli._pass import Conf, InThisProcess, Master, Remote, RunsOn
+from reef.cli._parameters import grouped
+from reef.cli._pass import RunnerOptions
 from reef.types import namespace_of, split_namespace
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="branch",
-    help="Copies of a namespace that share its data until they are written to.",
+    help="Branches: copies of a namespace that share its data and are written apart.",
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -30,15 +31,16 @@ def create(
     namespace: Namespace,
     branch: Name,
     lsn: Annotated[
-        int | None, typer.Option(min=0, help="The version to start from. [default: the newest]")
+        int | None,
+        typer.Option(min=0, metavar="LSN", help="The version to start from. [default: the newest]"),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="BRANCH", help="Start from that branch of the namespace."),
+        typer.Option("--from", metavar="BRANCH", help="Start from this branch of the namespace."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a branch, whatever the size of the data, beside the writer of what it starts from."""
+    """Create a branch in constant time. Does not disturb the writer of its parent."""
     from reef.engine import create_branch
 
     parent, child = namespace_of(namespace, source), namespace_of(namespace, branch)
@@ -52,7 +54,7 @@ def create(
 
 @app.command("list")
 def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
-    """Show the branches of a namespace, and of its branches."""
+    """List the branches of a namespace, and branches of those branches."""
     from reef.engine import list_branches
 
     with connect(url) as db:
@@ -72,30 +74,27 @@ def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
 
 @app.command("drop")
 def drop(url: Url, namespace: Namespace, branch: Name) -> None:
-    """Drop a branch: whoever has it open is fenced, and `reef gc` deletes what only it had."""
+    """Drop a branch. Fences its writer; `reef gc` deletes what only the branch used."""
     with connect(url) as db:
         db.drop(namespace, branch=branch)
     print(f"{branch} is dropped")
 
 
 @app.command("detach")
+@grouped
 def detach(
     url: Url,
     namespace: Namespace,
     branch: Name,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    in_process: InThisProcess = False,
+    runs: RunnerOptions,
 ) -> None:
-    """Give a branch its own copy of all that it shares, so that its parent can go its own way."""
+    """Copy all data that a branch shares with its parent, so that it no longer needs the parent."""
     from reef import jobs
 
-    runs = RunsOn.of(master, remote, conf, in_process)
     name = namespace_of(namespace, branch)
     with connect(url) as db:
         generation = jobs.detach(db, name, runner=runs.runner(db.context()))
-    print(f"{branch} stands alone since generation {generation}")
+    print(f"{branch} is detached since generation {generation}")
 
 
 def _parent(branch: Branch) -> str:

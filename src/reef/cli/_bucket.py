@@ -1,9 +1,10 @@
-"""What commands on a bucket have in common: their arguments, and opening it."""
+"""Arguments that commands on a bucket share, and opening it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -27,21 +28,18 @@ PROBLEM = 2
 _T = TypeVar("_T")
 
 Url: TypeAlias = Annotated[
-    str, typer.Argument(metavar="URL", help="The bucket: file://, s3://, gs://, az://, memory://.")
+    str,
+    typer.Argument(metavar="URL", help="The bucket: file://, s3://, gs://, az:// or memory://."),
 ]
 Namespace: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAMESPACE", help="The namespace; NAME@BRANCH is a branch of it.")
+    str,
+    typer.Argument(
+        metavar="NAMESPACE", help="The namespace, or NAME@BRANCH for one of its branches."
+    ),
 ]
-NamespaceOrAll: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(metavar="NAMESPACE", help="The namespace, or NAME@BRANCH, or --all."),
-]
-All: TypeAlias = Annotated[bool, typer.Option("--all", help="Every namespace of the bucket.")]
-AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of tables: for programs.")
-]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Apply: TypeAlias = Annotated[
-    bool, typer.Option("--apply", help="Do it. Without this, only say what would be done.")
+    bool, typer.Option("--apply", help="Make the changes. Without it, only list them.")
 ]
 
 
@@ -59,42 +57,47 @@ def named(namespace: str) -> dict[str, Any]:
     return {"name": name, "branch": branch}
 
 
-def for_each(
-    db: Database, namespace: str | None, every: bool, do: Callable[[str], _T]
-) -> Iterator[tuple[str, _T | ReefError]]:
-    """Yield each namespace that a command is about, with what `do` returns for it.
+@dataclass(frozen=True)
+class Scope:
+    """Which namespaces a command works on: one, or all."""
 
-    With --all, one that cannot be read does not keep the others from being looked at: it comes with
-    its error. Raises InvalidInputError for neither or both of a namespace and --all, and
-    BucketNotFoundError for --all of a bucket that is not there.
-    """
-    if names := names_of(db, namespace, every):
-        yield names[0], do(names[0])
-        return
-    for name in db.namespaces(dropped=True):
-        try:
-            yield name, do(name)
-        except (NotFoundError, UnreadableError) as error:
-            yield name, error
+    namespace: Annotated[
+        str | None,
+        typer.Argument(metavar="NAMESPACE", help="The namespace, or NAME@BRANCH; else give --all."),
+    ] = None
+    every: Annotated[bool, typer.Option("--all", help="Every namespace of the bucket.")] = False
 
+    def names(self, db: Database) -> list[str] | None:
+        """Return the one namespace, or None for all.
 
-def names_of(db: Database, namespace: str | None, every: bool) -> list[str] | None:
-    """Return the one namespace that a command is about, or None for all.
+        Raises InvalidInputError for neither or both of a namespace and --all, and
+        BucketNotFoundError for --all of a bucket that does not exist.
+        """
+        if (self.namespace is None) != self.every:
+            given = "both" if self.every else "neither"
+            raise InvalidInputError(f"{given} of NAMESPACE and --all given; give one of the two")
+        if self.namespace is not None:
+            return [self.namespace]
+        check_there(db.store.url)
+        return None
 
-    Raises InvalidInputError for neither or both of a namespace and --all, and BucketNotFoundError for
-    --all of a bucket that is not there.
-    """
-    if (namespace is None) != every:
-        given = "both" if every else "neither"
-        raise InvalidInputError(f"NAMESPACE and --all: {given} given; give one of the two")
-    if namespace is not None:
-        return [namespace]
-    check_there(db.store.url)
-    return None
+    def each(self, db: Database, do: Callable[[str], _T]) -> Iterator[tuple[str, _T | ReefError]]:
+        """Yield each namespace with what `do` returns for it. Raises what `names` raises.
+
+        With --all, one that cannot be read does not stop the others: it comes with its error.
+        """
+        if names := self.names(db):
+            yield names[0], do(names[0])
+            return
+        for name in db.namespaces(dropped=True):
+            try:
+                yield name, do(name)
+            except (NotFoundError, UnreadableError) as error:
+                yield name, error
 
 
 def none_text(url: str) -> str:
-    """Return what is said of a bucket in which there is nothing to look at."""
+    """Return the message for a bucket without namespaces."""
     return f"there is no namespace in {url}"
 
 

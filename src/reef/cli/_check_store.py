@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._bucket import PROBLEM
+from reef.cli._bucket import PROBLEM, AsJson
 from reef.cli._interrupts import unwind
 from reef.cli._output import print_json, print_table, progress_bars
 from reef.clock import SystemClock
@@ -30,28 +30,29 @@ _RESULTS = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("-", "dim"
 def check_store(
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="The store: file://, s3://, gs://, az://, memory://."),
+        typer.Argument(metavar="URL", help="The store: file://, s3://, gs://, az:// or memory://."),
     ],
     racers: Annotated[
         int,
-        typer.Option(min=2, max=RACERS_MAX, help="Creators that race for each name."),
+        typer.Option(
+            metavar="N", min=2, max=RACERS_MAX, help="How many clients race to create each object."
+        ),
     ] = RACERS_DEFAULT,
     rounds: Annotated[
         int,
         typer.Option(
             min=2,
             max=ROUNDS_MAX,
-            help="Names to race for: half by threads, then half by processes.",
+            metavar="N",
+            help="How many objects to race for: half with threads, half with processes.",
         ),
     ] = ROUNDS_DEFAULT,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show on the store itself whether it can back a log.
+    """Test whether a store can back a log.
 
-    Works under a prefix of its own, check-store/<id>/, and removes it. Exit code 0: it can;
-    2: it cannot, and why.
+    Writes below check-store/<id>/, and removes it again. Exit code 2: the store cannot back a log;
+    the reason is printed.
     """
     from reef.store import Check, StoreCheck, open_store
 

@@ -7,61 +7,56 @@ from typing import Annotated, Any
 
 import typer
 
-from reef.cli import _docs_options as docs
 from reef.cli._bucket import AsJson, Namespace, Url, connect
 from reef.cli._output import print_facts, print_json, size_text
-from reef.cli._pass import Conf, DryRun, Master, Remote, RunsOn, watched
-from reef.cli._version import AtSnapshot, Generation, Lsn
+from reef.cli._parameters import grouped
+from reef.cli._pass import DryRun, SparkOptions, watched
+from reef.cli._version import Version
+from reef.cli.docs import Columns, Where, chosen
 from reef.types import split_namespace
 
 
+@grouped
 def export(
     url: Url,
     namespace: Namespace,
+    spark: SparkOptions,
     out: Annotated[
-        str, typer.Argument(metavar="OUT", help="A folder that is not there yet: its files.")
+        str, typer.Argument(metavar="OUT", help="The folder to write; it must not exist yet.")
     ],
+    version: Version,
     format: Annotated[
         str, typer.Option(metavar="FORMAT", help="parquet, csv, jsonl, delta or iceberg.")
     ] = "parquet",
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
-    columns: docs.Columns = None,
-    where: docs.Where = None,
+    columns: Columns = None,
+    where: Where = None,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy one version of a namespace to Parquet, CSV, JSON lines, Delta or Iceberg.
 
-    With --columns, that of the ids, or of the keys, comes first in any case.
+    With --columns, the id column (key of a key-value namespace) still comes first.
     """
     from reef.spark.files import output_format
 
-    runs = RunsOn.of(master, remote, conf)
     kind = output_format(format)  # before a session is started
     name, branch = split_namespace(namespace)
     asked: dict[str, Any] = {
         "format": kind,
         "branch": branch,
-        "lsn": lsn,
-        "snapshot": snapshot,
-        "generation": generation,
-        "columns": docs.chosen(columns),
+        **version.as_dict(),
+        "columns": chosen(columns),
         "where": where,
     }
     with connect(url) as db:
         if dry_run:
             _show_plan(url, name, out, asked, as_json)
             return
-        spark = runs.session()
+        session = spark.session()
         from reef.spark.files import export as copy
 
         with watched("export", db.context().clock) as watch:
-            result = copy(spark, url, name, out, watch=watch, **asked)
+            result = copy(session, url, name, out, watch=watch, **asked)
     if as_json:
         print_json({"url": db.store.url, **dataclasses.asdict(result)})
         return

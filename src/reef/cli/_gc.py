@@ -8,50 +8,50 @@ import typer
 
 from reef.cli._bucket import (
     PROBLEM,
-    All,
     Apply,
     AsJson,
-    NamespaceOrAll,
+    Scope,
     Url,
     connect,
-    names_of,
     none_text,
 )
 from reef.cli._output import print_json, print_table, size_text, told_by_the_command
-from reef.cli._pass import Conf, Master, Remote, RunsOn, watched
+from reef.cli._parameters import derived
+from reef.cli._pass import SparkOptions, in_process, watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
     from reef.gc import CollectionReport, ObjectCount, PinFate
+    from reef.jobs import CollectOptions
 
 
+@derived("CollectOptions")
 def gc(
     url: Url,
-    namespace: NamespaceOrAll = None,
-    every: All = False,
+    scope: Scope,
+    options: CollectOptions,
+    spark: SparkOptions,
     apply: Apply = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what nothing needs any more; with --apply, delete it.
+    """List the objects that nothing needs any more; with --apply, delete them.
 
-    Safe beside writers, readers and jobs. Runs in this process; on Spark, listing and deleting in
-    parallel, if one of its options is given. Exit code 2: damage holds something back.
+    Safe to run beside writers, readers and jobs. Runs in this process, or on Spark with --master,
+    --remote or --conf. Exit code 2: damage keeps some objects from being deleted.
     """
     from reef import jobs
 
-    runs = RunsOn.of(master, remote, conf)
-    runs = runs if runs.names_spark else runs._replace(in_process=True)
     with connect(url) as db, told_by_the_command():
-        names = names_of(db, namespace, every)
-        runner = runs.runner(db.context())
-        with watched("gc", db.context().clock) as watch:
-            result = jobs.collect(db, names, apply=apply, runner=runner, watch=watch)
+        names = scope.names(db)
+        context = db.context()
+        runner = spark.runner(context) if spark.names_spark else in_process(context)
+        with watched("gc", context.clock) as watch:
+            result = jobs.collect(
+                db, names, apply=apply, runner=runner, options=options, watch=watch
+            )
         found = [(one.namespace, one.outcome) for one in result.namespaces]
         where = db.store.url
-    if namespace is not None and isinstance(alone := found[0][1], ReefError):
+    if scope.namespace is not None and isinstance(alone := found[0][1], ReefError):
         raise alone
     if as_json:
         reports = [_as_json(name, report) for name, report in found]
@@ -73,17 +73,17 @@ def _print(name: str, report: CollectionReport | ReefError) -> None:
     print_table(
         ("", "kind", "objects", "bytes", "because"),
         (
-            ("goes" if t.goes else "stays", t.kind, t.objects, size_text(t.bytes), str(t.reason))
+            ("delete" if t.goes else "kept", t.kind, t.objects, size_text(t.bytes), str(t.reason))
             for t in sorted(plan.tallies, key=lambda t: (t.goes, t.kind))
         ),
     )
     for fate in plan.pins:
-        print(f"pin of {fate.pin.child} {'goes' if fate.goes else 'stays'}: {fate.reason}")
+        print(f"pin of {fate.pin.child} {'is released' if fate.goes else 'is kept'}: {fate.reason}")
     for problem in report.problems:
         print(f"held back: {problem}")
     going = [t for t in (report.deleted if report.applied else plan.tallies) if t.goes]
     objects, size = sum(t.objects for t in going), sum(t.bytes for t in going)
-    verb = "deleted" if report.applied else "would be deleted (--apply does it)"
+    verb = "deleted" if report.applied else "would be deleted; run with --apply to delete"
     print(f"{name}: {objects} objects, {size_text(size)} {verb}")
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reef.cli._bucket import AsJson, Namespace, Url, connect
-from reef.cli._docs_options import Declared, pairs_of
 from reef.cli._output import print_facts, print_json, size_text
-from reef.cli._pass import Conf, DryRun, Master, Memory, Remote, RunsOn, size_of, watched
+from reef.cli._parameters import grouped
+from reef.cli._pass import DryRun, SparkOptions, size_of, watched
+from reef.cli.docs import Declared, pairs_of
 from reef.types import split_namespace
 
 if TYPE_CHECKING:
@@ -21,59 +22,73 @@ if TYPE_CHECKING:
 _METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
 
 
+@grouped
 def ingest(
     url: Url,
     namespace: Namespace,
+    spark: SparkOptions,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Files or folders that Spark can read."),
+        typer.Argument(metavar="FILE", help="Files, folders or patterns to load."),
     ],
     format: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="parquet, csv or jsonl. [default: by their names]"),
+        typer.Option(
+            metavar="FORMAT", help="parquet, csv or jsonl. [default: from the file names]"
+        ),
     ] = None,
-    id: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the ids.")] = "id",
+    id: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column that holds the ids.")
+    ] = "id",
     schema: Declared = None,
     job_key: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="The same key again loads nothing twice."),
+        typer.Option(
+            metavar="TEXT",
+            help="A name for this load. A second load under the same name writes nothing.",
+        ),
     ] = None,
     operation: Annotated[
         str, typer.Option(metavar="WHAT", help="upsert, patch, delete or create.")
     ] = "upsert",
     duplicates: Annotated[
-        str, typer.Option(metavar="HOW", help="An id that is there twice: error or last.")
+        str, typer.Option(metavar="HOW", help="If an id occurs twice: error, or keep the last.")
     ] = "error",
     skip: Annotated[
-        bool, typer.Option("--skip", help="Leave out what cannot be patched or created.")
+        bool,
+        typer.Option(
+            "--skip", help="Skip documents that cannot be patched or created, instead of failing."
+        ),
     ] = False,
     method: Annotated[
-        str, typer.Option(metavar="HOW", help="log, bulk, or auto: as the size suggests.")
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Write through the log, or attach segments (bulk); auto decides by size.",
+        ),
     ] = "auto",
     target_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How large the segments of a bulk load are to be.")
+        str, typer.Option(metavar="SIZE", help="The size of the segments of a bulk load.")
     ] = "128MiB",
-    memory: Memory = "256MiB",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="About how much one task holds in memory.")
+    ] = "256MiB",
     multiline: Annotated[
         bool,
         typer.Option(
             "--multiline",
-            help="CSV: quoted values may have line breaks. Each file is read by one task then.",
+            help="CSV: allow line breaks in quoted values. One task reads each file.",
         ),
     ] = False,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Load Parquet, CSV or JSON lines into a namespace, all at once.
 
-    Whoever writes the namespace meanwhile has to open it again afterwards.
+    A process that has the namespace open for writing is fenced and must open it again.
     """
     from reef.spark.files import check_options, input_format, plan_ingest
 
-    runs = RunsOn.of(master, remote, conf)
     declared = pairs_of("--schema", schema)
     kind = input_format(files, format)  # before a session is started
     check_options(files, kind, multiline=multiline)
@@ -94,12 +109,12 @@ def ingest(
             asked = {"format": kind, "id": id, "operation": operation, "method": method}
             _show_plan(plan_ingest(db.context(), namespace, files, **asked), as_json)
             return
-        spark = runs.session()
+        session = spark.session()
         from reef.spark.files import ingest as load
 
         with watched("ingest", db.context().clock) as watch:
             result = load(
-                spark,
+                session,
                 url,
                 name,
                 files,
@@ -118,13 +133,13 @@ def ingest(
 
 def _print(result: WriteResult, operation: str) -> None:
     if result.replayed:
-        print(f"nothing was loaded: it had been before, by LSN {result.lsn}")
+        print(f"nothing was loaded: an earlier load with this key wrote it at LSN {result.lsn}")
         return
     left = [
         f"{count:,} {what}"
         for count, what in (
-            (result.dropped, "gave way to later ones of the same id"),
-            (result.skipped, "were left out"),
+            (result.dropped, "dropped for a later one with the same id"),
+            (result.skipped, "skipped"),
         )
         if count
     ]
@@ -153,10 +168,10 @@ def _show_plan(plan: IngestPlan, as_json: bool) -> None:
 
 
 def _check(url: str, namespace: str, options: Mapping[str, object]) -> None:
-    """Raise InvalidInputError for what can be told from the options alone, without Spark."""
+    """Raise InvalidInputError for options that are wrong whatever Spark says."""
     try:
         from reef.spark import WriteOptions
     except ModuleNotFoundError:
-        return  # which the session will tell
+        return  # opening the session reports it
     texts = {name: str(value) for name, value in options.items() if value is not None}
     WriteOptions.of({**texts, "url": url, "namespace": namespace})

@@ -1,4 +1,4 @@
-"""`reef inspect`: what single objects say, and where they are damaged."""
+"""`reef inspect`: the content of single objects, and where they are damaged."""
 
 from __future__ import annotations
 
@@ -34,26 +34,31 @@ def inspect(
     namespace: Namespace,
     what: Annotated[
         str | None,
-        typer.Argument(metavar="WHAT", help="manifest, log, segment or block; default: a listing."),
+        typer.Argument(
+            metavar="WHAT", help="manifest, log, segment or block. [default: list all objects]"
+        ),
     ] = None,
     which: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="WHICH", help="A generation, a slot, a segment's id, a block's number."
+            metavar="WHICH", help="manifest [GENERATION], log SLOT, segment ID, block ID NUMBER."
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=0, max=ROWS_MAX, help="Show at most so many rows of a batch.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=ROWS_MAX, help="The most rows to print of a record or block."
+        ),
     ] = 10,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Of a segment: read every block, and say which are damaged."),
+        typer.Option("--deep", help="segment: read every block, and name the damaged ones."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what lies in a namespace, or what one object says.
+    """List the objects of a namespace, or print one object.
 
-    A damaged object is shown as far as it can be read. Exit code 2: it is damaged.
+    A damaged object is printed as far as it can be read. Exit code 2: it is damaged.
     """
     with connect(url) as db:
         found = _look(db.context(), namespace, what, which or [], limit, deep)
@@ -143,7 +148,7 @@ def _print_manifest(found: dict[str, Any]) -> None:
         print(found.get("text", ""))
         return
     if found["damage"]:
-        print("What follows is what the damaged bytes say:")
+        print("Read from damaged bytes, so not proven:")
     lists = {name: value for name, value in members.items() if isinstance(value, list)}
     print_facts((name, _shown(value)) for name, value in members.items() if name not in lists)
     for name, value in lists.items():
@@ -165,7 +170,7 @@ def _print_log(found: dict[str, Any]) -> None:
         print("It is too short for a header.")
         return
     if found["damage"]:
-        print("What follows is what the damaged bytes say:")
+        print("Read from damaged bytes, so not proven:")
     shown = (n for n in header if n not in ("records", "damage", "header", "key", "slot", "size"))
     print_facts((name, _shown(header[name])) for name in shown)
     for number, record in enumerate(found["records"]):
@@ -212,7 +217,7 @@ def _print_segment(found: dict[str, Any]) -> None:
     )
     columns = ("name", "type", "nullable", "id")
     print_table(columns, ([f[name] for name in columns] for f in footer["schema"]), title="columns")
-    states = {None: "not looked at (--deep)", False: "whole", True: "DAMAGED"}
+    states = {None: "not read (--deep)", False: "whole", True: "DAMAGED"}
     print_table(
         ("block", "rows", "tombstones", "keys", "LSNs", "offset", "bytes", "state"),
         (

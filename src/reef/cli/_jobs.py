@@ -8,15 +8,14 @@ import typer
 
 from reef.cli._bucket import (
     PROBLEM,
-    All,
     AsJson,
-    NamespaceOrAll,
+    Scope,
     Url,
     check_there,
     connect,
-    for_each,
 )
 from reef.cli._output import print_facts, print_json, print_table, size_text, time_text
+from reef.cli._parameters import grouped
 from reef.cli._pass import figure_text
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 from reef.settings import parse_seconds
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="jobs",
-    help="The history of passes, and jobs that stand in manifests.",
+    help="Show finished passes; list and end unfinished jobs.",
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -35,10 +34,13 @@ app = typer.Typer(
 @app.command("list")
 def list_passes(
     url: Url,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the newest first.")] = 20,
+    limit: Annotated[
+        int,
+        typer.Option(min=1, max=1000, metavar="N", help="The most passes to list, newest first."),
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest passes, with what they read and wrote."""
+    """List the newest passes: when, how long, and what they read and wrote."""
     import msgspec
 
     from reef.jobs import passes
@@ -72,10 +74,12 @@ def list_passes(
 @app.command("show")
 def show(
     url: Url,
-    id: Annotated[str, typer.Argument(metavar="ID", help="As `reef jobs list` shows it.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a pass, from `reef jobs list`.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Show one pass: its options, its totals, and each namespace."""
+    """Print one pass: its options, its totals, and the result of each namespace."""
     import msgspec
 
     from reef.jobs import find_pass
@@ -115,21 +119,18 @@ def show(
 
 
 @app.command("standing")
-def standing(
-    url: Url, namespace: NamespaceOrAll = None, every: All = False, as_json: AsJson = False
-) -> None:
-    """List jobs that may still publish, or whose driver was killed.
+@grouped
+def standing(url: Url, scope: Scope, as_json: AsJson = False) -> None:
+    """List jobs that may still publish, or that were killed.
 
-    While one stands, garbage collection spares its objects. `reef jobs end` ends them.
+    Garbage collection keeps the objects of these jobs. `reef jobs end` ends a job.
     """
     from reef.jobs import standing_intents
 
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     with connect(url) as db:
-        for name, found in for_each(
-            db, namespace, every, lambda name: standing_intents(db.context(), name)
-        ):
+        for name, found in scope.each(db, lambda name: standing_intents(db.context(), name)):
             if isinstance(found, ReefError):
                 failed[name] = str(found)
                 continue
@@ -165,39 +166,39 @@ def standing(
 
 
 @app.command("end")
+@grouped
 def end(
     url: Url,
-    namespace: NamespaceOrAll = None,
+    scope: Scope,
     jobs: Annotated[
-        list[str] | None, typer.Argument(metavar="JOB", help="As `reef jobs standing` shows.")
+        list[str] | None,
+        typer.Argument(metavar="JOB", help="Ids of jobs, from `reef jobs standing`."),
     ] = None,
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--all-older-than", metavar="AGE", help="All that stand for longer: 90m, 12h, 7d."
+            "--all-older-than", metavar="AGE", help="End all jobs older than this: 90m, 12h, 7d."
         ),
     ] = None,
-    every: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """End jobs: they cannot publish any more, and what they wrote can be collected.
+    """End jobs: they can publish nothing more, and `reef gc` may delete what they wrote.
 
-    Those that are named, or with --all-older-than the old ones of a namespace or (--all) of every one.
-    A job that still runs says that it was ended, and nothing of it is published. Exit code 2: one
-    could not be ended.
+    Give the ids of jobs of a namespace; or --all-older-than, with a namespace or --all. A job that
+    still runs fails. Exit code 2: some job could not be ended.
     """
     if (older_than is None) == (not jobs):
         given = "neither" if older_than is None else "both"
         raise InvalidInputError(f"JOB and --all-older-than: {given} given; give one of the two")
-    if jobs and every:
+    if jobs and scope.every:
         raise InvalidInputError("--all is given with JOB: it goes with --all-older-than")
     seconds = None if older_than is None else parse_seconds("--all-older-than", older_than)
     with connect(url) as db:
         if seconds is None:
-            assert namespace is not None  # a JOB comes after it
-            ended, failed = _end_named(db, namespace, list(dict.fromkeys(jobs or ())))
+            assert scope.namespace is not None  # a JOB comes after it
+            ended, failed = _end_named(db, scope.namespace, list(dict.fromkeys(jobs or ())))
         else:
-            ended, failed = _end_old(db, namespace, every, seconds)
+            ended, failed = _end_old(db, scope, seconds)
     if as_json:
         print_json({"ended": ended, "failed": failed})
     else:
@@ -231,14 +232,12 @@ def _end_named(db: Database, namespace: str, jobs: list[str]) -> _Ended:
     return ended, failed
 
 
-def _end_old(db: Database, namespace: str | None, every: bool, seconds: float) -> _Ended:
+def _end_old(db: Database, scope: Scope, seconds: float) -> _Ended:
     from reef.jobs import end_old_jobs
 
     ended: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    for name, found in for_each(
-        db, namespace, every, lambda name: end_old_jobs(db.context(), name, seconds)
-    ):
+    for name, found in scope.each(db, lambda name: end_old_jobs(db.context(), name, seconds)):
         if isinstance(found, ReefError):
             failed[name] = str(found)
             continue

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -20,7 +21,8 @@ import typer
 from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
 from reef.cli._idempotency import check_key
 from reef.cli._output import key_text, print_json
-from reef.cli._version import AtSnapshot, Generation, Lsn
+from reef.cli._parameters import grouped
+from reef.cli._version import Version
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
 
@@ -36,31 +38,39 @@ _STDIN = "-"
 
 app = typer.Typer(
     name="kv",
-    help="Read and write a key-value namespace. Writing fences a writer that runs elsewhere.",
+    help="Read and write keys and values. A command that writes fences other writers.",
     add_completion=False,
     rich_markup_mode=None,
 )
 
-Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key: text by default.")]
-Hex: TypeAlias = Annotated[
-    bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")
+Key: TypeAlias = Annotated[
+    str, typer.Argument(metavar="KEY", help="The key; text unless --hex or --base64.")
 ]
-Base64: TypeAlias = Annotated[bool, typer.Option("--base64", help="Keys and values are base64.")]
 IdempotencyKey: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="TEXT", help="The same key again writes nothing and prints the first receipt."
+        metavar="TEXT", help="Makes a repeat safe: it writes nothing and prints the first receipt."
     ),
 ]
 
 
+@dataclass(frozen=True)
 class Coding:
-    """How keys and values are written down."""
+    """How keys and values are written on the command line and printed."""
 
-    def __init__(self, hex: bool, base64: bool) -> None:
-        if hex and base64:
-            raise InvalidInputError("both --hex and --base64 are given: give at most one")
-        self.name = "hex" if hex else "base64" if base64 else "text"
+    hex: Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")] = (
+        False
+    )
+    base64: Annotated[bool, typer.Option("--base64", help="Keys and values are base64.")] = False
+
+    def __post_init__(self) -> None:
+        if self.hex and self.base64:
+            raise InvalidInputError("both --hex and --base64 given; give at most one")
+
+    @property
+    def name(self) -> str:
+        """The name of the encoding."""
+        return "hex" if self.hex else "base64" if self.base64 else "text"
 
     def parse(self, what: str, text: str) -> bytes:
         """Return the bytes that `text` stands for. Raises InvalidInputError."""
@@ -99,54 +109,50 @@ class Coding:
 
 
 @app.command("get")
+@grouped
 def get(
     url: Url,
     namespace: Namespace,
     key: Key,
-    hex: Hex = False,
-    base64: Base64 = False,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
+    coding: Coding,
+    version: Version,
     exact: Annotated[
-        bool, typer.Option("--exact", "-n", help="Print the value without a newline behind it.")
+        bool, typer.Option("--exact", "-n", help="Print no newline after the value.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
-    coding = Coding(hex, base64)
     wanted = coding.parse_key(key)
     with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
-        value = _at(kv, lsn, snapshot, generation).get(wanted)
+        value = _at(kv, version).get(wanted)
     if as_json:
         print_json(_pair(coding, wanted, value))
     elif value is not None:
         _write(coding.raw(value) + (b"" if exact else b"\n"))
     if value is None:
-        print(f"reef: key {key_text(wanted)!r} is not there", file=sys.stderr)
+        print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
         raise typer.Exit(PROBLEM)
 
 
 @app.command("put")
+@grouped
 def put(
     url: Url,
     namespace: Namespace,
     key: Key,
+    coding: Coding,
     value: Annotated[
         str | None, typer.Argument(metavar="VALUE", help="The value, or - to read it from stdin.")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="PATH", help="Read the value from a file.")
     ] = None,
-    hex: Hex = False,
-    base64: Base64 = False,
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the value of a key, durably, and print its LSN. Makes the namespace if need be."""
+    """Set the value of a key durably, and print the LSN. Creates the namespace if necessary."""
     # Everything is looked at before the namespace is opened: that fences others.
     check_namespace(namespace)
-    coding = Coding(hex, base64)
     wanted = coding.parse_key(key)
     once = check_key(idempotency_key)
     with connect(url) as db:
@@ -159,18 +165,18 @@ def put(
 
 
 @app.command("delete")
+@grouped
 def delete(
     url: Url,
     namespace: Namespace,
     key: Key,
-    hex: Hex = False,
-    base64: Base64 = False,
+    coding: Coding,
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a key, durably, and print the LSN. It need not exist."""
+    """Delete a key durably, and print the LSN. The key need not exist."""
     check_namespace(namespace)
-    wanted = Coding(hex, base64).parse_key(key)
+    wanted = coding.parse_key(key)
     once = check_key(idempotency_key)
     with connect(url) as db:
         _check_size(db.context().settings, len(wanted))
@@ -180,37 +186,34 @@ def delete(
 
 
 @app.command("scan")
+@grouped
 def scan(
     url: Url,
     namespace: Namespace,
+    coding: Coding,
+    version: Version,
     start: Annotated[
-        str | None, typer.Option(metavar="KEY", help="From this key on, inclusive.")
+        str | None, typer.Option(metavar="KEY", help="The first key, inclusive.")
     ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Up to this key, exclusive.")
-    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="KEY", help="The last key, exclusive.")] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only keys that begin like this.")
+        str | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")
     ] = None,
     reverse: Annotated[
         bool, typer.Option("--reverse", help="From the last key to the first.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=2**63 - 1, help="At most so many keys.")
+        int | None, typer.Option(min=1, max=2**63 - 1, metavar="N", help="The most keys.")
     ] = None,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave the values out.")] = False,
-    hex: Hex = False,
-    base64: Base64 = False,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Print no values.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
-    """Print keys and values in the order of keys: a line each, a tab between.
+    """Print keys and values in key order, one pair per line, separated by a tab.
 
-    Keys and values that hold tabs or newlines need --hex, --base64 or --json to be told apart.
+    Use --hex, --base64 or --json if keys or values hold tabs or newlines.
     """
-    coding = Coding(hex, base64)
 
     def bound(name: str, text: str | None) -> bytes | None:
         return None if text is None else coding.parse(name, text)
@@ -218,18 +221,14 @@ def scan(
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
     show = _json_lines if as_json else _lines
     with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
-        view = _at(kv, lsn, snapshot, generation)
+        view = _at(kv, version)
         found = view.scan(start=low, end=high, prefix=same, reverse=reverse)
         for batch in _limited(found, limit):
             _write(show(coding, batch, keys_only))
 
 
-def _at(
-    kv: KeyValue, lsn: int | None, snapshot: str | None, generation: int | None
-) -> KeyValue | KeyValueView:
-    if lsn is None and snapshot is None and generation is None:
-        return kv
-    return kv.at(lsn=lsn, snapshot=snapshot, generation=generation)
+def _at(kv: KeyValue, version: Version) -> KeyValue | KeyValueView:
+    return kv if version.is_newest else kv.at(**version.as_dict())
 
 
 def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:

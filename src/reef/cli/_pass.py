@@ -1,12 +1,13 @@
-"""What commands of the pipeline have in common: where they run, how far they are, what they did."""
+"""What commands of the pipeline share: where they run, their progress, their report."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -22,78 +23,56 @@ if TYPE_CHECKING:
 
 _LINE_SECONDS = 10.0
 
-Master: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MASTER",
-        help="Where Spark runs: local[4], spark://..., yarn, k8s://... [default: local[*,4]]",
-    ),
-]
-Remote: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS", help="A Spark Connect server: sc://host:port. [env: SPARK_REMOTE]"
-    ),
-]
-Conf: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."),
-]
 DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be done; start no Spark, write nothing.")
+    bool, typer.Option("--dry-run", help="Print the plan. Start no Spark and write nothing.")
 ]
 
 
-InThisProcess: TypeAlias = Annotated[
-    bool,
-    typer.Option("--in-process", help="Run the same tasks one by one in this process: no Spark."),
-]
+@dataclass(frozen=True)
+class SparkOptions:
+    """Which Spark a pass runs on."""
 
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MASTER",
+            help="Where Spark runs: local[4], spark://..., yarn, k8s://... [default: local[*,4]]",
+        ),
+    ] = None
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="A Spark Connect server: sc://host:port. [env: SPARK_REMOTE]"
+        ),
+    ] = None
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. Repeatable."),
+    ] = None
 
-class RunsOn(NamedTuple):
-    """Where a pass runs."""
-
-    master: str | None
-    remote: str | None
-    conf: dict[str, str]
-    in_process: bool
-
-    @classmethod
-    def of(
-        cls,
-        master: str | None,
-        remote: str | None,
-        conf: Sequence[str] | None,
-        in_process: bool = False,
-    ) -> RunsOn:
-        """Return what the options say. Raises InvalidInputError."""
-        if in_process and (master or remote or conf):
-            raise InvalidInputError(
-                "--in-process is given with --master, --remote or --conf, which are "
-                "for Spark: leave them out"
-            )
-        pairs = [one.partition("=") for one in conf or ()]
-        for name, sign, value in pairs:
-            if not (name and sign):
-                raise InvalidInputError.of("--conf", f"{name}{sign}{value}", "NAME=VALUE")
-        if master and remote:
-            raise InvalidInputError("both --master and --remote are given: give at most one")
-        return cls(master, remote, {name: value for name, _, value in pairs}, in_process)
+    def __post_init__(self) -> None:
+        self.settings()
+        if self.master and self.remote:
+            raise InvalidInputError("both --master and --remote given; give at most one")
 
     @property
     def names_spark(self) -> bool:
-        """Whether anything is said about Spark."""
+        """Whether any option of Spark is given."""
         return bool(self.master or self.remote or self.conf)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of Spark by name. Raises InvalidInputError."""
+        pairs = [one.partition("=") for one in self.conf or ()]
+        for name, sign, value in pairs:
+            if not (name and sign):
+                raise InvalidInputError(f"--conf is {name}{sign}{value!r}; expected NAME=VALUE")
+        return {name: value for name, _, value in pairs}
 
     def runner(self, context: Context, begun: Callable[[], None] | None = None) -> Runner:
         """Return who runs the tasks; `begun` is called when a session was started for them.
 
         Raises UnavailableError, InvalidInputError.
         """
-        from reef.jobs import InProcess
-
-        if self.in_process:
-            return InProcess(context)
 
         from reef.spark import spark_runner
 
@@ -110,38 +89,39 @@ class RunsOn(NamedTuple):
         from reef.spark import session
 
         logging.getLogger().addFilter(_is_not_py4j)
-        return session(master=self.master, remote=self.remote, conf=self.conf)
+        return session(master=self.master, remote=self.remote, conf=self.settings())
+
+
+@dataclass(frozen=True)
+class RunnerOptions(SparkOptions):
+    """Where a pass runs: on Spark, or in this process."""
+
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Run the tasks in this process, without Spark.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.in_process and self.names_spark:
+            raise InvalidInputError(
+                "--in-process given with Spark's options; give one or the other"
+            )
+
+    def runner(self, context: Context, begun: Callable[[], None] | None = None) -> Runner:
+        """Return who runs the tasks, as `SparkOptions.runner` does."""
+        return in_process(context) if self.in_process else super().runner(context, begun)
+
+
+def in_process(context: Context) -> Runner:
+    """Return a runner that needs no Spark."""
+    from reef.jobs import InProcess
+
+    return InProcess(context)
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
     """Return False for what py4j logs beside the error that it raises: a stack, or two, on Ctrl-C."""
     return "py4j" not in record.pathname
-
-
-TargetSize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="How large segments are to be. [default: 256MiB; pages: image_layer_target_bytes]",
-    ),
-]
-MinInputFiles = Annotated[
-    int | None,
-    typer.Option(
-        min=2,
-        help="Leave fewer runs, or fewer small files, than this. "
-        "[default: 4; pages: compaction_cadence]",
-    ),
-]
-TaskBytes = Annotated[str, typer.Option(metavar="SIZE", help="Log objects for one task, about.")]
-Memory = Annotated[
-    str, typer.Option(metavar="SIZE", help="What one task may hold in memory, about.")
-]
-
-
-def target_of(text: str | None) -> int | None:
-    """Return what `--target-size` says, if anything."""
-    return None if text is None else size_of("--target-size", text)
 
 
 def size_of(option: str, text: str) -> int:
@@ -151,7 +131,7 @@ def size_of(option: str, text: str) -> int:
 
 @contextlib.contextmanager
 def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]:
-    """Give what shows how far a pass is: a bar on a terminal, else a line now and then."""
+    """Report the progress of a pass: a bar on a terminal, else a line every ten seconds."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -185,7 +165,7 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]
 
 
 def _about(seen: PassProgress) -> str:
-    """Return how much is done of what is known; what is not known is not told of."""
+    """Return the progress in bytes, objects, rows and namespaces, as far as known."""
     said = []
     if seen.bytes:
         said.append(f"{size_text(seen.bytes_done)} of {size_text(seen.bytes)}")

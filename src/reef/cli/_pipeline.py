@@ -8,24 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, All, AsJson, NamespaceOrAll, Url, connect, names_of
+from reef.cli._bucket import PROBLEM, AsJson, Scope, Url, connect
 from reef.cli._output import key_text, print_json, print_table, size_text
-from reef.cli._pass import (
-    Conf,
-    DryRun,
-    InThisProcess,
-    Master,
-    Memory,
-    MinInputFiles,
-    Remote,
-    RunsOn,
-    TargetSize,
-    TaskBytes,
-    size_of,
-    target_of,
-    tell,
-    watched,
-)
+from reef.cli._parameters import derived
+from reef.cli._pass import DryRun, RunnerOptions, tell, watched
 from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 
 if TYPE_CHECKING:
@@ -38,44 +24,28 @@ if TYPE_CHECKING:
         IndexOptions,
         NamespaceResult,
         PassResult,
+        RebuildOptions,
         RebuildPlan,
     )
 
 
+@derived("IndexOptions", memory_bytes="--memory")
 def index(
     url: Url,
-    namespace: NamespaceOrAll = None,
-    every: All = False,
-    task_bytes: TaskBytes = "256MiB",
-    memory: Memory = "256MiB",
-    min_slots: Annotated[
-        int, typer.Option(min=1, help="Pass over namespaces with fewer log objects to fold.")
-    ] = 1,
-    min_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="Pass over namespaces with less to fold.")
-    ] = "1",
+    scope: Scope,
+    options: IndexOptions,
+    runs: RunnerOptions,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    in_process: InThisProcess = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fold the log into sorted segments, so that nobody has to replay it.
+    """Fold the log into sorted segments, so that opening and reading replay less of it.
 
-    Safe beside writers and readers. Exit code 2: it could not be done in some namespace.
+    Safe to run beside writers and readers. Exit code 2: it failed in some namespace.
     """
     from reef import jobs
 
-    runs = RunsOn.of(master, remote, conf, in_process)
-    options = jobs.IndexOptions(
-        task_bytes=size_of("--task-bytes", task_bytes),
-        memory_bytes=size_of("--memory", memory),
-        min_slots=min_slots,
-        min_bytes=size_of("--min-bytes", min_bytes),
-    )
     with connect(url) as db:
-        names = names_of(db, namespace, every)
+        names = scope.names(db)
         if dry_run:
             found = jobs.preview_index(db, names, options=options)
             _show_backlogs(found, options, as_json)
@@ -86,90 +56,46 @@ def index(
         tell(result, as_json, db.store.url)
 
 
+@derived(
+    "CompactionOptions",
+    target_file_size_bytes="--target-size",
+    max_concurrent_file_group_rewrites="--concurrency",
+    max_file_group_size_bytes="--group-size",
+    raise_floor="--keep-floor",
+    memory_bytes="--memory",
+)
 def compact(
     url: Url,
-    namespace: NamespaceOrAll = None,
-    every: All = False,
-    target_size: TargetSize = None,
-    min_input_files: MinInputFiles = None,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Groups of one namespace that are merged at once; each is published alone."
-        ),
-    ] = 5,
-    group_size: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE",
-            help="What a group reads at most: a killed pass loses no more than those.",
-        ),
-    ] = "8GiB",
-    max_bytes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="What this pass reads at most; the next goes on. [default: all]"
-        ),
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only keys from here on.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only keys below this one.")
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Rewrite everything into one run.")] = False,
-    bottom_codec: Annotated[
-        str,
-        typer.Option(
-            metavar="lz4|zstd", help="Of the bottom run: lz4 is faster to read, zstd smaller."
-        ),
-    ] = "lz4",
-    keep_floor: Annotated[
-        bool, typer.Option("--keep-floor", help="Drop no version that can be read now.")
-    ] = False,
-    memory: Memory = "256MiB",
+    scope: Scope,
+    options: CompactionOptions,
+    runs: RunnerOptions,
     dry_run: DryRun = False,
     save_plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --dry-run: keep the plan as JSON.")
+        Path | None,
+        typer.Option(metavar="FILE", help="With --dry-run: write the plan to this file, as JSON."),
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Carry out a plan that was kept; its options hold."),
+        typer.Option(
+            metavar="FILE", help="Run a plan that --save-plan wrote, with the plan's own options."
+        ),
     ] = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    in_process: InThisProcess = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge segments, and drop versions that nobody can read any more.
 
-    Safe beside writers and readers; a second compaction of a namespace ends the first one. Exit code
-    2: it could not be done in some namespace.
+    Safe to run beside writers and readers. A second compaction of a namespace ends the first.
+    Exit code 2: it failed in some namespace.
     """
     from reef import jobs
 
-    runs = RunsOn.of(master, remote, conf, in_process)
-    options = jobs.CompactionOptions(
-        target_file_size_bytes=target_of(target_size),
-        min_input_files=min_input_files,
-        max_concurrent_file_group_rewrites=concurrency,
-        max_file_group_size_bytes=size_of("--group-size", group_size),
-        max_bytes=None if max_bytes is None else size_of("--max-bytes", max_bytes),
-        start=b"" if start is None else start.encode(),
-        end=None if end is None else end.encode(),
-        full=full,
-        raise_floor=not keep_floor,
-        bottom_codec=bottom_codec,  # type: ignore[arg-type]  # looked at there
-        memory_bytes=size_of("--memory", memory),
-    )
-    kept = None if plan is None else _read_plan(plan, namespace)
-    if save_plan is not None and not (dry_run and namespace is not None and plan is None):
+    kept = None if plan is None else _read_plan(plan, scope.namespace)
+    if save_plan is not None and not (dry_run and scope.namespace is not None and plan is None):
         raise InvalidInputError(
-            f"--save-plan {str(save_plan)!r} goes with --dry-run and a NAMESPACE, without --plan"
+            f"--save-plan {str(save_plan)!r} needs --dry-run and one namespace, without --plan"
         )
     with connect(url) as db:
-        names = names_of(db, namespace, every)
+        names = scope.names(db)
         if dry_run:
             if kept is None:
                 found = jobs.preview_compaction(db, names, options=options)
@@ -183,7 +109,7 @@ def compact(
 def _compact(
     db: Database,
     names: list[str] | None,
-    runs: RunsOn,
+    runs: RunnerOptions,
     options: CompactionOptions | None,
     plan: CompactionPlan | None,
     as_json: bool,
@@ -203,36 +129,25 @@ def _compact(
                 print(f"{one.namespace}: left: {said}")
 
 
+@derived("RebuildOptions", memory_bytes="--memory", omit=("min_slots", "min_bytes"))
 def rebuild(
     url: Url,
-    namespace: NamespaceOrAll = None,
-    every: All = False,
-    task_bytes: TaskBytes = "256MiB",
-    memory: Memory = "256MiB",
+    scope: Scope,
+    options: RebuildOptions,
+    runs: RunnerOptions,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    in_process: InThisProcess = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make everything that is derived from the log anew, equal in content.
+    """Make everything that is derived from the log again, with equal content.
 
-    Folds what is left of the log again, from as far back as it can be proven whole, checks every block
-    of what stays, and publishes one manifest. Exit code 2: it could not be equal, and nothing was
-    changed.
+    Folds the log again from the oldest point where it is provably complete, checks every block of
+    the segments that stay, and publishes one manifest. Exit code 2: the content would differ in
+    some namespace, and nothing was changed there.
     """
     from reef import jobs
 
-    runs = RunsOn.of(master, remote, conf, in_process)
-    options = jobs.RebuildOptions(
-        fold=jobs.IndexOptions(
-            task_bytes=size_of("--task-bytes", task_bytes),
-            memory_bytes=size_of("--memory", memory),
-        )
-    )
     with connect(url) as db:
-        names = names_of(db, namespace, every)
+        names = scope.names(db)
         if dry_run:
             _show_rebuilds(jobs.preview_rebuild(db, names, options=options), as_json)
             return
@@ -314,7 +229,7 @@ def _show_plans(
             print(f"{plan.namespace}: left: {said}")
     print(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
     if save_plan is not None and not plans and not failed:
-        print("there is nothing to compact: no plan was kept")
+        print("nothing to compact; no plan was written")
     _show_failed(failed)
 
 
@@ -329,9 +244,7 @@ def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[Compaction
     try:
         check_plan(head.manifest, plan)
     except StalePlanError:
-        _say_stale(
-            plan.namespace, "what it was to read is not live any more; it would be made anew"
-        )
+        _say_stale(plan.namespace, "its segments are gone; a new plan would be made")
     return NamespaceResult(plan.namespace, plan)
 
 
@@ -344,7 +257,7 @@ def _tell_stale(result: PassResult[CompactionResult]) -> None:
     for one in result.namespaces:
         stale = [] if one.result is None else [g for g in one.result.groups if g.state == "stale"]
         for group in stale[:1]:
-            _say_stale(one.namespace, f"it was made anew; {group.error}")
+            _say_stale(one.namespace, f"a new plan was made; {group.error}")
 
 
 def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> None:
@@ -385,7 +298,7 @@ def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> 
             print(f"{plan.namespace}: {said}")
     anew = sum(plan.slot_first > 0 for plan in plans)
     print(
-        f"{anew} of {len(found)} namespaces would be made anew, {len(plans) - anew} only checked; "
+        f"{anew} of {len(found)} namespaces would be rebuilt, {len(plans) - anew} only checked; "
         "nothing was written"
     )
     _show_failed(failed)

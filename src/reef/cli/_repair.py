@@ -1,4 +1,4 @@
-"""`reef repair`: mend what can be mended, and say what is lost."""
+"""`reef repair`: repair what can be repaired, and report what is lost."""
 
 from __future__ import annotations
 
@@ -21,17 +21,14 @@ def repair(
     apply: Apply = False,
     accept_loss: Annotated[
         bool,
-        typer.Option(
-            "--accept-loss", help="Allow steps that give up rows which nothing can restore."
-        ),
+        typer.Option("--accept-loss", help="Allow steps that lose rows which nothing can restore."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is damaged and what would be done about it; with --apply, do it.
+    """List the damage, the planned repairs and the losses; with --apply, repair.
 
-    Damaged objects are copied to quarantine/ and passed over by name; nothing is deleted. A running
-    writer is fenced, if what is mended concerns it. Exit code 0: nothing is wrong, any more; 2:
-    something is.
+    Copies damaged objects to quarantine/ and skips them by name; deletes nothing. Fences the writer
+    if a repair concerns what it holds. Exit code 2: damage remains.
     """
     from reef.doctor import repair as repair_namespace
 
@@ -76,12 +73,12 @@ def _print(report: RepairReport, apply: bool, accept_loss: bool) -> None:
             title="steps",
         )
     if report.applied:
-        findings_table(report.problems, "problems that are left")
+        findings_table(report.problems, "remaining problems")
     findings_table(report.notes, "notes")
     if report.fences and not report.applied and report.writer:
         print(
-            f"This fences whoever writes: the last to open it was {report.writer}. If it still "
-            "runs, let it flush first: what it holds in memory need not be lost."
+            f"This fences the writer. The last to open the namespace was {report.writer}. If it "
+            "still runs, let it flush first, to save the rows it holds in memory."
         )
     print(f"{report.namespace}: {_verdict(report, apply, accept_loss)}")
 
@@ -92,10 +89,8 @@ def _verdict(report: RepairReport, apply: bool, accept_loss: bool) -> str:
         return f"mended, {done} steps done" if report.applied else "nothing is wrong"
     refused = sum(step.state == "refused" for step in report.steps)
     hint = (
-        f"; {refused} steps lose rows and wait for --accept-loss"
-        if refused and not accept_loss
-        else ""
+        f"; {refused} steps lose rows and need --accept-loss" if refused and not accept_loss else ""
     )
     if not apply:
-        return f"{len(report.problems)} problems; nothing was changed: --apply does what is planned{hint}"
-    return f"{len(report.problems)} problems are left{hint}"
+        return f"{len(report.problems)} problems; nothing was changed: run with --apply to repair{hint}"
+    return f"{len(report.problems)} problems remain{hint}"

@@ -20,7 +20,7 @@ FOR_GOOD = "none"
 
 app = typer.Typer(
     name="snapshot",
-    help="Versions of a namespace that stay readable, whatever is compacted or collected.",
+    help="Keep versions of a namespace readable through compaction and collection.",
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -29,11 +29,11 @@ Ttl: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="How long it lasts by the store's clock: 30m, 2h, 7d; none: until it is released. "
+        help="How long it lasts: 30m, 2h, 7d, or none to keep it until it is released. "
         "[default: the setting snapshot_ttl]",
     ),
 ]
-Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The name of the snapshot.")]
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The id of the snapshot.")]
 
 
 @app.command("create")
@@ -42,11 +42,12 @@ def create(
     namespace: Namespace,
     ttl: Ttl = None,
     id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Its name. [default: a fresh one]")
+        str | None,
+        typer.Option("--id", metavar="ID", help="The id of the snapshot. [default: a new one]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the newest version readable, and print the snapshot's name."""
+    """Take a snapshot of the newest version, and print its id."""
     if id is not None:
         check_snapshot_id(id)
     with connect(url) as db:
@@ -64,7 +65,7 @@ def create(
 
 @app.command("list")
 def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
-    """Show the snapshots that stand. One whose time is over stands until collection removes it."""
+    """List snapshots. An expired one is listed until `reef gc` removes it."""
     from reef.engine import newest_manifest
 
     with connect(url) as db:
@@ -86,7 +87,7 @@ def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
 def renew_(
     url: Url, namespace: Namespace, id: Id, ttl: Ttl = None, as_json: AsJson = False
 ) -> None:
-    """Make a snapshot last for the given time from now on."""
+    """Set how long a snapshot lasts, counted from now."""
     from reef.manifest import renew
 
     with connect(url) as db:
@@ -101,7 +102,7 @@ def renew_(
 
 @app.command("release")
 def release(url: Url, namespace: Namespace, id: Id) -> None:
-    """Let a snapshot go: what only it could see may be collected."""
+    """Remove a snapshot. `reef gc` then deletes what only the snapshot could read."""
     from reef.manifest import no_namespace, release_snapshot
 
     def released(head: Head | None) -> Manifest:

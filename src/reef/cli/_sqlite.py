@@ -24,20 +24,25 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="sqlite",
-    help="SQLite databases in a bucket: every commit is there, and every version can be read.",
+    help="SQLite databases in a bucket, with durable commits and readable old versions.",
     add_completion=False,
     rich_markup_mode=None,
 )
 
 DatabaseUrl: TypeAlias = Annotated[
-    str, typer.Argument(metavar="URL", help="The database: its bucket and its name, s3://b/app.db.")
+    str,
+    typer.Argument(
+        metavar="URL", help="The database: the bucket, then the name: s3://bucket/app.db."
+    ),
 ]
 Branch: TypeAlias = Annotated[
-    str | None, typer.Option("--branch", metavar="BRANCH", help="That branch of it.")
+    str | None, typer.Option("--branch", metavar="BRANCH", help="A branch of the database.")
 ]
 At: TypeAlias = Annotated[
     int | None,
-    typer.Option("--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="As of this version."),
+    typer.Option(
+        "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="Read the version at this LSN."
+    ),
 ]
 
 
@@ -46,15 +51,17 @@ def shell(
     url: DatabaseUrl,
     statements: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SQL", help="Statements or dot commands to run, then end."),
+        typer.Argument(
+            metavar="SQL", help="Statements or dot commands to run. [default: a prompt]"
+        ),
     ] = None,
     branch: Branch = None,
     lsn: At = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse writes; the database must be there.")
+        bool, typer.Option("--read-only", help="Refuse writes. The database must exist.")
     ] = False,
 ) -> None:
-    """Run SQL, interactively or as given. The first write takes over from a writer elsewhere."""
+    """Run SQL, from a prompt or as given. The first write fences other writers."""
     _check_apsw()
     import apsw.shell
 
@@ -88,7 +95,7 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The database file to copy.")],
     as_json: AsJson = False,
 ) -> None:
-    """Copy a database file into the bucket, under a name that is free; SQLite checks it first."""
+    """Copy a database file into the bucket, under a new name. SQLite checks the file first."""
     _check_apsw()
     from reef.sqlite import import_file, parse_location
 
@@ -107,12 +114,14 @@ def import_(
 @app.command("export")
 def export(
     url: DatabaseUrl,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it is new.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")
+    ],
     branch: Branch = None,
     lsn: At = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a version of a database to a file, and have SQLite check it."""
+    """Write a version of a database to a file. SQLite checks the file."""
     _check_apsw()
     from reef.sqlite import export_file, parse_location, version_at
 
@@ -132,12 +141,12 @@ def branch_(
     url: DatabaseUrl,
     name: Annotated[str, typer.Argument(metavar="BRANCH", help="The name of the new branch.")],
     source: Annotated[
-        str | None, typer.Option("--from", metavar="BRANCH", help="Start from that branch.")
+        str | None, typer.Option("--from", metavar="BRANCH", help="Start from this branch.")
     ] = None,
     lsn: At = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a branch, at once and whatever the size; `reef branch` lists, drops and detaches them."""
+    """Create a branch in constant time. `reef branch` lists, drops and detaches branches."""
     from reef.engine import create_branch
     from reef.sqlite import parse_location
     from reef.types import namespace_of
@@ -158,11 +167,12 @@ def log(
     url: DatabaseUrl,
     branch: Branch = None,
     after: Annotated[
-        int | None, typer.Option("--after", min=0, metavar="LSN", help="Only what came after it.")
+        int | None,
+        typer.Option("--after", min=0, metavar="LSN", help="Only commits after this LSN."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List commits: their LSN, when, and how many pages. As far back as the log is kept."""
+    """List commits: LSN, time and number of pages, as far back as the log is kept."""
     _check_apsw()
     from reef.sqlite import history, parse_location
 
@@ -186,14 +196,17 @@ def log(
 def restore_(
     url: DatabaseUrl,
     lsn: Annotated[
-        int, typer.Option("--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="The version.")
+        int,
+        typer.Option(
+            "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="The version to restore."
+        ),
     ],
     branch: Branch = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an earlier version the newest again, as one more commit: nothing is lost by it.
+    """Restore an earlier version, as a new commit. Newer versions stay readable.
 
-    A writer that runs elsewhere is fenced. To look first, read it with --lsn, or make a branch.
+    Fences other writers. To look first, export that version or make a branch at it.
     """
     _check_apsw()
     from reef.sqlite import parse_location, restore, version_at
@@ -209,9 +222,9 @@ def restore_(
     if as_json:
         print_json({"restored_lsn": lsn, "lsn_before": before, "lsn": newest})
     elif newest == before:
-        print(f"LSN {lsn} is what the newest version is already")
+        print(f"nothing to restore: the newest version equals LSN {lsn}")
     else:
-        print(f"LSN {newest} is as LSN {lsn} was; what was there before is at LSN {before}")
+        print(f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}")
 
 
 def _check_apsw() -> None:

@@ -8,32 +8,28 @@ import typer
 
 from reef.cli._bucket import (
     PROBLEM,
-    All,
     AsJson,
-    NamespaceOrAll,
+    Scope,
     Url,
     connect,
-    for_each,
     none_text,
 )
 from reef.cli._output import print_facts, print_json, print_table, size_text, time_text
+from reef.cli._parameters import grouped
 from reef.errors import ReefError
 
 
-def stats(
-    url: Url, namespace: NamespaceOrAll = None, every: All = False, as_json: AsJson = False
-) -> None:
-    """Show how large namespaces are, and how they stand: from LISTs and manifests alone.
+@grouped
+def stats(url: Url, scope: Scope, as_json: AsJson = False) -> None:
+    """Print sizes, counts and state of namespaces. Reads only LISTs and manifests.
 
-    Exit code 2: the newest manifest of one cannot be read.
+    Exit code 2: the newest manifest of some namespace cannot be read.
     """
     from reef.doctor import storage_stats
 
     found: list[dict[str, Any]] = []
     with connect(url) as db:
-        for name, one in for_each(
-            db, namespace, every, lambda name: storage_stats(db.context(), name)
-        ):
+        for name, one in scope.each(db, lambda name: storage_stats(db.context(), name)):
             error = str(one) if isinstance(one, ReefError) else None
             figures = {"namespace": name} if isinstance(one, ReefError) else one
             found.append({**figures, "error": error})
@@ -42,7 +38,7 @@ def stats(
         print_json({"url": where, "namespaces": found})
     elif not found:
         print(none_text(where))
-    elif every:
+    elif scope.every:
         _print_all(found)
     else:
         _print_one(found[0])

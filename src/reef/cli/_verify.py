@@ -9,46 +9,44 @@ import typer
 
 from reef.cli._bucket import (
     PROBLEM,
-    All,
     AsJson,
-    NamespaceOrAll,
+    Scope,
     Url,
     connect,
-    for_each,
-    names_of,
     none_text,
 )
 from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
-from reef.cli._pass import Conf, InThisProcess, Master, Remote, RunsOn, watched
+from reef.cli._parameters import derived
+from reef.cli._pass import RunnerOptions, watched
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
     from reef.database import Database
     from reef.doctor import Finding, VerifyReport
+    from reef.jobs import VerifyOptions
 
 
+@derived("VerifyOptions")
 def verify(
     url: Url,
-    namespace: NamespaceOrAll = None,
-    every: All = False,
+    scope: Scope,
+    options: VerifyOptions,
+    runs: RunnerOptions,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every block of every object, on Spark.")
+        bool,
+        typer.Option(
+            "--deep", help="Read every block of every object, on Spark or with --in-process."
+        ),
     ] = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    in_process: InThisProcess = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check manifests, log, segments and dedup windows. Changes nothing.
+    """Check manifests, log, segments and dedup windows. Writes nothing.
 
-    Exit code 0: no problem was found; 2: some were. Notes are no problems: unreferenced objects, or
-    damage that repair has dealt with.
+    Exit code 2: problems were found. Notes are not problems: unreferenced objects, and damage that
+    repair has dealt with.
     """
-    runs = RunsOn.of(master, remote, conf, in_process)
     with connect(url) as db, told_by_the_command():
-        look = _in_depth if deep else _at_a_glance
-        reports = look(db, namespace, every, runs)
+        reports = _in_depth(db, scope, options, runs) if deep else _at_a_glance(db, scope, runs)
         where = db.store.url
     if as_json:
         print_json({"url": where, "deep": deep, "namespaces": [_as_json(r) for r in reports]})
@@ -61,14 +59,12 @@ def verify(
         raise typer.Exit(PROBLEM)
 
 
-def _at_a_glance(
-    db: Database, namespace: str | None, every: bool, runs: RunsOn
-) -> list[VerifyReport]:
+def _at_a_glance(db: Database, scope: Scope, runs: RunnerOptions) -> list[VerifyReport]:
     from reef.doctor import verify as verify_namespace
 
     if runs.names_spark:
         raise InvalidInputError(
-            "Spark's options are for --deep; without it nothing is read in bulk"
+            "--master, --remote or --conf given without --deep; give --deep, or leave them out"
         )
 
     def look(name: str) -> VerifyReport:
@@ -77,20 +73,22 @@ def _at_a_glance(
 
     return [
         _unreadable(name, False, found) if isinstance(found, ReefError) else found
-        for name, found in for_each(db, namespace, every, look)
+        for name, found in scope.each(db, look)
     ]
 
 
-def _in_depth(db: Database, namespace: str | None, every: bool, runs: RunsOn) -> list[VerifyReport]:
+def _in_depth(
+    db: Database, scope: Scope, options: VerifyOptions, runs: RunnerOptions
+) -> list[VerifyReport]:
     from reef import jobs
     from reef.engine import newest_manifest
 
-    names = names_of(db, namespace, every)
-    if namespace is not None:
-        newest_manifest(db.context(), namespace)  # it must be there
+    names = scope.names(db)
+    if scope.namespace is not None:
+        newest_manifest(db.context(), scope.namespace)  # raises if it does not exist
     runner = runs.runner(db.context())
     with watched("verify", db.context().clock) as watch:
-        found = jobs.verify(db, names, runner=runner, watch=watch).namespaces
+        found = jobs.verify(db, names, runner=runner, options=options, watch=watch).namespaces
     return [
         _unreadable(one.namespace, True, report) if isinstance(report, ReefError) else report
         for one in found
@@ -127,7 +125,7 @@ def _print(report: VerifyReport) -> None:
     findings_table(report.notes, "notes")
     looked = ", ".join(_counted(n, what.replace("_", " ")) for what, n in report.checked.items())
     verdict = _counted(len(report.problems), "problems") if report.problems else "no problems"
-    advice = "; `reef repair` says what can be mended" if report.problems else ""
+    advice = "; `reef repair` lists what it can repair" if report.problems else ""
     depth = "" if report.deep else " (blocks were not read: --deep)"
     print(f"{report.namespace}: {verdict} in {looked}{depth}{advice}")
 

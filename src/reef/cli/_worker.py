@@ -10,73 +10,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli._bucket import PROBLEM, AsJson, Url, check_there, connect
-from reef.cli._pass import (
-    Conf,
-    InThisProcess,
-    Master,
-    MinInputFiles,
-    Remote,
-    RunsOn,
-    TargetSize,
-    figure_text,
-    pass_json,
-    size_of,
-    target_of,
-)
+from reef.cli._parameters import derived
+from reef.cli._pass import RunnerOptions, figure_text, pass_json
 from reef.errors import ReefError
 from reef.settings import load_settings, parse_seconds
 
 if TYPE_CHECKING:
-    from reef.jobs import PassResult
+    from reef.jobs import PassResult, WorkerOptions
     from reef.threads import Threads
 
 
+@derived(
+    "WorkerOptions",
+    omit=("interval", "start", "end", "full"),
+    target_file_size_bytes="--target-size",
+    max_concurrent_file_group_rewrites="--concurrency",
+    max_file_group_size_bytes="--group-size",
+    raise_floor="--keep-floor",
+    memory_bytes="--memory",
+)
 def worker(
     url: Url,
+    options: WorkerOptions,
+    runs: RunnerOptions,
     namespaces: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAMESPACE", help="Only these. [default: all, new ones too]"),
+        typer.Argument(metavar="NAMESPACE", help="Only these. [default: all, including new ones]"),
     ] = None,
     interval: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="How long to wait between rounds. [default: as compaction_cadence says, 60s]",
+            help="The wait between rounds. [default: from the setting compaction_cadence]",
         ),
     ] = None,
-    min_slots: Annotated[
-        int, typer.Option(min=1, help="Fold a namespace from so many log objects on.")
-    ] = 64,
-    min_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="And from so many bytes of them on.")
-    ] = "1",
-    min_input_files: MinInputFiles = None,
-    target_size: TargetSize = None,
-    once: Annotated[bool, typer.Option("--once", help="Make one round, and end.")] = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    in_process: InThisProcess = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one round, then exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stay resident with one Spark session; fold and compact namespaces when it is worth it.
+    """Keep folding and compacting namespaces, round after round, with one Spark session.
 
-    Ends after the round under way on SIGTERM or Ctrl-C. It may be killed at any time, and run twice.
-    With --json, a line for each pass that did something. With --once, exit code 2: it could not be
-    done in some namespace.
+    SIGTERM and Ctrl-C end it after the current round. It is safe to kill it at any time, and to run
+    several. With --json, prints a line for each pass that did something. With --once, exit code 2:
+    a pass failed in some namespace.
     """
+    import msgspec
+
     from reef import jobs
 
     cadence_s = load_settings().compaction_cadence[1]
-    options = jobs.WorkerOptions(
-        interval=cadence_s if interval is None else parse_seconds("--interval", interval, 0.1),
-        index=jobs.IndexOptions(min_slots=min_slots, min_bytes=size_of("--min-bytes", min_bytes)),
-        compact=jobs.CompactionOptions(
-            min_input_files=min_input_files,
-            target_file_size_bytes=target_of(target_size),
-        ),
-    )
-    runs = RunsOn.of(master, remote, conf, in_process)
+    seconds = cadence_s if interval is None else parse_seconds("--interval", interval, 0.1)
+    options = msgspec.structs.replace(options, interval=seconds)
     with connect(url) as db:
         check_there(db.store.url)
         ending = _Ending(db.context().threads)

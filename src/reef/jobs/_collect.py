@@ -38,9 +38,9 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the work is cut."""
 
     small_objects: int = 2000
-    """Where more than so many objects go, their deletion is spread over tasks."""
+    """Spread a deletion of more objects than this over tasks."""
     task_objects: int = 5000
-    """For one task to delete."""
+    """How many objects one task deletes."""
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""

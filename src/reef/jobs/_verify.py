@@ -34,12 +34,13 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the work is cut."""
 
     task_bytes: int = 128 << 20
-    """For one task, about."""
+    """About how many bytes one task reads."""
     task_objects: int = 8192
-    """At most so many log objects or parts of segments: small ones cost a request each."""
+    """The most log objects or parts of segments one task reads: each costs a request."""
     small_bytes: int = 32 << 20
-    """A namespace of at most so many bytes, and of `small_objects`, is verified by one task."""
+    """One task verifies all of a namespace with at most this many bytes."""
     small_objects: int = 2048
+    """One task verifies all of a namespace with at most this many objects."""
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""

@@ -34,12 +34,12 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """When a worker folds and compacts."""
 
     interval: float = 60.0
-    """Seconds from the end of a round to the next round."""
+    """Seconds from the end of a round to the start of the next."""
     index: IndexOptions = IndexOptions(min_slots=64)
-    """How to fold, and how much a log must have."""
+    """How to fold, and how much of a log is worth folding."""
     compact: CompactionOptions = CompactionOptions()
     failures_max: int = 10
-    """After so many failed rounds in a row the worker raises, so that its supervisor restarts it."""
+    """End with an error after this many failed rounds in a row."""
 
 
 Report = Callable[[PassResult[Any] | ReefError], None]

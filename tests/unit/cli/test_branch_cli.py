@@ -48,7 +48,7 @@ def test_a_branch_from_its_making_to_its_end(run: Run) -> None:
     assert run("branch drop", "ns", "c")[:2] == (0, "c is dropped\n")
     code, out, _ = run("branch detach", "ns", "b", "--in-process")
     assert code == 0
-    assert "stands alone" in out
+    assert "is detached" in out
     assert "(detached)" in run("branch list", "ns")[1]
     assert run("kv get", "ns@b", "k")[1] == "3\n"
 
@@ -66,7 +66,7 @@ def test_an_old_version_is_branched_from(run: Run, url: str) -> None:
 
 def test_pins_are_shown_before_anything_is_collected(run: Run) -> None:
     run("branch create", "ns", "b")
-    assert "pin of ns@b stays: a retained generation" in run("gc", "ns")[1]
+    assert "pin of ns@b is kept: a retained generation" in run("gc", "ns")[1]
     report = json.loads(run("gc", "ns", "--json")[1])
     (pin,) = (report if "pins" in report else report["namespaces"][0])["pins"]
     assert (pin["child"], pin["goes"]) == ("ns@b", False)

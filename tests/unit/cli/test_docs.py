@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reef
-from reef.cli import _docs_read
+from reef.cli.docs import _read
 from tests.support.commands import Run, runner
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -255,7 +255,7 @@ def some(run: Run) -> None:
 def test_queries_have_filters_orders_limits_and_pages(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_docs_read, "_PAGE_ROWS", 8)
+    monkeypatch.setattr(_read, "_PAGE_ROWS", 8)
     found = fine(run("query", NS, "--where", "n = 3 and id < '030'", "--format", "jsonl"))
     assert [one["id"] for one in parsed(found)] == ["003", "010", "017", "024"]
     ordered = fine(run("query", NS, "--order-by", "n desc, id", "--limit", "2", "--json"))
@@ -290,7 +290,7 @@ def test_a_table_shows_the_first_and_says_how_to_go_on(run: Run) -> None:
     token = err.removeprefix("reef: more documents follow: --after ").strip()
     assert "│ 050 │" in run("query", NS, "--after", token)[1]
     code, out, err = run("sql", NS, "select id from docs order by id")
-    assert (code, err) == (0, "reef: 70 rows more: --format jsonl or csv has all\n")
+    assert (code, err) == (0, "reef: 70 more rows; --format jsonl or csv prints all\n")
     assert "│ 049 │" in out
 
 
@@ -328,7 +328,7 @@ def test_what_is_not_there_is_told(run: Run) -> None:
     fine(run("put", NS, write_lines(DOCUMENTS)))
     code, out, err = run("get", NS, "zz", "a", "--columns", "price")
     assert (code, parsed(out)) == (2, [{"id": "a", "price": 1.5}])
-    assert err == "reef: document 'zz' is not there\n"
+    assert err == "reef: document 'zz' does not exist\n"
     code, out, _ = run("get", NS, "zz", "a", "--columns", "price", "--json")
     assert (code, json.loads(out)) == (2, {"documents": [None, {"id": "a", "price": 1.5}]})
     assert run("count", "elsewhere")[0] == 2
@@ -550,8 +550,8 @@ REFUSED = [
     ("patch", ["--where", "n > 1"], "either FILE, or --where"),
     ("patch", ["--where", "n >", "--set", "{}"], "expected"),
     ("patch", ["--where", "n > 1", "--set", "{"], "--set = '{'"),
-    ("delete", [], "give exactly one"),
-    ("delete", ["a", "--where", "n > 1"], "give exactly one"),
+    ("delete", [], "give one of ID"),
+    ("delete", ["a", "--where", "n > 1"], "give one of ID"),
     ("delete", ["--where", "zork = 1"], "the attributes are: n"),
     ("delete", ["--file", "no-such-file"], "cannot be read"),
     ("schema", ["--add", "n=int64"], "is there already"),

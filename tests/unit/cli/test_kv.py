@@ -149,7 +149,7 @@ def test_a_value_that_is_too_large_is_refused_before_anybody_is_fenced(
 def test_a_key_that_is_not_there(run: Run, run_json: RunJson) -> None:
     assert run("kv put", "fresh", "a", "1")[0] == 0
     code, out, err = run("kv get", "fresh", "b")
-    assert (code, out, err) == (2, "", "reef: key 'b' is not there\n")
+    assert (code, out, err) == (2, "", "reef: key 'b' does not exist\n")
     code, out, err = run("kv get", "fresh", "b", "--json")
     assert code == 2
     assert json.loads(out)["value"] is None

@@ -71,7 +71,7 @@ def test_the_plan_of_a_rebuild(run: Run, url: str) -> None:
     assert first["bytes"] > 0
     assert (second["slot_first"], third["slot_first"]) == (None, None)
     code, text, _ = run("rebuild", "a", "--dry-run")
-    assert "1 of 1 namespaces would be made anew" in text
+    assert "1 of 1 namespaces would be rebuilt" in text
     code, said, _ = run("rebuild", "nobody", "--dry-run", "--json")
     assert (code, [*said["failed"]]) == (2, ["nobody"])
     assert keys(url) == before
@@ -101,7 +101,7 @@ def test_a_plan_that_cannot_be_kept(run: Run, url: str) -> None:
         assert (code, "nobody" in str(said)) == (2, True)
         code, said, _ = run("compact", "b", *two, "p.json", *as_json)
         assert code == 0
-        assert said["plans"] == [] if as_json else "no plan was kept" in said
+        assert said["plans"] == [] if as_json else "no plan was written" in said
     again(url, "a")
     code, _, err = run("compact", "a", *two, "none/p.json")
     assert (code, err.count("\n")) == (1, 1)

@@ -123,7 +123,7 @@ def test_a_loss_must_be_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert cli.run(command) == 2
     out = capsys.readouterr().out
     assert "salvage-segment" in out
-    assert "wait for --accept-loss" in out
+    assert "need --accept-loss" in out
     assert cli.run([*command, "--apply"]) == 2
     assert cli.run([*command, "--apply", "--accept-loss"]) == 0
     assert cli.run(["verify", bucket.url, NAMESPACE, "--deep", "--in-process"]) == 0
@@ -138,8 +138,8 @@ def test_people_are_told_what_would_be_done_and_whom_it_concerns(bucket: Bucket,
     text = " ".join(out.replace("│", " ").split())
     assert "skip-log-object" in text
     assert f"LSNs {slot << 20} to" in text
-    assert "This fences whoever writes" in text
-    assert "nothing was changed: --apply does what is planned" in text
+    assert "This fences the writer" in text
+    assert "nothing was changed: run with --apply to repair" in text
     code, out, err = run("repair", NAMESPACE, "--apply")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == f"{NAMESPACE}: mended, 1 steps done"
@@ -156,7 +156,7 @@ def test_verify_for_people(bucket: Bucket, run: Run) -> None:
     assert (code, err) == (2, "")
     assert "manifest-damaged" in out
     assert f"{NAMESPACE}: 1 problem in 3 manifests" in out
-    assert "`reef repair` says what can be mended" in out
+    assert "`reef repair` lists what it can repair" in out
 
 
 def test_verify_all_goes_on_behind_one_that_cannot_be_read(

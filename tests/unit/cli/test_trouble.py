@@ -18,8 +18,8 @@ from tests.support.damaged_buckets import NAMESPACE, Bucket
 pytestmark = pytest.mark.usefixtures("no_settings")
 
 USAGE = [
-    ("verify", [], "NAMESPACE and --all: neither given"),
-    ("verify", [NAMESPACE, "--all"], "NAMESPACE and --all: both given"),
+    ("verify", [], "neither of NAMESPACE and --all given"),
+    ("verify", [NAMESPACE, "--all"], "both of NAMESPACE and --all given"),
     ("stats", [], "NAMESPACE and --all"),
     ("gc", [], "NAMESPACE and --all"),
     ("verify", ["../x"], "namespace = '../x'"),

@@ -23,29 +23,33 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """How to compact. Raises InvalidInputError for values that make no sense."""
 
     target_file_size_bytes: int | None = None
-    """None: 256 MiB; for pages, the setting `image_layer_target_bytes`."""
+    """The size of new segments. None: 256MiB; for pages, the setting image_layer_target_bytes."""
     min_input_files: int | None = None
-    """Fewer runs, or fewer small files, than this are left as they are.
+    """Merge only where there are at least this many runs or small files.
 
-    None: 4; for pages, as the setting `compaction_cadence` says.
+    None: 4; for pages, the setting compaction_cadence.
     """
     max_concurrent_file_group_rewrites: int = 5
-    """How many groups run at once; they are published, one by one, when all of these are done."""
+    """How many groups of a namespace are merged at once."""
     max_file_group_size_bytes: int = 8 << 30
-    """What a group reads at most, but at least one range. If the driver dies, so much work is lost."""
+    """The most one group reads. A killed pass loses the groups in progress, no more."""
     max_bytes: int | None = None
-    """About how many bytes one pass reads at most; the next pass goes on from there."""
+    """About the most this pass reads; the next pass continues. None: no limit."""
     start: bytes = b""
+    """Compact only keys from this one on. A segment that straddles it is rewritten as a whole."""
     end: bytes | None = None
-    """Compact only keys from `start` up to `end`; segments that become one file are rewritten whole."""
+    """Compact only keys below this one."""
     full: bool = False
-    """Rewrite everything, into one run."""
+    """Rewrite everything into one run."""
     raise_floor: bool = True
-    """Raise the retention floor first, as far as the window for time travel allows."""
+    """Raise the retention floor to the time travel window first.
+
+    False: drop no version that can be read now.
+    """
     bottom_codec: Literal["lz4", "zstd"] = "lz4"
-    """Codec of the bottom run: lz4 is read in about half the time, zstd is smaller. Other runs: lz4."""
+    """Codec of the bottom run: lz4 reads in about half the time, zstd is smaller."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
-    """Memory of one task: bounds how many runs it merges at once."""
+    """About how much one task holds in memory; bounds how many runs it merges at once."""
 
     def __post_init__(self) -> None:
         bounds = (

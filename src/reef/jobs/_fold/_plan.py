@@ -20,20 +20,20 @@ from reef.manifest import ManifestChain, no_namespace
 
 
 class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to fold a log, and how much it must have to be worth it."""
+    """How a log is folded, and how much of it is worth folding."""
 
     task_bytes: int = 256 << 20
     """About how many bytes of log objects one task reads."""
     task_slots: int = 16384
-    """How many log objects one task reads at most: each costs a request, small ones too."""
+    """The most log objects one task reads: small ones cost a request each."""
     memory_bytes: int = 256 << 20
-    """How many bytes of rows a task collects before it begins another segment."""
+    """About how much one task holds in memory."""
     min_slots: int = 1
-    """A namespace with fewer log objects to fold is left as it is; fences do not count."""
+    """Skip a namespace with fewer log objects to fold; fences do not count."""
     min_bytes: int = 0
-    """Likewise, in bytes of log objects."""
+    """Skip a namespace with fewer bytes of log objects to fold."""
     plans_max: int = 5
-    """How often to plan, where others fold at the same time."""
+    """How often to plan again when another job folds the same log."""
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""

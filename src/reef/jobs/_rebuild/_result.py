@@ -16,7 +16,7 @@ class RebuildOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the work of a rebuild is cut."""
 
     fold: IndexOptions = IndexOptions()
-    """How the log is folded; its `min_slots` and `min_bytes` do not count."""
+    """How the log is folded again; min_slots and min_bytes have no effect here."""
     verify: VerifyOptions = VerifyOptions()
 
     def check(self) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reef.cli._docs_input import Batch, Input
 from reef.cli._output import print_json
+from reef.cli.docs._input import Batch, Input
 from reef.errors import (
     ConditionFailedError,
     FencedError,

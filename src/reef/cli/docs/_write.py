@@ -12,108 +12,74 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli._bucket import AsJson, Namespace, Url, connect, named
-from reef.cli._docs_options import (
-    BatchSize,
-    Condition,
+from reef.cli._output import print_json, print_table
+from reef.cli._parameters import grouped
+from reef.cli.docs._options import (
+    Batching,
     Declared,
     File,
-    InputFormat,
-    Prefix,
-    Skip,
+    LoadOptions,
     Where,
     json_of,
     pairs_of,
 )
-from reef.cli._idempotency import check_prefix
-from reef.cli._output import print_json, print_table
 from reef.errors import InvalidInputError, NotFoundError
 from reef.types import check_namespace
 
 if TYPE_CHECKING:
     from reef.database import Database
 
-_BATCH_ROWS = 10_000
 # Text takes more room than what is stored of it, but for small numbers in lists, which take less.
 _INPUT_SHARE = 4
 
 
+@grouped
 def put(
     url: Url,
     namespace: Namespace,
     file: File,
-    input_format: InputFormat = None,
-    batch_size: BatchSize = _BATCH_ROWS,
-    idempotency_prefix: Prefix = None,
+    options: LoadOptions,
     schema: Declared = None,
     create_only: Annotated[
-        bool, typer.Option("--create-only", help="Documents must not be there yet.")
+        bool, typer.Option("--create-only", help="Fail if a document exists already.")
     ] = False,
-    condition: Condition = None,
-    skip: Skip = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write whole documents, in atomic batches. Makes the namespace if need be."""
-    if create_only and condition is not None:
-        raise InvalidInputError("both --create-only and --condition are given: give at most one")
-    _load(
-        url,
-        namespace,
-        file,
-        input_format,
-        batch_size,
-        idempotency_prefix,
-        schema=pairs_of("--schema", schema),
-        condition=condition,
-        create_only=create_only,
-        skip=skip,
-        is_patch=False,
-        as_json=as_json,
-    )
+    """Write whole documents, in atomic batches. Creates the namespace if it does not exist."""
+    if create_only and options.condition is not None:
+        raise InvalidInputError("both --create-only and --condition given; give at most one")
+    declared = pairs_of("--schema", schema)
+    _load(url, namespace, file, options, declared, create_only=create_only, as_json=as_json)
 
 
+@grouped
 def patch(
     url: Url,
     namespace: Namespace,
+    options: LoadOptions,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Patches: .jsonl, .csv; - is stdin.")
+        str | None,
+        typer.Argument(metavar="FILE", help="Patches: a .jsonl or .csv file; - is stdin."),
     ] = None,
     where: Where = None,
     set: Annotated[
         str | None, typer.Option(metavar="JSON", help="With --where: the attributes to set.")
     ] = None,
-    input_format: InputFormat = None,
-    batch_size: BatchSize = _BATCH_ROWS,
-    idempotency_prefix: Prefix = None,
-    condition: Condition = None,
-    skip: Skip = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change some attributes of documents that are there: from a file, or of all that match.
+    """Change attributes of existing documents: from a file, or of all that match --where.
 
-    In JSON null deletes an attribute; in CSV an empty cell leaves it as it is.
+    In JSON, null deletes an attribute. In CSV, an empty cell leaves it as it is.
     """
     if file is not None and where is None and set is None:
-        _load(
-            url,
-            namespace,
-            file,
-            input_format,
-            batch_size,
-            idempotency_prefix,
-            condition=condition,
-            skip=skip,
-            is_patch=True,
-            as_json=as_json,
-        )
+        _load(url, namespace, file, options, is_patch=True, as_json=as_json)
         return
     if file is not None or where is None or set is None:
-        raise InvalidInputError(
-            "patch takes either FILE, or --where and --set together: give one of the two"
-        )
-    from reef.cli._docs_load import LoadProgress, key_of
+        raise InvalidInputError("what to patch is unclear; give either FILE, or --where with --set")
+    from reef.cli.docs._load import LoadProgress, key_of
 
     values = json_of("--set", set)
-    prefix = check_prefix(idempotency_prefix)
+    prefix = options.prefix
     check_namespace(namespace)
     tally = LoadProgress()
     with connect(url) as db:
@@ -123,28 +89,28 @@ def patch(
     tally.print(as_json)
 
 
+@grouped
 def delete(
     url: Url,
     namespace: Namespace,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids.")] = None,
+    batching: Batching,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of documents.")] = None,
     where: Where = None,
     file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file with an id a line; - is stdin.")
+        str | None, typer.Option(metavar="FILE", help="A file with one id per line; - is stdin.")
     ] = None,
-    batch_size: BatchSize = _BATCH_ROWS,
-    idempotency_prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete documents: by id, from a list, or all that match. They need not be there."""
-    from reef.cli._docs_input import read_ids
-    from reef.cli._docs_load import LoadProgress, key_of, told_with
+    """Delete documents: by id, by a file of ids, or all that match. They need not exist."""
+    from reef.cli.docs._input import read_ids
+    from reef.cli.docs._load import LoadProgress, key_of, told_with
 
     if sum(given is not None and given != [] for given in (ids, where, file)) != 1:
-        raise InvalidInputError("delete takes one of ID, --where and --file: give exactly one")
-    prefix = check_prefix(idempotency_prefix)
+        raise InvalidInputError("what to delete is unclear; give one of ID, --where and --file")
+    prefix = batching.prefix
     check_namespace(namespace)
     tally = LoadProgress()
-    listed = iter([ids or []]) if file is None else read_ids(file, rows_max=batch_size)
+    listed = iter([ids or []]) if file is None else read_ids(file, rows_max=batching.batch_size)
     first = list(itertools.islice(listed, 1))
     with connect(url) as db:
         if where is None:
@@ -164,15 +130,17 @@ def schema(
     url: Url,
     namespace: Namespace,
     add: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=TYPE", help="Add an attribute.")
+        list[str] | None, typer.Option(metavar="NAME=TYPE", help="Add an attribute. Repeatable.")
     ] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename an attribute.")
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename an attribute. Repeatable.")
     ] = None,
-    drop: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Drop one.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Drop an attribute. Repeatable.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the attributes and their types; or add, rename and drop some first, in this order."""
+    """Print the attributes and their types, after adding, renaming and dropping some, in this order."""
     check_namespace(namespace)
     added, renamed = pairs_of("--add", add), pairs_of("--rename", rename)
     with connect(url) as db:
@@ -193,33 +161,29 @@ def _load(
     url: str,
     namespace: str,
     file: str,
-    input_format: str | None,
-    batch_size: int,
-    idempotency_prefix: str | None,
-    *,
+    options: LoadOptions,
     schema: dict[str, str] | None = None,
-    condition: str | None,
+    *,
     create_only: bool = False,
-    skip: bool,
-    is_patch: bool,
+    is_patch: bool = False,
     as_json: bool,
 ) -> None:
-    from reef.cli._docs_input import open_input
-    from reef.cli._docs_load import LoadProgress, load, load_progress, told_with
+    from reef.cli.docs._input import open_input
+    from reef.cli.docs._load import LoadProgress, load, load_progress, told_with
     from reef.engine import CreateOnly
 
+    skip, condition = options.skip, options.condition
     check_namespace(namespace)
-    prefix = check_prefix(idempotency_prefix)
+    prefix = options.prefix
     _check_types(schema or {})
     if skip and not (is_patch or create_only or condition is not None):
-        raise InvalidInputError(
-            "--skip is given without --create-only or --condition: give one of them, "
-            "or leave it out"
-        )
+        raise InvalidInputError("--skip given alone; give --create-only or --condition too")
     met: Any = CreateOnly() if create_only else condition
     with connect(url) as db:
         bytes_max = max(1, db.context().settings.log_segment_max_bytes // _INPUT_SHARE)
-        with open_input(file, input_format, rows_max=batch_size, bytes_max=bytes_max) as source:
+        with open_input(
+            file, options.input_format, rows_max=options.batch_size, bytes_max=bytes_max
+        ) as source:
             with told_with(LoadProgress()):  # what is refused here must not fence anybody
                 first = list(itertools.islice(source.batches, 1))
             if not first:

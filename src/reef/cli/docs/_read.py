@@ -1,4 +1,4 @@
-"""`reef docs get`, `query`, `count` and `sql`: nobody is fenced by these."""
+"""`reef docs get`, `query`, `count` and `sql`: they fence nobody."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
-from reef.cli._docs_options import (
+from reef.cli._output import print_json
+from reef.cli._parameters import grouped
+from reef.cli._version import Version
+from reef.cli.docs._options import (
     Columns,
-    Format,
-    JsonFormat,
     Output,
     Where,
     chosen,
@@ -21,9 +22,7 @@ from reef.cli._docs_options import (
     numbers_of,
     order_of,
 )
-from reef.cli._docs_output import STDOUT, TABLE_ROWS, Printer, chosen_format, open_output
-from reef.cli._output import print_json
-from reef.cli._version import AtSnapshot, Generation, Lsn
+from reef.cli.docs._output import TABLE_ROWS, Printer, chosen_format, open_output
 from reef.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -34,28 +33,25 @@ if TYPE_CHECKING:
 _PAGE_ROWS = 5000
 
 
+@grouped
 def get(
     url: Url,
     namespace: Namespace,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The ids.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of documents.")],
+    version: Version,
+    output: Output,
     columns: Columns = None,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
-    format: Format = None,
-    as_json: JsonFormat = False,
-    output: Output = STDOUT,
 ) -> None:
-    """Print documents by their ids. Exit code 2, and a line on stderr for each that is not there."""
-    from reef.cli._docs_cells import row_of
+    """Print documents by id. Exit code 2 and a line on stderr for each id that does not exist."""
+    from reef.cli.docs._cells import row_of
 
-    format = chosen_format(format, as_json=as_json, output=output, otherwise="jsonl")
+    format = chosen_format(output, otherwise="jsonl")
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation)
+        view = _view(ns, version)
         types = view.schema.as_dict()
         names = column_names(columns, types)
         found = view.get_many(ids, columns=chosen(columns))
-    with open_output(output) as write:
+    with open_output(output.path) as write:
         printer = Printer(write, format, names)
         for document in found:
             if document is None:
@@ -65,52 +61,59 @@ def get(
         printer.end()
     missing = [id for id, document in zip(ids, found, strict=True) if document is None]
     for id in missing:
-        print(f"reef: document {id!r} is not there", file=sys.stderr)
+        print(f"reef: document {id!r} does not exist", file=sys.stderr)
     if missing:
         raise typer.Exit(PROBLEM)
 
 
+@grouped
 def query(
     url: Url,
     namespace: Namespace,
+    version: Version,
+    output: Output,
     where: Where = None,
     order_by: Annotated[
         str | None,
-        typer.Option(metavar="'A desc, B'", help="The order. [default: by id]"),
+        typer.Option(metavar="'A desc, B'", help="Sort by these attributes. [default: by id]"),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, max=2**31 - 1, help="At most so many. [default: all; in a table, 50]"),
+        typer.Option(
+            min=1,
+            max=2**31 - 1,
+            metavar="N",
+            help="The most documents. [default: all; in a table, 50]",
+        ),
     ] = None,
     columns: Columns = None,
     after: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Go on behind a page, at its version.")
+        str | None,
+        typer.Option(metavar="TOKEN", help="Continue after a page, at the version of that page."),
     ] = None,
     vector: Annotated[
         str | None,
-        typer.Option(metavar="'[0.1, ...]'", help="The nearest first, with _distance. [limit 10]"),
+        typer.Option(
+            metavar="'[0.1, ...]'",
+            help="Nearest to this vector first, with _distance. [default limit: 10]",
+        ),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="cosine (unless given), l2 or dot.")
+        str | None, typer.Option(metavar="METRIC", help="cosine, l2 or dot. [default: cosine]")
     ] = None,
     vector_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The vectors, if there is more than one.")
+        str | None,
+        typer.Option(metavar="NAME", help="The attribute to search, if several hold vectors."),
     ] = None,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
-    format: Format = None,
-    as_json: JsonFormat = False,
-    output: Output = STDOUT,
 ) -> None:
-    """Print documents that match, in an order, or those nearest to a vector.
+    """Print documents that match a filter, sorted, or nearest to a vector.
 
-    A table leaves vectors out unless --columns names them. If --limit has cut the answer off, the
-    token for --after is told: on stderr, or in JSON.
+    A table omits vectors unless --columns names them. If more documents follow, the token for
+    --after is on stderr, or in the JSON.
     """
-    from reef.cli._docs_cells import rows_of
+    from reef.cli.docs._cells import rows_of
 
-    format = chosen_format(format, as_json=as_json, output=output, otherwise="table", limit=limit)
+    format = chosen_format(output, otherwise="table", limit=limit)
     asked: dict[str, Any] = {"where": where, "order_by": order_of(order_by)}
     if vector is not None:
         asked |= {"vector": numbers_of(vector), "metric": metric, "vector_column": vector_column}
@@ -126,7 +129,7 @@ def query(
     elif format == "table":
         limit = limit or TABLE_ROWS
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation, after)
+        view = _view(ns, version, after)
         types = view.schema.as_dict()
         asked["columns"] = chosen(columns)
         if columns is None and format == "table":
@@ -137,8 +140,8 @@ def query(
         names = [*dict.fromkeys(names), *(["_distance"] if vector is not None else [])]
         pages = _Pages(view, asked, limit, after)
         portions = iter(pages)
-        first = list(itertools.islice(portions, 1))  # what is refused leaves no output
-        with open_output(output) as write:
+        first = list(itertools.islice(portions, 1))  # an error here leaves no output
+        with open_output(output.path) as write:
             printer = Printer(write, format, names)
             for batch in itertools.chain(first, portions):
                 printer.rows(rows_of(batch.select(names), types))
@@ -147,18 +150,17 @@ def query(
         print(f"reef: more documents follow: --after {pages.token}", file=sys.stderr)
 
 
+@grouped
 def count(
     url: Url,
     namespace: Namespace,
+    version: Version,
     where: Where = None,
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print how many documents there are, or how many match."""
+    """Print the number of documents, or of those that match --where."""
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation)
+        view = _view(ns, version)
         found = view.count(where)
     if as_json:
         print_json({"count": found, "lsn": view.lsn})
@@ -166,48 +168,46 @@ def count(
         print(found)
 
 
+@grouped
 def sql(
     url: Url,
     namespace: Namespace,
     text: Annotated[
-        str, typer.Argument(metavar="SELECT", help="A SELECT over the table docs; - reads stdin.")
+        str,
+        typer.Argument(metavar="SELECT", help="A SELECT on the table docs; - reads it from stdin."),
     ],
-    lsn: Lsn = None,
-    snapshot: AtSnapshot = None,
-    generation: Generation = None,
-    format: Format = None,
-    as_json: JsonFormat = False,
-    output: Output = STDOUT,
+    version: Version,
+    output: Output,
     explain: Annotated[
         bool,
         typer.Option(
             "--explain",
-            help="Run it, and print which conditions its scans evaluated, and the plan.",
+            help="Run it, then print the conditions that its scans evaluated, and the plan.",
         ),
     ] = False,
 ) -> None:
-    """Print what a SELECT over the table `docs` gives. A table shows the first 50 rows."""
-    from reef.cli._docs_cells import rows_of
+    """Run a SELECT on the table `docs`. Prints the first 50 rows, or all with another --format."""
+    from reef.cli.docs._cells import rows_of
 
-    format = chosen_format(format, as_json=as_json, output=output, otherwise="table")
+    format = chosen_format(output, otherwise="table")
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, lsn, snapshot, generation)
+        view = _view(ns, version)
         if explain:
-            said = view.explain_sql(text)
-            with open_output(output) as write:
-                write(f"{said}\n".encode())
+            plan = view.explain_sql(text)
+            with open_output(output.path) as write:
+                write(f"{plan}\n".encode())
             return
         found = view.sql(text)
     rest = max(0, found.num_rows - TABLE_ROWS) if format == "table" else 0
-    with open_output(output) as write:
+    with open_output(output.path) as write:
         printer = Printer(write, format, found.schema.names, key="rows", keep_nulls=True)
         for batch in found.slice(0, found.num_rows - rest).to_batches(max_chunksize=_PAGE_ROWS):
             printer.rows(rows_of(batch, {}))
         printer.end(lsn=view.lsn)
     if rest:
-        print(f"reef: {rest} rows more: --format jsonl or csv has all", file=sys.stderr)
+        print(f"reef: {rest} more rows; --format jsonl or csv prints all", file=sys.stderr)
 
 
 class _Pages:
@@ -242,17 +242,10 @@ class _Pages:
                 return
 
 
-def _view(
-    ns: Documents,
-    lsn: int | None,
-    snapshot: str | None,
-    generation: int | None,
-    after: str | None = None,
-) -> DocumentView:
+def _view(ns: Documents, version: Version, after: str | None = None) -> DocumentView:
     from reef.documents import page_version
 
-    if lsn is None and snapshot is None and generation is None:
-        lsn = page_version(after, (ns.name, ns.born))
-        if lsn is None:
-            return ns.view()
-    return ns.at(lsn=lsn, snapshot=snapshot, generation=generation)
+    if not version.is_newest:
+        return ns.at(**version.as_dict())
+    lsn = page_version(after, (ns.name, ns.born))
+    return ns.view() if lsn is None else ns.at(lsn=lsn)

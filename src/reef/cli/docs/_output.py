@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from reef.cli._docs_cells import text_of
 from reef.cli._output import FILE_WIDTH
+from reef.cli.docs._cells import text_of
+from reef.cli.docs._options import Output
 from reef.errors import InvalidInputError, NotWrittenError
 
 FORMATS = ("table", "json", "jsonl", "csv")
@@ -116,17 +117,14 @@ def open_output(path: str) -> Iterator[Callable[[bytes], object]]:
         raise
 
 
-def chosen_format(
-    format: str | None, *, as_json: bool, output: str, otherwise: str, limit: int | None = None
-) -> str:
-    """Return the format that was asked for, by name or by that of the output file.
+def chosen_format(output: Output, *, otherwise: str, limit: int | None = None) -> str:
+    """Return the format to print: as given, or from the name of the output file.
 
-    Raises InvalidInputError for a format that is none, or a table that nobody would read.
+    Raises InvalidInputError for an unknown format, or a table too long to read.
     """
-    if as_json:
-        format = "json"
+    format = "json" if output.as_json else output.format
     if format is None:
-        format = _SUFFIXES.get(Path(output).suffix.lower(), otherwise)
+        format = _SUFFIXES.get(Path(output.path).suffix.lower(), otherwise)
     if format not in FORMATS:
         raise InvalidInputError.of("--format", format, f"one of {', '.join(FORMATS)}")
     if format == "table" and (limit or 0) > TABLE_ROWS_MAX:

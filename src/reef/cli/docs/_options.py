@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from reef.cli._idempotency import check_prefix
 from reef.errors import InvalidInputError
 
 Where: TypeAlias = Annotated[
@@ -13,55 +15,92 @@ Where: TypeAlias = Annotated[
 ]
 Columns: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--columns", metavar="A,B", help="Only these attributes; id is always there."),
+    typer.Option("--columns", metavar="A,B", help="Only these attributes, and id."),
 ]
-Format: TypeAlias = Annotated[
-    str | None,
+File: TypeAlias = Annotated[
+    str, typer.Argument(metavar="FILE", help="A .jsonl, .csv or .parquet file; - is stdin.")
+]
+BatchSize: TypeAlias = Annotated[
+    int,
     typer.Option(
-        "--format", metavar="FORMAT", help="table, json, jsonl or csv; else by the name of FILE."
+        "--batch-size", metavar="N", min=1, max=1_000_000, help="The most documents per commit."
     ),
 ]
-Output: TypeAlias = Annotated[
-    str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")
-]
-JsonFormat: TypeAlias = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Prefix: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--idempotency-prefix",
         metavar="TEXT",
-        help="The same prefix and input again write nothing twice.",
+        help="Makes a repeat safe: the same prefix and input write nothing twice.",
     ),
-]
-File: TypeAlias = Annotated[
-    str, typer.Argument(metavar="FILE", help=".jsonl, .csv or .parquet; - is stdin.")
-]
-InputFormat: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--input-format",
-        metavar="FORMAT",
-        help="jsonl, csv or parquet. [default: by the file's name; jsonl from stdin]",
-    ),
-]
-BatchSize: TypeAlias = Annotated[
-    int, typer.Option("--batch-size", min=1, max=1_000_000, help="Most documents in one commit.")
 ]
 Condition: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--condition",
         metavar="SQL",
-        help="What must hold of each document that is there; incoming.NAME is the new one's.",
+        help="Must hold for each stored document; incoming.NAME is the new value of NAME.",
     ),
 ]
 Skip: TypeAlias = Annotated[
-    bool, typer.Option("--skip", help="Leave out documents that do not meet the condition.")
+    bool,
+    typer.Option(
+        "--skip", help="Skip documents that fail the condition, instead of failing their batch."
+    ),
 ]
 Declared: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--schema", metavar="NAME=TYPE", help="Declare an attribute. Can be repeated."),
+    typer.Option(
+        "--schema", metavar="NAME=TYPE", help="Declare the type of a new attribute. Repeatable."
+    ),
 ]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where rows go, and in which format."""
+
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="table, json, jsonl or csv. [default: from the name given to --output]",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False
+    path: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - is stdout.")
+    ] = "-"
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How input is cut into commits."""
+
+    batch_size: BatchSize = 10_000
+    idempotency_prefix: Prefix = None
+
+    @property
+    def prefix(self) -> bytes | None:
+        """What begins the idempotency key of each batch. Raises InvalidInputError."""
+        return check_prefix(self.idempotency_prefix)
+
+
+@dataclass(frozen=True)
+class LoadOptions(Batching):
+    """How a file is read and written."""
+
+    input_format: Annotated[
+        str | None,
+        typer.Option(
+            "--input-format",
+            metavar="FORMAT",
+            help="jsonl, csv or parquet. [default: from the file name; jsonl for stdin]",
+        ),
+    ] = None
+    condition: Condition = None
+    skip: Skip = False
 
 
 def column_names(columns: list[str] | None, types: dict[str, str]) -> list[str]:
