@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from reef.database import Database
 from reef.engine import Context
@@ -13,7 +13,9 @@ from reef.errors import UnavailableError
 from reef.jobs import D, InProcess, Outcome, Progress, R, Task, pack, perform, refuse, unpack
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
-from reef.testing._wrapper import OPERATIONS, T
+
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+T = TypeVar("T")
 
 PUTS: tuple[Operation, ...] = ("put_if_absent", "upload")
 CHANGES: tuple[Operation, ...] = (*PUTS, "delete")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,8 +26,9 @@ from reef.pages import Pages, WalRecord
 from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
-from reef.testing._wrapper import T
 from tests.support.kernel import interrupt_next_write
+
+T = TypeVar("T")
 
 SIZE = 16
 NAME = "main.db"

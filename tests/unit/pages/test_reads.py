@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,16 +13,16 @@ from reef.database import Database
 from reef.engine import look
 from reef.engine._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
-from reef.jobs import CompactionOptions, InProcess
+from reef.jobs import CompactionOptions, InProcess, preview_compaction
 from reef.jobs._compaction._compact import compact
-from reef.jobs._compaction._plan import plan_compaction
 from reef.pages import Pages
 from reef.pages._ahead import Ahead
 from reef.pages._rows import key_of
 from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, Operation, WrapperStore
-from reef.testing._wrapper import T
+
+T = TypeVar("T")
 
 SIZE = 512
 NAME = "main.db"
@@ -354,12 +354,12 @@ def test_a_compaction_goes_by_the_settings_of_pages() -> None:
     shelf = Shelf()
     context = shelf.database(image_layer_target_bytes=20_000, compaction_cadence="3/10m").context()
     for _ in range(3):
-        assert plan_compaction(context, NAME) is None
+        assert preview_compaction(context, NAME) is None
         shelf.write(range(200))
-    plan = plan_compaction(context, NAME)
+    plan = preview_compaction(context, NAME)
     assert plan is not None
     assert (plan.options.target_file_size_bytes, plan.options.min_input_files) == (20_000, 3)
     assert len(plan.groups[0].ranges) > 2
-    said = plan_compaction(context, NAME, CompactionOptions(target_file_size_bytes=4000))
+    said = preview_compaction(context, NAME, CompactionOptions(target_file_size_bytes=4000))
     assert said is not None
     assert said.options.target_file_size_bytes == 4000
