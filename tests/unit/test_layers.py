@@ -224,14 +224,14 @@ def private_imports(module: str, source: str) -> list[str]:
     ]
 
 
-def test_modules() -> Iterator[tuple[str, str]]:
+def modules_of_tests() -> Iterator[tuple[str, str]]:
     """Yield the name and the source of every module of the tests."""
     for path in sorted(TESTS.rglob("*.py")):
         parts = path.relative_to(TESTS.parent).with_suffix("").parts
         yield ".".join(parts), path.read_text(encoding="utf-8")
 
 
-def tested_package(module: str) -> str:
+def package_under_test(module: str) -> str:
     """Return the package that a test module is about: "store" of "tests.unit.store.test_url".
 
     A module of Reef that is no package has a file of its own: `tests/unit/test_settings.py`.
@@ -246,7 +246,7 @@ def tested_package(module: str) -> str:
 
 def private_imports_of_tests(module: str, source: str) -> list[str]:
     """Imports, in tests, of private modules or names of a package that they do not test."""
-    allowed = {tested_package(module), *PRIVATE_IMPORTS_LEFT.get(module, ())}
+    allowed = {package_under_test(module), *PRIVATE_IMPORTS_LEFT.get(module, ())}
     names = (f"{imported}.{name}".rstrip(".") for _, imported, name in imports(source))
     return [
         f"{module} imports {name}"
@@ -345,7 +345,7 @@ def test_the_code_keeps_the_rule(rule: Callable[[str, str], list[str]]) -> None:
 def test_tests_use_private_modules_of_the_package_that_they_test_only() -> None:
     found = [
         problem
-        for module, source in test_modules()
+        for module, source in modules_of_tests()
         for problem in private_imports_of_tests(module, source)
     ]
     assert found == []
