@@ -334,7 +334,7 @@ class Meeting(WrapperStore):
 
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         if operation == "get_range" and self.met < self.barrier.parties:
-            self.barrier.wait(30)
+            self.barrier.wait(120)
             with self._lock:
                 self.met += 1
         return call()
