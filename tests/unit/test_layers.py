@@ -116,7 +116,7 @@ PRIVATE_IMPORTS_LEFT: dict[str, set[str]] = {
     "tests.support.compactor": {"engine"},
     "tests.support.indexing": {"jobs"},
     "tests.support.kernel": {"engine"},
-    "tests.support.mending": {"doctor"},
+    "tests.support.repairing": {"doctor"},
     "tests.support.pipeline_story": {"jobs"},
     "tests.support.rebuilding": {"jobs"},
     "tests.support.shop": {"doctor", "jobs"},

@@ -15,7 +15,7 @@ from reef.format import SegmentRef
 from reef.jobs import CompactionOptions, InProcess
 from reef.jobs._compaction._compact import compact
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.mending import expect, is_quarantined, mend, only, plan
+from tests.support.repairing import expect, is_quarantined, mend, only, plan
 
 HARMS: dict[str, Callable[[Path], object]] = {
     "block": lambda path: flip(path, 60),

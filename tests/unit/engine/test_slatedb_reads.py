@@ -7,8 +7,8 @@ import pytest
 from reef.format import LogKind, decode_log
 from reef.manifest import StalePlanError
 from reef.testing import CountingStore, Fault, FaultyStore
+from tests.support.code_without_guards import Edit
 from tests.support.collecting import NAMESPACE
-from tests.support.guards import Edit
 from tests.support.regressions import (
     Acked,
     Guards,

@@ -9,9 +9,9 @@ import pytest
 from reef.errors import FencedError
 from reef.kv import KeyValue
 from reef.testing import Fault
+from tests.support.code_without_guards import Edit
 from tests.support.collecting import NAMESPACE
 from tests.support.compactor import fold_log
-from tests.support.guards import Edit
 from tests.support.regressions import (
     DEAD,
     LOST,

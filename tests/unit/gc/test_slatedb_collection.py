@@ -6,8 +6,8 @@ import pytest
 
 from reef.errors import FencedError, OutcomeUnknownError
 from reef.manifest import StalePlanError
+from tests.support.code_without_guards import Edit
 from tests.support.collecting import DAY_S, NAMESPACE
-from tests.support.guards import Edit
 from tests.support.regressions import (
     Acked,
     Guards,

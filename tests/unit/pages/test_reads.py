@@ -13,7 +13,7 @@ from reef.database import Database
 from reef.engine import look
 from reef.engine._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
-from reef.jobs import CompactionOptions, InProcess, preview_compaction
+from reef.jobs import CompactionOptions, CompactionPlan, InProcess, preview_compaction
 from reef.jobs._compaction._compact import compact
 from reef.pages import Pages
 from reef.pages._ahead import Ahead
@@ -352,14 +352,19 @@ def test_the_layers_that_a_page_may_be_in_are_looked_up_side_by_side(shelf: Shel
 
 def test_a_compaction_goes_by_the_settings_of_pages() -> None:
     shelf = Shelf()
-    context = shelf.database(image_layer_target_bytes=20_000, compaction_cadence="3/10m").context()
+    db = shelf.database(image_layer_target_bytes=20_000, compaction_cadence="3/10m")
+
+    def plan_of(**options: Any) -> CompactionPlan | None:
+        (planned,) = preview_compaction(db, NAME, **options)
+        return planned.result
+
     for _ in range(3):
-        assert preview_compaction(context, NAME) is None
+        assert plan_of() is None
         shelf.write(range(200))
-    plan = preview_compaction(context, NAME)
+    plan = plan_of()
     assert plan is not None
     assert (plan.options.target_file_size_bytes, plan.options.min_input_files) == (20_000, 3)
     assert len(plan.groups[0].ranges) > 2
-    said = preview_compaction(context, NAME, CompactionOptions(target_file_size_bytes=4000))
+    said = plan_of(options=CompactionOptions(target_file_size_bytes=4000))
     assert said is not None
     assert said.options.target_file_size_bytes == 4000
