@@ -11,7 +11,6 @@ import reef
 from reef.engine import Receipt, View
 from reef.errors import IdempotencyError, NotFoundError
 from reef.kv import KeyValue
-from reef.kv._views import value_of
 from tests.crash.kernel_jobs import collect_once
 from tests.crash.kernel_model import HOT, Batch, Model, Row, author_of, batch_of
 
@@ -145,7 +144,7 @@ class _Look:
             row = self._at(at).one(HOT)
             if row is None or row.lsn <= self.model.head:
                 break
-            author = author_of(value_of(row))
+            author = author_of(row.batch.column("value")[row.row].as_py())
             if author in found:
                 self._wrong(f"batch {author} is there twice, at LSNs {row.lsn} and {found[author]}")
             found[author] = row.lsn

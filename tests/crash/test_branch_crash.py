@@ -16,7 +16,7 @@ from reef.jobs import InProcess, detach, end_job, standing_intents
 from reef.store import Store
 from reef.testing import Operation
 from tests.support.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
-from tests.support.unruly import CHANGES, PUTS, Killed, Mortal
+from tests.support.dying_tasks import CHANGES, PUTS, Killed, Mortal
 
 Act = Callable[[Grove, Store], object]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from reef.store import open_store
-from reef.store._file import TEMPORARY
 from tests.crash import kernel_scenes as scenes
 from tests.crash.kernel_points import BIG, Child, big_rows, crash, fresh, rows_of
 
+TEMPORARY = ".tmp~"  # where file:// writes an object before it has its name
 NO_GRACE = {"gc_grace": 0, "retained_generations": 1}
 parallel_1_and_8 = pytest.mark.parametrize("parallel", [1, 8])
 

@@ -16,9 +16,9 @@ import pytest
 
 from reef.errors import AlreadyExistsError
 from reef.store import FileStore
-from reef.store._file import TEMPORARY
 
 CYCLES = 40
+TEMPORARY = ".tmp~"  # where an object is written before it has its name
 CYCLES_MAX = 1000
 PARTS = 16
 PART_BYTES = 32 << 10

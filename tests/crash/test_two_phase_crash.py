@@ -19,8 +19,7 @@ import pytest
 from reef.clock import SystemClock
 from reef.errors import AlreadyExistsError, UnavailableError
 from reef.store import TwoPhaseStore, open_store
-from reef.store.two_phase._records import Records
-from reef.store.two_phase._store import RecoveryReport
+from reef.store.two_phase import Records, RecoveryReport
 from tests.support.proxy import Proxy
 from tests.support.servers import REPO, SeaweedFS
 from tests.support.two_phase import EVER, Crash, Site, Steps
@@ -335,8 +334,8 @@ VICTIM = """
 import os, random, signal, sys
 from reef.clock import SystemClock
 from reef.store import open_store
-from reef.store.two_phase._records import Records
-from reef.store.two_phase._store import TwoPhaseStore
+from reef.store.two_phase import Records
+from reef.store.two_phase import TwoPhaseStore
 
 bucket, database, fatal = sys.argv[1:]
 

@@ -16,13 +16,14 @@ import pytest
 import reef
 import reef.sqlite
 from reef.sqlite import export_file, import_file, parse_location, restore
-from reef.sqlite._behind import COMMITS_MAX
 from tests.support.servers import SeaweedFS
 from tests.support.sqlite_mix import run_mix
 from tests.support.sqlite_writer import ACCOUNTS, EACH, move, prepare
 
 pytestmark = pytest.mark.servers
 ROUNDS = 3
+COMMITS_MAX = 64
+"""How many commits may be lost with synchronous=OFF: docs/sqlite.md."""
 REPO = Path(__file__).resolve().parents[2]
 
 

@@ -406,4 +406,4 @@ def greeting(listener: socket.socket, text: bytes) -> Iterator[None]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     yield
-    thread.join(30)
+    thread.join(120)

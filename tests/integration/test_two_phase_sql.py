@@ -22,7 +22,7 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import TwoPhaseStore, create, open_store
-from reef.store.two_phase._records import Record, Records
+from reef.store.two_phase import Record, Records
 from reef.testing import ManualClock
 from tests.support.databases import PASSWORD, Database, MariaDB, PostgreSQL
 from tests.support.proxy import Fault, Proxy

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from reef.database import Database
 from reef.engine import CreateOnly, Receipt
-from reef.engine._read._snapshots import release
 from reef.errors import DamagedError, FencedError, InvariantError, NotWrittenError, ReefError
 from reef.gc import collect
 from reef.jobs import InProcess
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
+from reef.manifest import release_snapshot as without_snapshot
 from reef.testing import Operation, WrapperStore
 from tests.sim.kernel import EVERYTHING, FAILED_FOR_CERTAIN, History, Violation, Write
 from tests.support.attaching import begin_load, upload
@@ -308,7 +308,7 @@ def release_snapshot(world: World, process: Process) -> None:
     """Let a snapshot go: as soon as that is begun, nothing is promised any more."""
     taken = world.taken.pop(process.rng.randrange(len(world.taken)))
     chain = world.database(process).context().chain(NAMESPACE)
-    tolerated(lambda: release(chain, taken.id))
+    tolerated(lambda: chain.publish(lambda head: without_snapshot(head.manifest, taken.id)))
 
 
 # Readers.

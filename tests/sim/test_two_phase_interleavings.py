@@ -28,8 +28,7 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import ObjectMeta, TwoPhaseStore, create
-from reef.store.two_phase._records import Record
-from reef.store.two_phase._store import TEMPORARY_PREFIX
+from reef.store.two_phase import TEMPORARY_PREFIX, Record
 from tests.support.two_phase import EVER, RecordsContract
 
 KEY = "wal/1"

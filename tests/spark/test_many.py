@@ -1,8 +1,9 @@
-"""A bucket of 2,000 namespaces of mixed sizes with backlog: folded and compacted in a few jobs."""
+"""A bucket of many namespaces of mixed sizes with backlog: folded and compacted in a few jobs."""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,13 @@ from reef.database import Database
 from reef.jobs import CompactionOptions, IndexOptions, compact, index, standing_intents
 from reef.spark import spark_runner
 
-NAMESPACES = 2000
+NAMESPACES = 400
 Contents = dict[str, dict[bytes, bytes]]
+
+
+@pytest.fixture(params=[400, pytest.param(2000, marks=pytest.mark.nightly)], autouse=True)
+def namespaces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "NAMESPACES", request.param)
 
 
 @pytest.fixture
@@ -47,9 +53,7 @@ def stored(db: Database, names: list[str]) -> Contents:
     return found
 
 
-def test_two_thousand_namespaces_are_folded_and_compacted(
-    spark: SparkSession, db: Database
-) -> None:
+def test_many_namespaces_are_folded_and_compacted(spark: SparkSession, db: Database) -> None:
     rng = random.Random(7)
     runner = spark_runner(db.context(), spark)
     contents: Contents = {}

@@ -9,8 +9,8 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOrigin, SegmentRef, segment_schema, with_field_id
 from reef.jobs import Job
-from reef.jobs._job import new_segment_id
 from reef.segment import write_segment
+from reef.types import new_ulid
 
 _SCHEMA = segment_schema([with_field_id(pa.field("value", pa.binary()), 1)])
 
@@ -35,7 +35,7 @@ def upload(
         schema=_SCHEMA,
     )
     origin = SegmentOrigin(
-        id=new_segment_id(context, job.id),
+        id=f"{new_ulid(context.clock, context.rng)}-{job.id}",
         namespace=job.namespace,
         level=1,
         author="test",

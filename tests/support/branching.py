@@ -20,7 +20,7 @@ from reef.testing import ManualClock
 from reef.types import namespace_of
 from tests.support.collecting import GRACE_S, HookedStore
 from tests.support.compactor import Compactor
-from tests.support.unruly import CHANGES, Killed, Mortal
+from tests.support.dying_tasks import CHANGES, Killed, Mortal
 
 NS = "ns"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -40,8 +40,9 @@ from reef.segment import write_segment
 from reef.settings import Settings, load_settings
 from reef.store import MemoryStore, ObjectMeta, Store
 from reef.testing import ManualClock, Operation, WrapperStore
-from reef.testing._wrapper import T
 from reef.types import new_ulid
+
+T = TypeVar("T")
 
 NAMESPACE = "ns"
 GRACE_S = 900.0

@@ -19,10 +19,10 @@ from reef.format import (
     with_field_id,
 )
 from reef.kv import KeyValue
-from reef.kv._rows import one_put
 from reef.manifest import end_intent, register_intent
 from reef.types import pack_lsn
 from tests.support.collecting import NAMESPACE, World
+from tests.support.versions import log_batch
 
 Change = tuple[int, str, bytes, bytes | None, bytes | None]
 """Its version, what it did, the key, the value, and the value before."""
@@ -117,7 +117,7 @@ class History:
             nonce=b"\7" * 16,
             created_at_us=0,
             prev=Prev(),
-            records=(LogRecord(lsn=pack_lsn(slot, 0), batch=one_put(b"void", b"void")),),
+            records=(LogRecord(lsn=pack_lsn(slot, 0), batch=log_batch({b"void": b"void"})),),
         )
         self.world.inner.put_if_absent(log_key(NAMESPACE, slot), encode_log(log))
         self.reopen()

@@ -63,7 +63,7 @@ class Gate(FaultyStore):
     def put_if_absent(self, key: str, data: object) -> None:
         if "/wal/" in key and not self.is_open:
             self.waiting.release()
-            assert self._go.acquire(timeout=30)
+            assert self._go.acquire(timeout=120)
         super().put_if_absent(key, data)  # type: ignore[arg-type]
 
     def let(self, count: int = 1) -> None:
@@ -88,6 +88,6 @@ class Beside(threading.Thread):
 
     def finish(self) -> object:
         """Wait for its end; return what it returned or raised."""
-        self.join(timeout=30)
+        self.join(timeout=120)
         assert not self.is_alive(), "it hangs"
         return self._told[0]

@@ -34,9 +34,9 @@ from reef.jobs import (
 from reef.jobs.load import abandon_load, commit_load, find_load, write_part
 from reef.store import MemoryStore, Store
 from reef.testing import ManualClock
+from tests.support.dying_tasks import Interrupted, Killed, Mortal, Unruly
 from tests.support.loads import begin_load
 from tests.support.pipeline_model import KEYS, Asked, Pairs, Papers, Rows, Subject
-from tests.support.unruly import Interrupted, Killed, Mortal, Unruly
 
 GRACE_S = 900.0
 DAY_US = 86_400_000_000

@@ -1,7 +1,7 @@
 """A server process for the tests: on free ports, in a folder of its own, gone when the run is.
 
 It is waited for with a real round trip, bounded by a deadline and by its process being alive, and
-held by a tether (`tests/support/tether.py`), so that it dies with the process that started it, however that
+held by a tether (`tests/support/run_tethered.py`), so that it dies with the process that started it, however that
 ends. A server that is not installed is an error, never a skipped test.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tests.support import tether
+from tests.support import run_tethered
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS_MAX = 60
@@ -154,7 +154,7 @@ class Server:
             self._process.wait()
             self._process = None
         for path in self._leftovers():
-            tether.remove(path)
+            run_tethered.remove(path)
         self._claims.close()
 
     def pids(self) -> list[int]:
@@ -192,7 +192,7 @@ class Server:
         }
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, *options, "--", *command],
+                [sys.executable, "-I", "-S", run_tethered.__file__, *options, "--", *command],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

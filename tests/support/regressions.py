@@ -18,9 +18,9 @@ from reef.format import SegmentRef
 from reef.kv import KeyValue
 from reef.store import Store
 from reef.testing import FaultyStore
+from tests.support.code_without_guards import Edit, Guard, removed
 from tests.support.collecting import NAMESPACE, World
 from tests.support.compactor import Compactor
-from tests.support.guards import Edit, Guard, removed
 
 PARALLEL = (1, 8)
 LOST = "an acknowledged write is lost"

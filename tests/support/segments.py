@@ -98,7 +98,7 @@ class MeetingStore(WrapperStore):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         if self.together > 1:
-            self._barrier.wait(60)
+            self._barrier.wait(120)
         return super().get_range(key, start, length)
 
     def expect(self, together: int) -> None:

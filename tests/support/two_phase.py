@@ -19,9 +19,7 @@ import pytest
 
 from reef.errors import UnavailableError
 from reef.store import MemoryStore, TwoPhaseStore
-from reef.store.two_phase import PlainStore
-from reef.store.two_phase._records import PAGE_ROWS, Record, Records
-from reef.store.two_phase._store import TEMPORARY_PREFIX
+from reef.store.two_phase import PAGE_ROWS, TEMPORARY_PREFIX, PlainStore, Record, Records
 from reef.testing import ManualClock
 from reef.types import OBJECT_KEY_BYTES_MAX
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+TESTS = SOURCE.parent / "tests"
 
 # From the ground up. A module imports from lower layers and from its own package only.
 LAYERS = (
@@ -101,6 +102,43 @@ THREADS = (
 )
 HAVE_THREADS = frozenset({"threads", "store", "testing"})
 
+# Folders of tests whose sub-folders are named after the package that they test.
+SORTED_BY_PACKAGE = frozenset({"unit", "property", "sim", "crash", "integration"})
+# Tests that still use private modules of other packages, to be moved with the code that they name.
+PRIVATE_IMPORTS_LEFT: dict[str, set[str]] = {
+    "tests.crash.index_scenes": {"jobs"},
+    "tests.crash.pipeline_scenes": {"jobs"},
+    "tests.integration.test_pages_servers": {"jobs"},
+    "tests.property.engine.test_kernel_model": {"jobs"},
+    "tests.property.pages.test_history": {"jobs"},
+    "tests.property.pages.test_model": {"jobs"},
+    "tests.property.sqlite.test_fuzz": {"jobs"},
+    "tests.sim.kernel_lives": {"jobs"},
+    "tests.spark.test_ingest_export": {"cli"},
+    "tests.support.compactor": {"engine"},
+    "tests.support.indexing": {"jobs"},
+    "tests.support.kernel": {"engine"},
+    "tests.support.repairing": {"doctor"},
+    "tests.support.pipeline_story": {"jobs"},
+    "tests.support.rebuilding": {"jobs"},
+    "tests.support.shop": {"doctor", "jobs"},
+    "tests.unit.cli.test_commands": {"engine", "format", "store"},
+    "tests.unit.doctor.test_inspect": {"engine"},
+    "tests.unit.doctor.test_repair_log": {"kv"},
+    "tests.unit.doctor.test_repair_segments": {"jobs"},
+    "tests.unit.doctor.test_verify": {"format", "jobs"},
+    "tests.unit.doctor.test_verify_bounds": {"format"},
+    "tests.unit.documents.test_query": {"engine"},
+    "tests.unit.documents.test_view": {"engine"},
+    "tests.unit.engine.test_attach": {"jobs"},
+    "tests.unit.jobs.test_tasks": {"spark"},
+    "tests.unit.jobs.test_verify": {"doctor", "format"},
+    "tests.unit.pages.test_reads": {"engine", "jobs"},
+    "tests.unit.segment.test_check": {"format"},
+    "tests.unit.spark.test_write_plan": {"jobs"},
+    "tests.unit.sqlite.test_copy": {"cli"},
+}
+
 
 def modules() -> Iterator[tuple[str, str]]:
     """Yield the name and the source of every module of Reef."""
@@ -185,6 +223,37 @@ def private_imports(module: str, source: str) -> list[str]:
         f"{module} imports {name}"
         for name in names
         if name.startswith("reef.") and package_of(name) != package and is_private(name)
+    ]
+
+
+def modules_of_tests() -> Iterator[tuple[str, str]]:
+    """Yield the name and the source of every module of the tests."""
+    for path in sorted(TESTS.rglob("*.py")):
+        parts = path.relative_to(TESTS.parent).with_suffix("").parts
+        yield ".".join(parts), path.read_text(encoding="utf-8")
+
+
+def package_under_test(module: str) -> str:
+    """Return the package that a test module is about: "store" of "tests.unit.store.test_url".
+
+    A module of Reef that is no package has a file of its own: `tests/unit/test_settings.py`.
+    """
+    kind, *rest = module.split(".")[1:]
+    if kind == "spark":
+        return "spark"
+    if kind == "unit" and len(rest) == 1:
+        return rest[0].removeprefix("test_")
+    return rest[0] if kind in SORTED_BY_PACKAGE and len(rest) > 1 else ""
+
+
+def private_imports_of_tests(module: str, source: str) -> list[str]:
+    """Imports, in tests, of private modules or names of a package that they do not test."""
+    allowed = {package_under_test(module), *PRIVATE_IMPORTS_LEFT.get(module, ())}
+    names = (f"{imported}.{name}".rstrip(".") for _, imported, name in imports(source))
+    return [
+        f"{module} imports {name}"
+        for name in names
+        if name.startswith("reef.") and package_of(name) not in allowed and is_private(name)
     ]
 
 
@@ -295,6 +364,15 @@ def test_the_code_keeps_the_rule(rule: Callable[[str, str], list[str]]) -> None:
     assert [problem for module, source in modules() for problem in rule(module, source)] == []
 
 
+def test_tests_use_private_modules_of_the_package_that_they_test_only() -> None:
+    found = [
+        problem
+        for module, source in modules_of_tests()
+        for problem in private_imports_of_tests(module, source)
+    ]
+    assert found == []
+
+
 def test_there_is_code_to_look_at() -> None:
     found = dict(modules())
     assert {"reef", "reef.errors", "reef.store", "reef.store._base", "reef.cli"} <= found.keys()
@@ -352,6 +430,14 @@ def test_every_exception_is_still_needed() -> None:
             "reef.log",
             '"""fold"""\nfrom reef.log._x import fold, read\n__all__ = ["fold", "read"]',
         ),
+        (private_imports_of_tests, "tests.unit.kv.test_x", "from reef.format._log import seal"),
+        (private_imports_of_tests, "tests.unit.kv.test_x", "from reef.format import _log"),
+        (private_imports_of_tests, "tests.unit.test_types", "from reef.format import _log"),
+        (private_imports_of_tests, "tests.property.kv.test_x", "import reef.format._log"),
+        (private_imports_of_tests, "tests.property.test_x", "from reef.kv._rows import one_put"),
+        (private_imports_of_tests, "tests.support.kv", "from reef.kv._rows import one_put"),
+        (private_imports_of_tests, "tests.spark.test_x", "from reef.jobs._job import Job"),
+        (private_imports_of_tests, "tests.crash.test_x", "def f():\n    from reef.kv import _rows"),
         (reserved_imports, "reef", "import pyspark"),
         (reserved_imports, "reef.jobs._x", "def f():\n    import pyspark"),
         (reserved_imports, "reef.store._remote", "from pyspark.sql import SparkSession"),
@@ -406,6 +492,15 @@ def test_a_violation_is_caught(
         (private_imports, "reef.store._file", "from reef.store._base import Store"),
         (private_imports, "reef.cli", "from reef.documents.types import Schema"),
         (private_imports, "reef.format", "from reef.format.v1._log import seal"),
+        (private_imports_of_tests, "tests.unit.kv.test_x", "from reef.kv._rows import one_put"),
+        (
+            private_imports_of_tests,
+            "tests.unit.test_settings",
+            "from reef.settings import _PARSERS",
+        ),
+        (private_imports_of_tests, "tests.property.kv.test_x", "from reef.kv import _rows"),
+        (private_imports_of_tests, "tests.spark.test_x", "from reef.spark._session import start"),
+        (private_imports_of_tests, "tests.support.kv", "from reef.documents.types import Schema"),
         (reserved_imports, "reef.spark", "import pyspark"),
         (reserved_imports, "reef.cli._x", "import typer"),
         (ambient_sources, "reef.log", "import random\ndef f(rng: random.Random): rng.random()"),

@@ -15,7 +15,6 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.testing import Operation
-from reef.testing._wrapper import OPERATIONS
 
 SimulatedFault = Literal[
     "reply_lost",  # done, then UnavailableError
@@ -34,6 +33,7 @@ SimulatedFault = Literal[
 """As of `reef.testing.FaultKind`, where the names are the same. "Once": the same actor's next reading
 of that object is right, because two wrong ones in a row are damage, and not a fault of the network."""
 
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 FAULTS: tuple[SimulatedFault, ...] = get_args(SimulatedFault)
 MISREADS = ("short_read", "flipped_bit")
 NOT_DONE = ("conflict", "not_written", "error_before", "timeout_before")

@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from typing_extensions import Buffer
 
 from reef.errors import IncompleteError, UnavailableError
 from reef.store import Data, ObjectMeta, Store, bytes_of
-from reef.store._base import as_view
 from reef.testing import Operation, WrapperStore
-from reef.testing._wrapper import T
 from tests.support.simulation._network import (
     MISREADS,
     NOT_DONE,
@@ -30,6 +28,8 @@ from tests.support.simulation._network import (
     told,
 )
 from tests.support.simulation._scheduler import Actor, Scheduler
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from tests.support.simulation._process import Process
@@ -89,11 +89,11 @@ class SimulatedStore(WrapperStore):
         self._ask("put_if_absent", key, lambda: self.inner.put_if_absent(key, sent), _shown(sent))
 
     def put(self, key: str, data: Buffer) -> None:
-        sent = bytes(as_view(data))
+        sent = bytes(data)
         self._ask("put", key, lambda: cast(Any, self.inner).put(key, sent), _shown(sent))
 
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
-        sent = b"".join(map(as_view, parts))
+        sent = b"".join(parts)
         self._ask("upload", key, lambda: self.inner.upload(key, [sent]), _shown(sent))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

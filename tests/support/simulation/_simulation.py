@@ -26,13 +26,14 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from reef.store import MemoryStore
-from reef.testing._clock import EPOCH_US_DEFAULT
 from tests.support.simulation._network import Network
 from tests.support.simulation._process import Process
 from tests.support.simulation._scheduler import SECOND_US, Scheduler, SimulationError
 from tests.support.simulation._trace import Trace, Traced
 
 T = TypeVar("T")
+EPOCH_US = 1_700_000_000_000_000
+"""When a simulation begins, by the store's clock."""
 
 
 class _BucketClock:
@@ -43,7 +44,7 @@ class _BucketClock:
         self._resolution_us = resolution_us
 
     def now_us(self) -> int:
-        now_us = EPOCH_US_DEFAULT + self._scheduler.now_us
+        now_us = EPOCH_US + self._scheduler.now_us
         return now_us - now_us % self._resolution_us
 
     def monotonic(self) -> float:
@@ -112,7 +113,7 @@ class Simulation:
             self.bucket,
             lambda: self.network,
             seed=str(self.seed),
-            epoch_us=EPOCH_US_DEFAULT,
+            epoch_us=EPOCH_US,
             clock_skew=self._clock_skew,
             hesitation=self._hesitation,
             list_page=self._list_page,

@@ -13,8 +13,8 @@ from reef.database import Database
 from reef.doctor import repair, verify
 from reef.store import open_store
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.mending import expect, mend, only, plan
-from tests.support.unruly import PUTS, Killed, Mortal
+from tests.support.dying_tasks import PUTS, Killed, Mortal
+from tests.support.repairing import expect, mend, only, plan
 
 
 def test_orphans_are_left_to_collection(either: Bucket) -> None:

@@ -13,7 +13,7 @@ from reef.kv import FACE
 from reef.kv._rows import rows_of
 from reef.types import ORDINAL_MAX, pack_lsn
 from tests.support.damaged_buckets import NAMESPACE, Bucket, flip, make_bucket
-from tests.support.mending import expect, is_quarantined, mend, only, plan
+from tests.support.repairing import expect, is_quarantined, mend, only, plan
 
 
 def test_a_log_object_that_others_follow_is_skipped_by_name(either: Bucket) -> None:

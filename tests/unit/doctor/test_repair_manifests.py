@@ -11,7 +11,7 @@ import reef
 from reef.doctor import repair
 from reef.format import PARALLEL_WRITES_MAX
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.mending import expect, is_quarantined, mend, only, plan
+from tests.support.repairing import expect, is_quarantined, mend, only, plan
 
 # Manifests.
 

@@ -14,8 +14,8 @@ from reef.format import SegmentRef
 from reef.jobs import CompactionOptions, InProcess
 from reef.segment import check_segment
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.mending import expect, is_quarantined, mend, only, plan
 from tests.support.passes import compact
+from tests.support.repairing import expect, is_quarantined, mend, only, plan
 
 HARMS: dict[str, Callable[[Path], object]] = {
     "block": lambda path: flip(path, 60),

@@ -14,7 +14,7 @@ import pytest
 import reef
 from reef.documents.filter._filter import Filter
 from reef.documents.query import _stored_rows
-from tests.support.work import calls_of
+from tests.support.call_counts import calls_of
 
 ROWS = 8000
 BODY = "the same words over and over " * 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -17,10 +18,12 @@ from reef.errors import (
 )
 from reef.pages import WalRecord
 from reef.testing import Operation, WrapperStore
-from reef.testing._wrapper import T
 from reef.types import namespace_of, pack_lsn, split_namespace, unpack_lsn
 from tests.support.attaching import begin_load, upload
 from tests.support.branching import NS, Grove, grown
+from tests.support.versions import log_batch
+
+T = TypeVar("T")
 
 PUTS = ("put_if_absent", "upload", "delete")
 
@@ -96,10 +99,11 @@ def test_a_batch_is_never_cut(grove: Grove) -> None:
 def test_a_cut_between_two_batches_of_one_log_object(grove: Grove) -> None:
     """Two records of one object have versions of their own, and a branch may lie between them."""
     from reef.engine import WriteRequest
-    from reef.kv._rows import one_put
 
     kv = grove.kv()
-    requests = [WriteRequest(batch=one_put(b"k", value), nbytes=2) for value in (b"1", b"2", b"3")]
+    requests = [
+        WriteRequest(batch=log_batch({b"k": value}), nbytes=2) for value in (b"1", b"2", b"3")
+    ]
     first, second, third = kv._writing().write_all(requests)
     assert unpack_lsn(first.lsn)[0] == unpack_lsn(third.lsn)[0]
     kv.branch("b", lsn=second.lsn)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.engine import Cover
-from tests.support.work import calls_of
+from tests.support.call_counts import calls_of
 
 keys = st.sampled_from([b"", b"\0", b"a", b"a\0", b"aa", b"b", b"b\0", b"c", b"\xff", b"\xff\xff"])
 

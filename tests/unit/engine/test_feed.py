@@ -13,7 +13,6 @@ from reef.engine._feed import _feed as feed_module
 from reef.errors import CorruptError, UnavailableError
 from reef.format import LogKind, LogObject, LogRecord, Prev, encode_log, log_key
 from reef.kv import FACE
-from reef.kv._rows import one_put
 from reef.log import ChainPoint
 from reef.store import MemoryStore
 from reef.testing import CountingStore
@@ -22,6 +21,7 @@ from tests.support.collecting import NAMESPACE, World
 from tests.support.compactor import Compactor
 from tests.support.feed_history import Change, History, above, bare, history, told
 from tests.support.kernel import database
+from tests.support.versions import log_batch
 
 
 @pytest.mark.slow
@@ -84,7 +84,9 @@ def test_a_version_within_an_object_is_a_place_to_begin_and_to_end() -> None:
         nonce=b"\7" * 16,
         created_at_us=0,
         prev=writer.tail.fold.point.prev,
-        records=tuple(LogRecord(lsn=lsn, batch=one_put(key, value)) for lsn, key, value in rows),
+        records=tuple(
+            LogRecord(lsn=lsn, batch=log_batch({key: value})) for lsn, key, value in rows
+        ),
     )
     h.world.inner.put_if_absent(log_key(NAMESPACE, slot), encode_log(log))
     for lsn, key, value in rows:
@@ -270,7 +272,9 @@ def test_versions_of_the_callers_own_are_found_without_a_slot_in_them() -> None:
     lsns = [0]
     for i in range(60):
         lsns.append(lsns[-1] + rng.randint(1, 1000))
-        writer.write(WriteRequest(batch=one_put(b"k%d" % (i % 7), b"v"), nbytes=2, lsn=lsns[-1]))
+        writer.write(
+            WriteRequest(batch=log_batch({b"k%d" % (i % 7): b"v"}), nbytes=2, lsn=lsns[-1])
+        )
         if i % 7 == 6:
             writer.flush()
     for lsn in [*lsns, *(lsn + 1 for lsn in lsns[:-1])]:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from reef.engine import Feed, FeedLog
+from reef.engine import COMMITTED_AT, OP, Feed, FeedLog, operations
 from reef.errors import RetentionError
-from reef.kv._feed import COLUMNS, shown_changes
+from reef.format import KEY, LSN, TOMBSTONE
+from reef.kv import FACE
 from reef.types import pack_lsn
 from tests.support.attaching import begin_load, upload
 from tests.support.collecting import DAY_S, NAMESPACE, World
 from tests.support.compactor import Compactor
 from tests.support.feed_history import History, above, bare, history, told
+
+
+def as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of the kernel's feed under the names that the key-value face gives them."""
+    columns = {
+        OP: operations(rows[TOMBSTONE]),
+        LSN: rows[LSN],
+        COMMITTED_AT: rows[COMMITTED_AT],
+        "key": rows[KEY],
+        "value": rows["value"],
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def collected(**settings: object) -> History:
@@ -171,8 +185,10 @@ def test_whatever_is_collected_meanwhile_there_is_all_of_it_or_an_error(seed: in
             try:
                 place = log.advance(before, slots_max=h.rng.choice([1, 5, None]))
                 feed = Feed(h.world.database().context(), NAMESPACE)
-                batches = feed.changes(before, place.lsn, COLUMNS, leads_to=place.point.prev)
-                found = told(shown_changes(batches, before_image=False))
+                batches = feed.changes(
+                    before, place.lsn, list(FACE.schema), leads_to=place.point.prev
+                )
+                found = told(map(as_changes, batches))
             except RetentionError:
                 refused += 1
                 place = log.newest()

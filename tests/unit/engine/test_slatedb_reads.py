@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reef.engine import _reader
 from reef.errors import StalePlanError
 from reef.format import LogKind, decode_log
-from reef.manifest import _changes
-from reef.segment._retention import _Rule
-from reef.store import _conditional
 from reef.testing import CountingStore, Fault, FaultyStore
+from tests.support.code_without_guards import Edit
 from tests.support.collecting import NAMESPACE
-from tests.support.guards import Edit
 from tests.support.regressions import (
     Acked,
     Guards,
@@ -38,7 +34,7 @@ GUARDS = Guards()
 @GUARDS.needed(
     "a compaction keeps what each retained point sees",
     Edit(
-        _Rule.__init__,
+        "reef.segment._retention:_Rule.__init__",
         "below = {point for point in points if point < floor_lsn}",
         "below = set()",
     ),
@@ -74,7 +70,11 @@ def test_975_compaction_keeps_what_a_snapshot_sees(parallel: int) -> None:
 @parallel_writes
 @GUARDS.needed(
     "a compaction is published only if it knew every retained point",
-    Edit(_changes._check_points, "if point < newest and point not in known:", "if False:"),
+    Edit(
+        "reef.manifest._changes:_check_points",
+        "if point < newest and point not in known:",
+        "if False:",
+    ),
     symptom="a snapshot lost",
 )
 def test_975_a_snapshot_that_is_taken_while_a_compaction_runs(parallel: int) -> None:
@@ -113,9 +113,9 @@ def test_975_a_snapshot_that_is_taken_while_a_compaction_runs(parallel: int) -> 
 @parallel_writes
 @GUARDS.needed(
     "a refusal is a conflict only with somebody else's object in hand: it is read back",
-    Edit(_conditional._is_ours, "if found == data:", "if False:"),
+    Edit("reef.store._conditional:_is_ours", "if found == data:", "if False:"),
     Edit(
-        _conditional._is_ours,
+        "reef.store._conditional:_is_ours",
         "if nonce in found or (found and data.startswith(found)):",
         "if False:",
     ),
@@ -149,7 +149,7 @@ def test_766_a_lost_reply_does_not_fence_the_writer(parallel: int) -> None:
 @GUARDS.needed(
     "a reader writes nothing",
     Edit(
-        _reader.Reader._refresh,
+        "reef.engine._reader:Reader._refresh",
         "self._seen_at = now\n",
         "self._seen_at = now\n    self._chain.publish(lambda head: head.manifest)\n",
     ),
@@ -174,7 +174,7 @@ def test_1892_idle_readers_write_no_manifests(parallel: int) -> None:
 @GUARDS.needed(
     "a reader asks for the next slot, and looks at the head only when it was out of touch",
     Edit(
-        _reader.Reader._refresh,
+        "reef.engine._reader:Reader._refresh",
         "if now - self._seen_at >= grace_s / 2 or self._chain.is_out_of_touch:",
         "if True:",
     ),

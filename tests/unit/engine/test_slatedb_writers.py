@@ -6,17 +6,12 @@ import threading
 
 import pytest
 
-from reef.engine import Writer, _open
 from reef.errors import FencedError
-from reef.gc._slots import FoldedSlots
-from reef.gc._survey import ObjectListing
 from reef.kv import KeyValue
-from reef.log import _fence
-from reef.manifest import ManifestChain
 from reef.testing import Fault
+from tests.support.code_without_guards import Edit
 from tests.support.collecting import NAMESPACE
 from tests.support.compactor import fold_log
-from tests.support.guards import Edit
 from tests.support.regressions import (
     DEAD,
     LOST,
@@ -38,8 +33,10 @@ from tests.support.regressions import (
 GUARDS = Guards()
 
 FENCES_STAY = (
-    Edit(ObjectListing._list_log, "elif meta.size == FENCE_BYTES:", "elif False:"),
-    Edit(FoldedSlots.read, "if kind is LogKind.FENCE", "if False"),
+    Edit(
+        "reef.gc._survey:ObjectListing._list_log", "elif meta.size == FENCE_BYTES:", "elif False:"
+    ),
+    Edit("reef.gc._slots:FoldedSlots.read", "if kind is LogKind.FENCE", "if False"),
 )
 
 
@@ -94,13 +91,15 @@ def test_1622_writes_in_flight_land_after_a_collection(parallel: int) -> None:
 
 
 BOUNDARY_CHECKED = Edit(
-    _open._take_log, "if newest.manifest.gc.boundary.slot > slot_fenced:", "if False:"
+    "reef.engine._open:_take_log", "if newest.manifest.gc.boundary.slot > slot_fenced:", "if False:"
 )
 EPOCH_CHECKED = (
-    Edit(_open._take_log, "if newest.manifest.writer_epoch > epoch:", "if False:"),
-    Edit(Writer.adopt, "if head.manifest.writer_epoch > self.epoch:", "if False:"),
+    Edit("reef.engine._open:_take_log", "if newest.manifest.writer_epoch > epoch:", "if False:"),
+    Edit("reef.engine:Writer.adopt", "if head.manifest.writer_epoch > self.epoch:", "if False:"),
 )
-EPOCH_CHECKED_IN_THE_LOG = Edit(_fence.check_epoch, "if entry.log.epoch > epoch:", "if False:")
+EPOCH_CHECKED_IN_THE_LOG = Edit(
+    "reef.log._fence:check_epoch", "if entry.log.epoch > epoch:", "if False:"
+)
 
 
 @parallel_writes
@@ -177,9 +176,13 @@ def test_1682_an_opener_slept_through_another_open_and_a_collection(parallel: in
 )
 @GUARDS.needed(
     "an epoch is given to one of those who ask for it at once: each manifest carries a nonce",
-    Edit(ManifestChain._stamp, "nonce=new_nonce(self._rng).hex()", 'nonce="0" * 32'),
-    Edit(ManifestChain._stamp, "created_at_us=self.clock.now_us()", "created_at_us=1"),
-    Edit(_open._take_epoch, "opened_at_us=context.clock.now_us()", "opened_at_us=1"),
+    Edit(
+        "reef.manifest:ManifestChain._stamp", "nonce=new_nonce(self._rng).hex()", 'nonce="0" * 32'
+    ),
+    Edit(
+        "reef.manifest:ManifestChain._stamp", "created_at_us=self.clock.now_us()", "created_at_us=1"
+    ),
+    Edit("reef.engine._open:_take_epoch", "opened_at_us=context.clock.now_us()", "opened_at_us=1"),
     symptom=f"InvariantError|two writers|{LOST}",
 )
 def test_271_two_writers_open_at_once(parallel: int) -> None:

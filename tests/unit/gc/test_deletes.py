@@ -52,7 +52,7 @@ def test_side_by_side_is_what_it_says() -> None:
     done: list[int] = []
 
     def work(item: int) -> None:
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=120)
         done.append(item)
 
     for_each(range(8), work, width=4, threads=SystemThreads())

@@ -164,7 +164,14 @@ def test_a_run_that_dies_at_any_request_is_finished_by_the_next(kind: FaultKind)
     requests = len(model.store.requests)
     expected = end(model)
     assert requests > 40
+    # Where a request only reads, both kinds are one: the reply does not come.
+    writes = [
+        operation in ("put_if_absent", "upload", "delete", "sweep")
+        for operation, _ in model.store.requests
+    ]
     for nth in range(1, requests + 1):
+        if kind == "reply_lost" and not writes[nth - 1]:
+            continue
         world = prepared()
         faults = FaultyStore(world.inner, [Fault(kind, nth=nth, times=0)])
         world.store.inner = faults

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reef.engine import View
 from reef.errors import FencedError, OutcomeUnknownError, StalePlanError
-from reef.gc import _judge
-from reef.gc._plan import CollectionPlanner
-from reef.manifest import ManifestChain, _changes, _overlap
+from tests.support.code_without_guards import Edit
 from tests.support.collecting import DAY_S, NAMESPACE
-from tests.support.guards import Edit
 from tests.support.regressions import (
     Acked,
     Guards,
@@ -33,7 +29,7 @@ GUARDS = Guards()
 @GUARDS.needed(
     "segments of a standing intent are spared, however old",
     Edit(
-        _judge._orphan,
+        "reef.gc._judge:_orphan",
         "if any(intent.id == owner for intent in ground.manifest.intents):",
         "if False:",
     ),
@@ -57,8 +53,12 @@ def test_604_a_running_compaction_keeps_its_outputs(parallel: int) -> None:
 @parallel_writes
 @GUARDS.needed(
     "what a compaction replaced stays for the grace period",
-    Edit(_judge._unnamed, "if _is_old(ground, since)", "if True"),
-    Edit(CollectionPlanner.plan, "since_us=now_us - grace_us,", "since_us=now_us + 1,"),
+    Edit("reef.gc._judge:_unnamed", "if _is_old(ground, since)", "if True"),
+    Edit(
+        "reef.gc._plan:CollectionPlanner.plan",
+        "since_us=now_us - grace_us,",
+        "since_us=now_us + 1,",
+    ),
     symptom="collected under a read",
 )
 def test_604_what_a_read_stands_on_stays_for_the_grace_period(parallel: int) -> None:
@@ -81,7 +81,7 @@ def test_604_what_a_read_stands_on_stays_for_the_grace_period(parallel: int) -> 
 @GUARDS.needed(
     "segments of the current writer's epoch are spared, however old",
     Edit(
-        _judge._orphan,
+        "reef.gc._judge:_orphan",
         "if epoch is not None and epoch >= _epoch_over(ground.manifest):",
         "if False:",
     ),
@@ -90,7 +90,7 @@ def test_604_what_a_read_stands_on_stays_for_the_grace_period(parallel: int) -> 
 @GUARDS.needed(
     "a dedup window is spared as long as a flush can publish it",
     Edit(
-        _judge._window,
+        "reef.gc._judge:_window",
         "return Reason.ORPHAN if last_lsn <= ground.manifest.last_applied_lsn else Reason.WINDOW",
         "return Reason.ORPHAN",
     ),
@@ -125,8 +125,12 @@ def test_1044_a_flush_that_takes_longer_than_any_grace_period(parallel: int) -> 
 @parallel_writes
 @GUARDS.needed(
     "a compaction is published only while all its inputs are live",
-    Edit(_changes.live_inputs, "one = segment if segment in shown else None", "one = segment"),
-    Edit(_overlap.check_adjacent, "for segment in between:", "for segment in ():"),
+    Edit(
+        "reef.manifest._changes:live_inputs",
+        "one = segment if segment in shown else None",
+        "one = segment",
+    ),
+    Edit("reef.manifest._overlap:check_adjacent", "for segment in between:", "for segment in ():"),
     symptom="came back",
 )
 def test_1707_a_slow_compaction_does_not_bring_back_what_was_deleted(parallel: int) -> None:
@@ -158,7 +162,7 @@ def test_1707_a_slow_compaction_does_not_bring_back_what_was_deleted(parallel: i
 @parallel_writes
 @GUARDS.needed(
     "a flush is published only under the epoch that stands",
-    Edit(_changes._check_author, "if epoch < m.writer_epoch:", "if False:"),
+    Edit("reef.manifest._changes:_check_author", "if epoch < m.writer_epoch:", "if False:"),
     symptom="a fenced flush was told nothing",
 )
 def test_1707_a_slow_flush_does_not_publish_what_was_collected(parallel: int) -> None:
@@ -194,7 +198,7 @@ def test_1707_a_slow_flush_does_not_publish_what_was_collected(parallel: int) ->
 @GUARDS.needed(
     "whoever publishes looks at the head, and counts its generation only above the boundary",
     Edit(
-        ManifestChain._confirm,
+        "reef.manifest:ManifestChain._confirm",
         "if newer is not None and newer.manifest.gc.boundary.generation > number:",
         "if False:",
     ),
@@ -233,7 +237,7 @@ def test_1707_a_slow_publisher_re_creates_a_collected_generation(parallel: int) 
 @GUARDS.needed(
     "a scan whose segment is gone goes on from the head, at its version and where it was",
     Edit(
-        View.scan,
+        "reef.engine:View.scan",
         "except (NotFoundError, DamagedError) as error:",
         "except ZeroDivisionError as error:",
     ),
@@ -242,7 +246,7 @@ def test_1707_a_slow_publisher_re_creates_a_collected_generation(parallel: int) 
 @GUARDS.needed(
     "a point read whose segment is gone is made again on the head",
     Edit(
-        View.read,
+        "reef.engine:View.read",
         "except (NotFoundError, DamagedError) as error:",
         "except ZeroDivisionError as error:",
     ),

@@ -38,10 +38,10 @@ from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.collecting import World
+from tests.support.dying_tasks import Killed, Mortal
 from tests.support.kernel import database
 from tests.support.loads import begin_load
 from tests.support.passes import index
-from tests.support.unruly import Killed, Mortal
 
 WAL = "namespaces/ns/wal/"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,8 +26,9 @@ from reef.pages import Pages, WalRecord
 from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
-from reef.testing._wrapper import T
 from tests.support.kernel import interrupt_next_write
+
+T = TypeVar("T")
 
 SIZE = 16
 NAME = "main.db"
@@ -542,7 +543,7 @@ def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other
             slots.append(key)
             gate = gates[len(slots) - 1]
             arrived.release()
-            assert gate.wait(30)
+            assert gate.wait(120)
 
     bucket.before = hold
     told: dict[str, int | FencedError] = {}
@@ -557,15 +558,15 @@ def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other
     for text in ("b", "c"):
         threads.append(threading.Thread(target=write, args=(text,)))
         threads[-1].start()
-        assert arrived.acquire(timeout=30)
+        assert arrived.acquire(timeout=120)
     first_may_go.set()
-    threads[0].join(30)
+    threads[0].join(120)
     durable = told["b"]
     assert isinstance(durable, int)
     assert durable > acked
     rival = bucket.open().pages(NAME)  # its fence goes into the slot that the second has in mind
     second_may_go.set()
-    threads[1].join(30)
+    threads[1].join(120)
     error = told["c"]
     assert isinstance(error, FencedError)
     assert error.durable_lsn == durable == rival.head

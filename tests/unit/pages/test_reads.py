@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,16 +13,16 @@ from reef.database import Database
 from reef.engine import lookup_counted
 from reef.engine._read._layers import Run, layers_of
 from reef.errors import DamagedError, UnavailableError
-from reef.jobs import CompactionOptions, InProcess
-from reef.jobs._compaction._plan import plan_compaction
+from reef.jobs import CompactionOptions, CompactionPlan, InProcess, preview_compaction
 from reef.pages import Pages
 from reef.pages._ahead import Ahead
 from reef.pages._rows import key_of
 from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, Operation, WrapperStore
-from reef.testing._wrapper import T
 from tests.support.passes import compact
+
+T = TypeVar("T")
 
 SIZE = 512
 NAME = "main.db"
@@ -337,7 +337,7 @@ class Meeting(WrapperStore):
 
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         if operation == "get_range" and self.met < self.barrier.parties:
-            self.barrier.wait(30)
+            self.barrier.wait(120)
             with self._lock:
                 self.met += 1
         return call()
@@ -355,14 +355,19 @@ def test_the_layers_that_a_page_may_be_in_are_looked_up_side_by_side(shelf: Shel
 
 def test_a_compaction_goes_by_the_settings_of_pages() -> None:
     shelf = Shelf()
-    context = shelf.database(image_layer_target_bytes=20_000, compaction_cadence="3/10m").context()
+    db = shelf.database(image_layer_target_bytes=20_000, compaction_cadence="3/10m")
+
+    def plan_of(**options: Any) -> CompactionPlan | None:
+        (planned,) = preview_compaction(db, NAME, **options)
+        return planned.result
+
     for _ in range(3):
-        assert plan_compaction(context, NAME) is None
+        assert plan_of() is None
         shelf.write(range(200))
-    plan = plan_compaction(context, NAME)
+    plan = plan_of()
     assert plan is not None
     assert (plan.options.target_file_size_bytes, plan.options.min_input_files) == (20_000, 3)
     assert len(plan.groups[0].ranges) > 2
-    said = plan_compaction(context, NAME, CompactionOptions(target_file_size_bytes=4000))
+    said = plan_of(options=CompactionOptions(target_file_size_bytes=4000))
     assert said is not None
     assert said.options.target_file_size_bytes == 4000

@@ -11,6 +11,7 @@ import pytest
 from reef.errors import InvalidInputError, InvariantError
 from reef.format import segment_schema
 from reef.segment import RowVersion, lookup, lookup_many, merge
+from tests.support.call_counts import calls_of
 from tests.support.versions import (
     VALUE,
     ArraySource,
@@ -20,7 +21,6 @@ from tests.support.versions import (
     told,
     visible,
 )
-from tests.support.work import calls_of
 
 
 class BatchSource:

@@ -14,8 +14,8 @@ import pytest
 from reef.format import SegmentRef, segment_schema
 from reef.segment import SegmentSource, merge_versions, versions_schema
 from reef.segment import _merge_versions as module
+from tests.support.call_counts import calls_of
 from tests.support.segments import SCHEMA, WIDE, Bench, Row, keys_of, rows_in, vector_of, write
-from tests.support.work import calls_of
 
 
 def opened(bench: Bench, refs: Sequence[SegmentRef]) -> list[SegmentSource]:

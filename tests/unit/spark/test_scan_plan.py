@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -43,9 +43,10 @@ from reef.spark.source._scan_plan import (
 from reef.spark.source._version import ReadVersion, find_version, open_version
 from reef.store import open_store
 from reef.testing import Operation, WrapperStore
-from reef.testing._wrapper import T
 from tests.support.compactor import Compactor
 from tests.support.stored_documents import busy_namespace, comparable
+
+T = TypeVar("T")
 
 Row = dict[str, Any]
 

@@ -399,7 +399,7 @@ def test_a_file_can_be_closed_while_its_thread_has_the_lock() -> None:
 
     thread = threading.Thread(target=close, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
     put(opened(shared), (b"b" * PAGE, 0))
 

@@ -23,7 +23,7 @@ from reef.store import FileStore, MemoryStore, ObjectMeta, Store
 from reef.store._check import Check, StoreCheck
 from reef.store._file import TEMPORARY
 from reef.testing import Fault, FaultyStore, ManualClock, WrapperStore
-from tests.support import liars
+from tests.support import broken_stores
 
 JUDGED = [
     "create",
@@ -64,7 +64,7 @@ def check_of(
 ) -> StoreCheck:
     return StoreCheck(
         store,
-        racers=liars.RACERS,
+        racers=broken_stores.RACERS,
         rounds=rounds,
         settings=Settings(cas_max_retries=retries),
         clock=clock or ManualClock(),
@@ -132,38 +132,58 @@ def test_the_stores_clock_is_told_from_ours() -> None:
 @pytest.mark.parametrize(
     ("liar", "caught", "why"),
     [
-        (liars.EverybodyWins, {"taken name refused", "racing threads"}, "ignores If-None-Match"),
-        (liars.LooksThenPuts, {"racing threads"}, "round 1: 4 of 4 racers were told"),
-        (liars.WinnerOverwritten, {"racing threads"}, "round 1: 2 of 4 racers were told"),
-        (liars.LandsLate, {"racing threads"}, "and the bytes are those of racer"),
-        (liars.RefusesForever, {"create after delete"}, "unknown"),
-        (liars.ScramblesTheFirst, {"create"}, "does not hold what was written"),
-        (liars.RefusesAndWrites, {"taken name refused"}, "does not hold the first bytes any more"),
-        (liars.CachesReads, {"create after delete"}, "holds what was there before"),
-        (liars.MeasuresWrong, {"whole reads"}, "HEAD says 17 bytes of 16"),
-        (liars.InventsRanges, {"ranged reads"}, "that is not there was served"),
-        (liars.InventsObjects, {"read after write", "gone after delete"}, "before it was written"),
-        (liars.ServesAnOldState, {"read after write"}, "another state than the last one"),
-        (liars.HeadsTheDeleted, {"gone after delete"}, "served by HEAD"),
-        (liars.ListsFlat, {"ordered list"}, "the folder B/ lists 1 3"),
-        (liars.FlipsABit, {"whole reads", "upload in parts"}, "came back different"),
-        (liars.CutsRanges, {"ranged reads"}, "past the end|were served"),
-        (liars.ShiftsRanges, {"ranged reads", "several ranges"}, "came back different"),
-        (liars.SortsRanges, {"several ranges"}, "came back different"),
-        (liars.LosesAPart, {"upload in parts"}, "8388608 of 9437184 bytes"),
-        (liars.RemembersNo, {"read after write"}, "not found right after it was written"),
-        (liars.ListsLate, {"read after write"}, "not listed right after"),
-        (liars.ServesTheDeleted, {"gone after delete"}, "served by GET"),
-        (liars.ListsTheDeleted, {"gone after delete"}, "still listed"),
-        (liars.RefusesToDeleteTwice, {"gone after delete"}, "is not in"),
-        (liars.ListsUnordered, {"ordered list", "list start-after"}, "out of order: - 0 00 10"),
-        (liars.ListsWithGaps, {"ordered list", "list start-after"}, "14 keys of 15"),
-        (liars.IgnoresStartAfter, {"list start-after"}, "after '-' comes - 0 00"),
-        (liars.IncludesStart, {"list start-after"}, "after '-' comes - 0 00"),
-        (liars.LosesLastModified, {"last-modified"}, "no Last-Modified"),
-        (liars.TimeStandsStill, {"last-modified"}, "stands still"),
-        (liars.TimeGoesBack, {"last-modified"}, "went back by 1.1"),
-        (liars.ListsAnotherTime, {"last-modified"}, "HEAD and LIST give times 5.000 s apart"),
+        (
+            broken_stores.EverybodyWins,
+            {"taken name refused", "racing threads"},
+            "ignores If-None-Match",
+        ),
+        (broken_stores.LooksThenPuts, {"racing threads"}, "round 1: 4 of 4 racers were told"),
+        (broken_stores.WinnerOverwritten, {"racing threads"}, "round 1: 2 of 4 racers were told"),
+        (broken_stores.LandsLate, {"racing threads"}, "and the bytes are those of racer"),
+        (broken_stores.RefusesForever, {"create after delete"}, "unknown"),
+        (broken_stores.ScramblesTheFirst, {"create"}, "does not hold what was written"),
+        (
+            broken_stores.RefusesAndWrites,
+            {"taken name refused"},
+            "does not hold the first bytes any more",
+        ),
+        (broken_stores.CachesReads, {"create after delete"}, "holds what was there before"),
+        (broken_stores.MeasuresWrong, {"whole reads"}, "HEAD says 17 bytes of 16"),
+        (broken_stores.InventsRanges, {"ranged reads"}, "that is not there was served"),
+        (
+            broken_stores.InventsObjects,
+            {"read after write", "gone after delete"},
+            "before it was written",
+        ),
+        (broken_stores.ServesAnOldState, {"read after write"}, "another state than the last one"),
+        (broken_stores.HeadsTheDeleted, {"gone after delete"}, "served by HEAD"),
+        (broken_stores.ListsFlat, {"ordered list"}, "the folder B/ lists 1 3"),
+        (broken_stores.FlipsABit, {"whole reads", "upload in parts"}, "came back different"),
+        (broken_stores.CutsRanges, {"ranged reads"}, "past the end|were served"),
+        (broken_stores.ShiftsRanges, {"ranged reads", "several ranges"}, "came back different"),
+        (broken_stores.SortsRanges, {"several ranges"}, "came back different"),
+        (broken_stores.LosesAPart, {"upload in parts"}, "8388608 of 9437184 bytes"),
+        (broken_stores.RemembersNo, {"read after write"}, "not found right after it was written"),
+        (broken_stores.ListsLate, {"read after write"}, "not listed right after"),
+        (broken_stores.ServesTheDeleted, {"gone after delete"}, "served by GET"),
+        (broken_stores.ListsTheDeleted, {"gone after delete"}, "still listed"),
+        (broken_stores.RefusesToDeleteTwice, {"gone after delete"}, "is not in"),
+        (
+            broken_stores.ListsUnordered,
+            {"ordered list", "list start-after"},
+            "out of order: - 0 00 10",
+        ),
+        (broken_stores.ListsWithGaps, {"ordered list", "list start-after"}, "14 keys of 15"),
+        (broken_stores.IgnoresStartAfter, {"list start-after"}, "after '-' comes - 0 00"),
+        (broken_stores.IncludesStart, {"list start-after"}, "after '-' comes - 0 00"),
+        (broken_stores.LosesLastModified, {"last-modified"}, "no Last-Modified"),
+        (broken_stores.TimeStandsStill, {"last-modified"}, "stands still"),
+        (broken_stores.TimeGoesBack, {"last-modified"}, "went back by 1.1"),
+        (
+            broken_stores.ListsAnotherTime,
+            {"last-modified"},
+            "HEAD and LIST give times 5.000 s apart",
+        ),
     ],
 )
 def test_a_liar_is_caught(liar: type[MemoryStore], caught: set[str], why: str) -> None:
@@ -203,7 +223,9 @@ def test_lost_replies_and_undecided_answers_are_not_mistaken() -> None:
 
 def test_an_unknown_outcome_is_told_and_is_no_violation() -> None:
     clock = ManualClock()
-    seen = {c.name: c for c in check_of(liars.AnswersNobodySometimes(clock=clock), clock).run()}
+    seen = {
+        c.name: c for c in check_of(broken_stores.AnswersNobodySometimes(clock=clock), clock).run()
+    }
     race = seen["racing threads"]
     assert race.ok is True
     assert race.seen.endswith("its bytes stay; outcomes unknown: 1")
@@ -214,7 +236,7 @@ def test_an_unknown_outcome_is_told_and_is_no_violation() -> None:
 
 def test_a_store_that_cannot_create_ends_the_run_with_its_own_words() -> None:
     for error in (UnavailableError("501 NotImplemented"), UnsupportedStoreError("no hard links")):
-        (only,) = check_of(liars.Refuses(error)).run()
+        (only,) = check_of(broken_stores.Refuses(error)).run()
         assert (only.name, only.ok) == ("create", False)
         assert str(error) in only.seen
 
@@ -235,7 +257,7 @@ def test_a_list_that_is_not_supported_is_a_no_with_the_reason(prefix: str, named
 
 def test_refused_credentials_are_no_verdict() -> None:
     with pytest.raises(AccessDeniedError, match="put it right"):
-        list(check_of(liars.Refuses(AccessDeniedError("put it right"))).run())
+        list(check_of(broken_stores.Refuses(AccessDeniedError("put it right"))).run())
 
 
 def test_a_missing_bucket_is_no_verdict_and_nothing_is_made(tmp_path: Path) -> None:
@@ -282,7 +304,7 @@ def test_what_was_made_is_removed_after_an_interrupt(tmp_path: Path, race: str) 
     assert os.listdir(store.root) == [TEMPORARY]
 
 
-@pytest.mark.parametrize("liar", [liars.DeletesNothing, liars.PretendsToDelete])
+@pytest.mark.parametrize("liar", [broken_stores.DeletesNothing, broken_stores.PretendsToDelete])
 def test_what_cannot_be_removed_is_named(liar: type[MemoryStore]) -> None:
     clock = ManualClock()
     store = liar(clock=clock)
@@ -295,7 +317,7 @@ def test_what_cannot_be_removed_is_named(liar: type[MemoryStore]) -> None:
 
 def test_what_the_store_does_not_list_is_removed_all_the_same() -> None:
     clock = ManualClock()
-    store = liars.HidesRaces(clock=clock)
+    store = broken_stores.HidesRaces(clock=clock)
     check = check_of(store, clock, rounds=2)
     list(check.run())
     assert check.remove() == []

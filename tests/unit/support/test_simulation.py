@@ -16,9 +16,8 @@ import pytest
 
 from reef.errors import ReefError
 from reef.store import ObjectMeta
-from reef.testing._clock import EPOCH_US_DEFAULT
 from reef.threads import SystemThreads, Threads
-from tests.support.simulation import Network, Process, Simulation, SimulationError
+from tests.support.simulation import EPOCH_US, Network, Process, Simulation, SimulationError
 
 SEEDS = range(40)
 
@@ -180,7 +179,7 @@ def test_last_modified_is_virtual_time_on_the_bucket_s_own_clock(
             process.store.put_if_absent("k", b"")
             return process.store.head("k")
 
-        assert sim.call(life, process).last_modified_us == EPOCH_US_DEFAULT + expected
+        assert sim.call(life, process).last_modified_us == EPOCH_US + expected
 
 
 def test_a_deadline_is_reached_in_finitely_many_waits() -> None:

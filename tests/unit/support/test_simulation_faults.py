@@ -17,8 +17,8 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.testing._clock import EPOCH_US_DEFAULT
 from tests.support.simulation import (
+    EPOCH_US,
     InFlight,
     Network,
     Process,
@@ -200,7 +200,7 @@ def test_a_zombie_s_request_lands_while_it_sleeps() -> None:
             process.pause(3600)
             other.clock.sleep(1800)
             assert other.store.head("k").last_modified_us // 1_000_000 * 1_000_000 == (
-                EPOCH_US_DEFAULT + 1_000_000
+                EPOCH_US + 1_000_000
             )
 
         actor = process.start(zombie)
@@ -291,7 +291,7 @@ def test_what_takes_too_long_is_reported_and_lands_all_the_same() -> None:
             process.clock.sleep(1000)
 
         sim.call(life, process)
-        assert sim.bucket.head("k").last_modified_us >= EPOCH_US_DEFAULT + 100_000_000
+        assert sim.bucket.head("k").last_modified_us >= EPOCH_US + 100_000_000
 
 
 def test_an_answer_about_what_was_done_comes_after_it_was_done() -> None:

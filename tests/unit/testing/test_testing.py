@@ -389,7 +389,7 @@ def test_closing_lets_go_whoever_is_stalled(inner: MemoryStore) -> None:
     thread.start()
     faults.wait_for_stalled()
     faults.close()
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
@@ -15,7 +15,9 @@ from reef.errors import UnavailableError
 from reef.jobs import InProcess, Progress, Task, TaskOutcome, TaskWire
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
-from reef.testing._wrapper import OPERATIONS, T
+
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+T = TypeVar("T")
 
 D = TypeVar("D", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)

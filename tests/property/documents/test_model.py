@@ -160,8 +160,9 @@ class Story:
             as_columns=as_columns,
         )
         after = self.model.copy()
-        taken = Request(after.taken(request.upserts, types), deletes=request.deletes)
-        taken.patches = after.taken(request.patches, types)
+        rows = after.taken([*request.upserts, *request.patches], types)  # one schema for both
+        cut = len(request.upserts)
+        taken = Request(rows[:cut], rows[cut:], deletes=request.deletes)
         request.condition = taken.condition = self.condition(after)
         codes = after.codes(taken)
         refused = [code not in ("written", "deleted") for code in codes]

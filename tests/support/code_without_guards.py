@@ -1,6 +1,6 @@
 """Taking a guard out of the code, for as long as a test needs to show that it is missed.
 
-with removed(Guard("...", edits=(Edit(judge_slots, "elif slots.is_fence(index):", "elif False:"),))):
+with removed(Guard("...", edits=(Edit("reef.gc._judge:judge_slots", "elif ...:", "elif False:"),))):
     ...
 
 The functions themselves are changed, so that whoever has imported them is affected too. An edit
@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from types import FunctionType
 from typing import Any
 
@@ -23,14 +24,10 @@ from typing import Any
 class Edit:
     """A piece of a function's text, once in it, and what stands there without the guard."""
 
-    function: Callable[..., Any]
-    """A plain function, or a method; without `super()`."""
+    where: str
+    """The module, a colon, and a plain function or a method in it; without `super()`."""
     old: str
     new: str
-
-    @property
-    def where(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,10 @@ class Guard:
 @contextmanager
 def removed(guard: Guard) -> Iterator[None]:
     """Run a block without `guard`."""
-    functions = dict.fromkeys(edit.function for edit in guard.edits)
     with ExitStack() as stack:
-        for function in functions:
-            edits = [edit for edit in guard.edits if edit.function is function]
-            stack.enter_context(_edited(function, edits))
+        for where in dict.fromkeys(edit.where for edit in guard.edits):
+            edits = [edit for edit in guard.edits if edit.where == where]
+            stack.enter_context(_edited(resolve_name(where), edits))
         yield
 
 

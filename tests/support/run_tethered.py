@@ -1,6 +1,6 @@
 """Run a server that cannot outlive the process that asked for it, not even when that is killed -9.
 
-    python tether.py --parent PID --signal N [--user NAME] [--remove PATTERN]... -- COMMAND...
+    python run_tethered.py --parent PID --signal N [--user NAME] [--remove PATTERN]... -- COMMAND...
 
 The tether starts the command in a process group of its own and watches two processes: its parent
 and the command. When the parent is gone, or SIGTERM comes, it stops the command, and it leaves with
