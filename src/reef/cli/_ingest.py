@@ -52,7 +52,10 @@ def ingest(
         str, typer.Option(metavar="WHAT", help="upsert, patch, delete or create.")
     ] = "upsert",
     duplicates: Annotated[
-        str, typer.Option(metavar="HOW", help="If an id occurs twice: error, or keep the last.")
+        str,
+        typer.Option(
+            metavar="HOW", help="If an id occurs twice: error; or last, to keep the last one."
+        ),
     ] = "error",
     skip: Annotated[
         bool,
@@ -64,7 +67,7 @@ def ingest(
         str,
         typer.Option(
             metavar="HOW",
-            help="Write through the log, or attach segments (bulk); auto decides by size.",
+            help="log; bulk, to attach segments at once; or auto, to decide by size.",
         ),
     ] = "auto",
     target_size: Annotated[

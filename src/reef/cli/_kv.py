@@ -192,10 +192,8 @@ def scan(
     namespace: Namespace,
     coding: Coding,
     version: Version,
-    start: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The first key, inclusive.")
-    ] = None,
-    end: Annotated[str | None, typer.Option(metavar="KEY", help="The last key, exclusive.")] = None,
+    start: Annotated[str | None, typer.Option(metavar="KEY", help="Start at this key.")] = None,
+    end: Annotated[str | None, typer.Option(metavar="KEY", help="Stop before this key.")] = None,
     prefix: Annotated[
         str | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")
     ] = None,

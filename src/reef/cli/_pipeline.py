@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -175,17 +176,15 @@ def _show_backlogs(
         for one in found
         if one.result is not None and one.result.is_worth(options)
     ]
-    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
-    if as_json:
-        print_json({"pass": "index", "dry_run": True, "namespaces": rows, "failed": failed})
-        _show_failed(failed, is_told=True)
-        return
-    print_table(
+    lines = ((*list(row.values())[:3], size_text(row["bytes"]), row["tasks"]) for row in rows)
+    _show_preview(
+        found,
+        {"pass": "index", "dry_run": True, "namespaces": rows},
         ("namespace", "first slot", "last slot", "log", "tasks"),
-        ((*list(row.values())[:3], size_text(row["bytes"]), row["tasks"]) for row in rows),
+        lines,
+        [f"{len(rows)} of {len(found)} namespaces would be folded; nothing was written"],
+        as_json,
     )
-    print(f"{len(rows)} of {len(found)} namespaces would be folded; nothing was written")
-    _show_failed(failed)
 
 
 def _show_plans(
@@ -194,7 +193,6 @@ def _show_plans(
     import msgspec
 
     plans = [one.result for one in found if one.result is not None]
-    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
     if save_plan is not None and plans:
         try:
             save_plan.write_bytes(msgspec.json.format(msgspec.json.encode(plans[0])))
@@ -202,12 +200,13 @@ def _show_plans(
             raise InvalidInputError(
                 f"--save-plan {str(save_plan)!r} cannot be written: {error.strerror}"
             ) from error
-    if as_json:
-        listed: list[Any] = [msgspec.to_builtins(plan) for plan in plans]
-        print_json({"pass": "compact", "dry_run": True, "plans": listed, "failed": failed})
-        _show_failed(failed, is_told=True)
-        return
-    print_table(
+    notes = [f"{plan.namespace}: left: {said}" for plan in plans for said in plan.skipped]
+    notes.append(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
+    if save_plan is not None and not plans and not any(one.error for one in found):
+        notes.append("nothing to compact; no plan was written")
+    _show_preview(
+        found,
+        {"pass": "compact", "dry_run": True, "plans": [msgspec.to_builtins(one) for one in plans]},
         ("namespace", "group", "segments", "moved", "reads", "tasks", "first key", "because"),
         (
             (
@@ -223,14 +222,9 @@ def _show_plans(
             for plan in plans
             for group in plan.groups
         ),
+        notes,
+        as_json,
     )
-    for plan in plans:
-        for said in plan.skipped:
-            print(f"{plan.namespace}: left: {said}")
-    print(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
-    if save_plan is not None and not plans and not failed:
-        print("nothing to compact; no plan was written")
-    _show_failed(failed)
 
 
 def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
@@ -262,7 +256,6 @@ def _tell_stale(result: PassResult[CompactionResult]) -> None:
 
 def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> None:
     plans = [one.result for one in found if one.result is not None]
-    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
     rows: list[dict[str, Any]] = [
         {
             "namespace": plan.namespace,
@@ -277,11 +270,15 @@ def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> 
         }
         for plan in plans
     ]
-    if as_json:
-        print_json({"pass": "rebuild", "dry_run": True, "namespaces": rows, "failed": failed})
-        _show_failed(failed, is_told=True)
-        return
-    print_table(
+    folded = sum(plan.slot_first > 0 for plan in plans)
+    notes = [f"{plan.namespace}: {said}" for plan in plans for said in plan.passed_by]
+    notes.append(
+        f"{folded} of {len(found)} namespaces would be rebuilt, {len(plans) - folded} only checked; "
+        "nothing was written"
+    )
+    _show_preview(
+        found,
+        {"pass": "rebuild", "dry_run": True, "namespaces": rows},
         ("namespace", "first slot", "last slot", "log", "tasks", "replaced", "kept", "to check"),
         (
             (
@@ -292,22 +289,27 @@ def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> 
             )
             for row in rows
         ),
+        notes,
+        as_json,
     )
-    for plan in plans:
-        for said in plan.passed_by:
-            print(f"{plan.namespace}: {said}")
-    anew = sum(plan.slot_first > 0 for plan in plans)
-    print(
-        f"{anew} of {len(found)} namespaces would be rebuilt, {len(plans) - anew} only checked; "
-        "nothing was written"
-    )
-    _show_failed(failed)
 
 
-def _show_failed(failed: dict[str, str], *, is_told: bool = False) -> None:
-    """Tell of namespaces that could not be planned. Exits with 2 if there are any."""
-    for name, said in {} if is_told else failed.items():
-        print(f"{name}: {said}")
+def _show_preview(
+    found: Sequence[NamespaceResult[Any]],
+    report: dict[str, Any],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    notes: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Print what a pass would do. Exits with 2 if some namespace could not be planned."""
+    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
+    if as_json:
+        print_json({**report, "failed": failed})
+    else:
+        print_table(columns, rows)
+        for line in (*notes, *(f"{name}: {error}" for name, error in failed.items())):
+            print(line)
     if failed:
         raise typer.Exit(PROBLEM)
 

@@ -222,7 +222,7 @@ def restore_(
     if as_json:
         print_json({"restored_lsn": lsn, "lsn_before": before, "lsn": newest})
     elif newest == before:
-        print(f"nothing to restore: the newest version equals LSN {lsn}")
+        print(f"nothing to restore: the newest version already equals LSN {lsn}")
     else:
         print(f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}")
 

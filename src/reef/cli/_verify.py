@@ -43,7 +43,7 @@ def verify(
     """Check manifests, log, segments and dedup windows. Writes nothing.
 
     Exit code 2: problems were found. Notes are not problems: unreferenced objects, and damage that
-    repair has dealt with.
+    repair has dealt with. The options that size tasks apply to --deep.
     """
     with connect(url) as db, told_by_the_command():
         reports = _in_depth(db, scope, options, runs) if deep else _at_a_glance(db, scope, runs)
