@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reef.errors import (
+    ClosedError,
     ConditionFailedError,
     FencedError,
     InvalidInputError,
@@ -40,7 +41,13 @@ MARKERS = b"~"
 """What markers begin with, and no other key."""
 EVERYTHING = (b"", None)
 
-FAILED_FOR_CERTAIN = (FencedError, NotWrittenError, ConditionFailedError, InvalidInputError)
+FAILED_FOR_CERTAIN = (
+    ClosedError,
+    ConditionFailedError,
+    FencedError,
+    InvalidInputError,
+    NotWrittenError,
+)
 """Errors of a write that say that nothing of it is visible, nor ever will be."""
 UNKNOWN = (OutcomeUnknownError, UnavailableError)
 

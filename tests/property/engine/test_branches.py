@@ -14,6 +14,7 @@ import pytest
 
 from reef.doctor import verify
 from reef.errors import (
+    DroppedError,
     InvalidInputError,
     NotFoundError,
     RetentionError,
@@ -265,7 +266,7 @@ class History:
             try:
                 reader.refresh()
                 rows = dict(reader.items())
-            except (NotFoundError, SnapshotExpiredError):
+            except (DroppedError, SnapshotExpiredError):
                 assert not is_live
                 self.readers.remove((reader, life))
                 continue
