@@ -79,6 +79,22 @@ class Threads(Protocol):
         ...
 
 
+class _SystemCondition(type(threading.RLock())):  # type: ignore[misc]
+    """A lock whose `with` runs no line of Python: an interrupt in one could leave it taken.
+
+    It checks its owner, and takes itself again after a wait whatever interrupts.
+    """
+
+    def __init__(self) -> None:
+        self._news = threading.Condition(self)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._news.wait(timeout)
+
+    def notify_all(self) -> None:
+        self._news.notify_all()
+
+
 class _SystemSignal:
     """A lock that is taken from the start: to wait is to take it again."""
 
@@ -100,7 +116,7 @@ class SystemThreads:
     """The machine's own threads."""
 
     def condition(self) -> Condition:
-        return threading.Condition(threading.Lock())
+        return _SystemCondition()
 
     def signal(self) -> Signal:
         return _SystemSignal()

@@ -78,11 +78,13 @@ class Tail:
             raise InvariantError(f"slot {point.slot} became durable before {self.fold.next_slot}")
         if self.attaching:
             done = _through(self.attaching, lsn)
-            self.attached += done
-            self.attaching = self.attaching[len(done) :]  # they come in the order of versions
-        self.fold.append(point)
-        self._note(point.slot, size)
-        self._rise(lsn)
+            # They come in the order of versions. In one step: no interrupt leaves them in both.
+            self.attached, self.attaching = self.attached + done, self.attaching[len(done) :]
+        if lsn > self.lsn:
+            self.lsn = lsn
+        if not self._slots or self._slots[-1].number < point.slot:
+            self._note(point.slot, size)
+        self.fold.append(point)  # last: who is interrupted before it does all of this again
 
     def folded(self, manifest: Manifest) -> None:
         """Let go of what `manifest` has in its segments.

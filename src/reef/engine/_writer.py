@@ -67,7 +67,10 @@ class Writer(Handle):
         log = LogWriter(context, chain, self._log, self.epoch, writer_id)
         self._commits = CommitPath(context, chain, self._live, dedup, log)
         self._cond = self._commits.cond
-        self._is_flushing = False
+        self._flush_turn = context.threads.condition()
+        """Held by who flushes: one at a time."""
+        self._is_flush_begun = False
+        """Whether a flush in the background was begun and has not ended."""
         self._flush_failure: ReefError | None = None
         self._flush_not_before = 0.0
         self._flushed_at = context.clock.monotonic()
@@ -120,6 +123,7 @@ class Writer(Handle):
 
         Raises OverloadedError at the deadline, which is `write_stall_timeout` from the first call.
         """
+        self._commits.push()
         now = self._context.clock.monotonic()
         if deadline is None:
             deadline = now + self._context.settings.write_stall_timeout
@@ -247,19 +251,18 @@ class Writer(Handle):
         """
         self.check_open()
         self._commits.settle_unknown()
-        with self._cond:
-            while self._is_flushing:
-                self._cond.wait()
-            self._is_flushing = True
-        self._flush()
+        with self._flush_turn:
+            self._flush()
 
     def close(self) -> None:
         """Wait for what is on its way and let go. What is committed stays in the log, to be replayed."""
         self._is_closed = True
         self._commits.close()
         with self._cond:
-            while self._is_flushing:
+            while self._is_flush_begun:
                 self._cond.wait()
+        with self._flush_turn:
+            pass
 
     def newest_lsn(self) -> int:
         if self.failure is not None:
@@ -314,7 +317,7 @@ class Writer(Handle):
 
     def _flush_if_due(self) -> None:
         settings, tail = self._context.settings, self._live.tail
-        if self._is_flushing:
+        if self._is_flush_begun:
             return
         if (
             tail.log_slots >= settings.flush_threshold_slots
@@ -334,25 +337,33 @@ class Writer(Handle):
         """
         now = self._context.clock.monotonic()
         is_idle = self._live.tail.fold.next_slot <= self.manifest.wal_floor
-        if self._is_flushing or self._is_closed or is_idle or now < self._flush_not_before:
+        if self._is_flush_begun or self._is_closed or is_idle or now < self._flush_not_before:
             return self._flush_failure
-        self._is_flushing = True
         try:
+            self._is_flush_begun = True
             self._context.threads.start(self._flush_behind, name=f"reef-flush-{self.namespace}")
         except RuntimeError as error:  # no more threads: what was committed is committed
             _log.warning("no thread to flush namespace %r: %s", self.namespace, error)
-            self._is_flushing = False
+            self._is_flush_begun = False
             self._flush_not_before = now + _FLUSH_PAUSE_S
+        except BaseException:
+            self._is_flush_begun = False
+            raise
         return self._flush_failure
 
     def _flush_behind(self) -> None:
         try:
-            self._flush()
+            with self._flush_turn:
+                self._flush()
         except ReefError as error:
             _log.warning("flushing namespace %r failed: %s", self.namespace, error)
+        finally:
+            with self._cond:
+                self._is_flush_begun = False
+                self._cond.notify_all()
 
     def _flush(self) -> None:
-        """Run one flush; `_is_flushing` is set by whoever calls, and reset here."""
+        """Run one flush. The caller has the turn."""
         clock = self._context.clock
         started = clock.monotonic()
         not_before = started + _FLUSH_PAUSE_S
@@ -372,7 +383,6 @@ class Writer(Handle):
             raise
         finally:
             with self._cond:
-                self._is_flushing = False
                 self._flush_failure = failure
                 self._flush_not_before = not_before
                 self._flushed_at = started

@@ -121,10 +121,9 @@ class LogFold:
 
     def append(self, point: ChainPoint) -> None:
         """Take note of a durable object of one's own, which names the last valid one."""
-        self.point = point
-        self.next_slot = point.slot + 1
         self._given_up.clear()
         self._damaged.clear()
+        self.point, self.next_slot = point, point.slot + 1
 
     def _is_valid(self, log: LogObject) -> bool:
         follows = log.prev == self.point.prev or log.prev.slot in self._given_up

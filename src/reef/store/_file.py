@@ -154,7 +154,13 @@ class FileStore(Store):
                 self._make_folder(self._path(TEMPORARY))
                 self._make_folder(folder)
             self._write(temporary, parts, key)
-            self._link(temporary, path, key)
+            try:
+                self._link(temporary, path, key)
+            except AlreadyExistsError:
+                # It may be our own, linked before its folder was synced: who finds it counts on it.
+                with self._explained(key):
+                    self._sync_folder(folder)
+                raise
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)

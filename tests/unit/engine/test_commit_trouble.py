@@ -121,7 +121,16 @@ def test_an_interrupted_sender_leaves_its_group_to_the_others(
 class Interrupt:
     """Ctrl-C at the nth line that this thread runs in the modules of the commit path."""
 
-    MODULES = ("_path.py", "_queue.py", "_log_writer.py")
+    MODULES = (
+        "_commit/_path.py",
+        "_commit/_queue.py",
+        "_commit/_log_writer.py",
+        "_commit/_dedup.py",
+        "_memtable/_rows.py",
+        "engine/_tail.py",
+        "engine/_writer.py",
+        "log/_fold.py",
+    )
 
     def __init__(self, nth: int) -> None:
         self.left = nth
@@ -133,8 +142,8 @@ class Interrupt:
         sys.settrace(None)
 
     def _enter(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
-        path = Path(frame.f_code.co_filename)
-        return self._line if path.parent.name == "_commit" and path.name in self.MODULES else None
+        path = "/".join(Path(frame.f_code.co_filename).parts[-2:])
+        return self._line if path in self.MODULES else None
 
     @staticmethod
     def _is_lock(frame: FrameType) -> bool:
@@ -181,10 +190,32 @@ def test_an_interrupt_at_any_line_leaves_no_trace_and_hangs_nobody(
         kv.put(b"mine", b"2", idempotency_key="k")
         expected = {b"a": b"1", b"mine": b"2", b"other": b"3"}
         assert dict(kv.items()) == contents(store) == expected, f"line {nth}"
+        kv.flush()
+        assert contents(store) == expected, f"line {nth}"
         kv.close()
         if not was_interrupted and interrupt.left > 0:
             break
     assert nth > 100
+
+
+def test_an_interrupt_at_any_line_of_a_flush_keeps_nobody_from_flushing() -> None:
+    for nth in itertools.count(1):
+        store = open_store("memory://")
+        kv = database(store).kv("ns")
+        kv.put(b"a", b"1")
+        interrupt = Interrupt(nth)
+        was_interrupted = False
+        try:
+            with interrupt:
+                kv.flush()
+        except KeyboardInterrupt:
+            was_interrupted = True
+        assert Beside(kv.flush).finish() is None
+        assert contents(store) == {b"a": b"1"}, f"line {nth}"
+        assert Beside(kv.close).finish() is None
+        if not was_interrupted and interrupt.left > 0:
+            break
+    assert nth > 20
 
 
 def test_closing_sends_what_nobody_waits_for_any_more(
@@ -223,7 +254,7 @@ def test_writes_that_may_not_wait_begin_a_flush_all_the_same(store: Store) -> No
             refused += 1
         assert thread_of_flush is not None
         with thread_of_flush._cond:
-            while thread_of_flush._is_flushing:
+            while thread_of_flush._is_flush_begun:
                 thread_of_flush._cond.wait()
     assert 0 < refused < 20
 

@@ -219,7 +219,7 @@ def test_flush_by_size_by_slots_by_time_and_by_call(store: Store) -> None:
     def segments() -> int:
         kv._writer._cond.__enter__()  # type: ignore[union-attr]
         kv._writer._cond.__exit__(None, None, None)  # type: ignore[union-attr]
-        while kv._writer._is_flushing:  # type: ignore[union-attr]
+        while kv._writer._is_flush_begun:  # type: ignore[union-attr]
             pass
         return int(kv.stats()["levels"].get("0", {"segments": 0})["segments"])
 

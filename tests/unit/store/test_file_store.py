@@ -145,6 +145,17 @@ def test_a_put_is_write_fsync_link_fsync_of_the_folder(store: FileStore, calls: 
     assert calls == ["write T", "fsync T", "link ns/wal/2", "unlink T", "fsync ns/wal"]
 
 
+def test_the_folder_of_an_object_that_is_found_there_is_synced(
+    store: FileStore, calls: list[str]
+) -> None:
+    """It may be one's own, linked by a put that ended before it had synced the folder."""
+    store.put_if_absent(KEY, b"1")
+    calls.clear()
+    with pytest.raises(AlreadyExistsError):
+        store.put_if_absent(KEY, b"1")
+    assert [call for call in calls if "fsync ns/wal" in call] == ["fsync ns/wal"]
+
+
 def test_an_upload_is_durable_the_same_way(store: FileStore, calls: list[str]) -> None:
     store.put_if_absent(KEY, b"1")
     calls.clear()

@@ -36,7 +36,9 @@ class Dedup:
 
     def add(self, record: LogRecord, committed_at_us: int) -> None:
         """Take in one committed record; those that the window has already change nothing."""
-        if record.lsn <= self.last_lsn:
+        is_keyed = record.idempotency_key is not None and record.digest is not None
+        is_in_stream = record.source is not None and record.sequence is not None
+        if record.lsn <= self.last_lsn or not (is_keyed or is_in_stream):
             return
         if record.idempotency_key is not None and record.digest is not None:
             self._entries.pop(record.idempotency_key, None)
@@ -48,10 +50,10 @@ class Dedup:
                 committed_at_us=committed_at_us,
             )
             self._trim(committed_at_us)
-            self.last_lsn = record.lsn
         if record.source is not None and record.sequence is not None:
             self._streams[record.source] = DedupStream(record.source, record.sequence, record.lsn)
-            self.last_lsn = record.lsn
+        # Last, so that an interrupted caller does all of this again.
+        self.last_lsn = record.lsn
 
     def find(self, key: bytes, digest: bytes, now_us: int) -> Receipt | None:
         """Return the receipt of an earlier request with this key, if it is in the window.

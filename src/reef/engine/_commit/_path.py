@@ -104,8 +104,8 @@ class CommitPath:
         self._watchers = 0
         """How many threads wait for news of the queue itself, not of a ticket."""
         self._is_gathering = False
-        self._asker: object = None
-        """Who asks again for a slot whose outcome is unknown."""
+        self._asking = context.threads.condition()
+        """Held by who asks again for a slot whose outcome is unknown."""
         self._put_s = 0.0
         """What a PUT takes, as a running mean."""
         self._note_seconds = context.metrics.histogram("reef_commit_seconds")
@@ -193,6 +193,18 @@ class CommitPath:
         self._settle()
         self.cond.notify_all()  # callers that wait for room wait in vain
 
+    def push(self) -> None:
+        """Send the next group if nobody does: its callers may have been interrupted."""
+        me = object()
+        try:
+            with self.cond:
+                group = self._take(me) if self._may_take() else None
+            if group is not None:
+                self._send(group)
+        except BaseException:
+            self._leave(me, None, None)
+            raise
+
     def close(self) -> None:
         """Take nothing more, and send and settle what is on its way."""
         with self.cond:
@@ -275,7 +287,15 @@ class CommitPath:
             self._news()
 
     def _leave(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
-        """Leave to others what an interrupted caller was doing."""
+        """Leave to others what an interrupted caller was doing; another interrupt has to wait."""
+        while True:
+            try:
+                self._hand_over(owner, ticket, turn)
+                return
+            except KeyboardInterrupt:  # the caller raises the first one
+                continue
+
+    def _hand_over(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
         with self.cond:
             if ticket is not None and turn in ticket.waiters:
                 ticket.waiters.remove(turn)
@@ -294,44 +314,27 @@ class CommitPath:
 
         Raises NotWrittenError if the store still gives no answer, or what ended this writer.
         """
-        me = object()
         while True:
-            group: Group | None = None
-            answer: Answer | None = None
-            try:
-                group = self._unknown(me)
-                if group is None:
-                    return
-                answer = self._log.put(group)
-            finally:
+            with self._asking:  # whoever is interrupted lets the next one ask
                 with self.cond:
-                    if self._asker is me:
-                        self._asker = None
-                        if group is not None and answer is not None:
-                            self._queue.answer(group, answer)
-                        self._settle()
+                    self._settle()
+                    if self._queue.failure is not None:
+                        raise copy.copy(self._queue.failure)
+                    group = self._queue.unknown()
+                    if group is None:
                         self._news()
+                        return
+                answer = self._log.put(group)
+                with self.cond:
+                    self._queue.answer(group, answer)
+                    self._settle()
+                    self._news()
             if answer.kind not in ("durable", "lost"):
                 raise NotWrittenError(
                     f"log object {group.slot} of namespace {self._chain.namespace!r} may or may not "
                     f"have been written and the store gives no answer ({answer.error}); nothing "
                     "more was sent: retry"
                 ) from answer.error
-
-    def _unknown(self, asker: object) -> Group | None:
-        """Wait until nothing keeps the queue, or return the group that `asker` has to ask for."""
-        with self.cond:
-            while True:
-                self._settle()
-                if self._queue.failure is not None:
-                    raise copy.copy(self._queue.failure)
-                if not self._queue.is_blocked():
-                    return None
-                group = self._queue.unknown()
-                if group is not None and self._asker is None:
-                    self._asker = asker
-                    return group
-                self._watch()
 
     def _drain(self) -> None:
         """Send and settle whatever is on its way, also what nobody waits for any more."""

@@ -152,8 +152,8 @@ class MemtableRows:
         del chunks[len(bases) :]  # what an interrupted call has left
         first = self.count
         chunks.append(chunk)
-        bases.append(first)
         self.count = first + chunk.batch.num_rows
+        bases.append(first)
         self.nbytes += chunk.nbytes
         self._trail_on(grade)
         return first
