@@ -85,8 +85,8 @@ class OverloadedError(NotWrittenError):
 class StalePlanError(NotWrittenError):
     """The namespace has changed since this work was prepared; nothing of it was published.
 
-    Sending the same work again cannot succeed: prepare it anew (plan the pass, load the rows or run
-    the write again) on the namespace as it is now.
+    Call again: the pass, the load or the write is prepared anew. A plan that was saved, or segments
+    that were uploaded, cannot be used any more.
     """
 
 

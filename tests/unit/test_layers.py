@@ -375,6 +375,18 @@ def test_every_exception_is_still_needed() -> None:
     assert AMBIENT_ALLOWED.keys() <= used
 
 
+def test_every_private_import_that_is_allowed_is_still_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module, packages in [*PRIVATE_IMPORTS_LEFT.items()]:
+        monkeypatch.delitem(PRIVATE_IMPORTS_LEFT, module)
+        source = (
+            TESTS.parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        )
+        problems = private_imports_of_tests(module, source)
+        assert {package_of(problem.split(" imports ")[1]) for problem in problems} == packages
+
+
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
