@@ -44,6 +44,17 @@ At: TypeAlias = Annotated[
         "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="Read the version at this LSN."
     ),
 ]
+StartAt: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--lsn",
+        "--at",
+        min=0,
+        max=2**63 - 1,
+        metavar="LSN",
+        help="The version to start from. [default: the newest]",
+    ),
+]
 
 
 @app.command("shell")
@@ -143,7 +154,7 @@ def branch_(
     source: Annotated[
         str | None, typer.Option("--from", metavar="BRANCH", help="Start from this branch.")
     ] = None,
-    lsn: At = None,
+    lsn: StartAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a branch in constant time. `reef branch` lists, drops and detaches branches."""

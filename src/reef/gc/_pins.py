@@ -239,7 +239,10 @@ def _abort(child: _Child, grace_ms: int) -> None:
 
     def aborted(head: Head | None) -> Manifest:
         if (head and head.generation) != (before and before.generation):
-            raise NotWrittenError(f"{child.chain.namespace!r} has another head by now")
+            raise NotWrittenError(
+                f"branch {child.chain.namespace!r} published a manifest generation after collection "
+                "read its head; expected no change: run collection again"
+            )
         return abort(None if head is None else head.manifest, child.chain.first(grace_ms))
 
     child.chain.publish(aborted)

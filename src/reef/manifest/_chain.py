@@ -224,7 +224,10 @@ class ManifestChain(ManifestFollower):
             if newer is not None and newer.damaged:
                 raise self._unreadable(newer)
             return listed, newer
-        raise UnavailableError("the head was listed but not there, over and over")
+        raise UnavailableError(
+            f"a manifest of namespace {self.namespace!r} was listed but not there, {LISTINGS_MAX} "
+            "times in a row; expected to read it: retry"
+        )
 
     def _base(self, repairing: bool) -> Head | None:
         """Return the head that a change may be built on."""

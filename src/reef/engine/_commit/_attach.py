@@ -101,7 +101,8 @@ def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int)
             continue
         if not name or epoch_of(name) is not None:
             raise InvalidInputError(
-                f"segment {id} is kept by no job: expected ids that end in the intent of their job"
+                f"segment {id} belongs to no job: expected an id that ends in the intent of its "
+                "job; upload the segment under such an id"
             )
         raise FencedError(
             f"intent {name!r} does not stand in generation {manifest.generation} of namespace "
@@ -151,8 +152,8 @@ def check_uploaded(context: Context, namespace: str, segments: Sequence[SegmentR
         for_each(segments, look, width=context.store.concurrency, threads=context.threads)
     except UnavailableError as error:
         raise NotWrittenError(
-            f"it could not be made sure that the segments are there ({error}); nothing was "
-            "attached: retry"
+            f"the check that every segment is uploaded failed: the store did not answer ({error}). "
+            "Nothing was attached: retry"
         ) from error
 
 

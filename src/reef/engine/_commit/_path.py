@@ -257,8 +257,9 @@ class CommitPath:
             if admitted.is_own or isinstance(error, FencedError | DroppedError):
                 raise copy.copy(error)
             raise NotWrittenError(
-                f"what this write to namespace {self._chain.namespace!r} was held against did not "
-                f"become durable, or may not have ({error}); nothing of it was sent: retry"
+                "this write was checked against an earlier write to namespace "
+                f"{self._chain.namespace!r} that may not have become durable ({error}); expected "
+                "that one to be committed. Nothing of this write was sent: retry"
             ) from error
         if admitted.refusal is not None:
             raise admitted.refusal

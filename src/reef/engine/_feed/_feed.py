@@ -180,8 +180,8 @@ class Feed:
     ) -> Iterator[pa.RecordBatch]:
         if self._at_lsn is None:
             raise InvalidInputError(
-                "this feed has no before-images: they need an open namespace, whose "
-                "changes(before=True) has them"
+                "this feed has no before-images: open the namespace and call its "
+                "changes(before_image=True)"
             )
         for batch in batches:
             yield with_before(batch, columns, self._at_lsn)

@@ -148,7 +148,10 @@ class TwoPhaseStore(Store):
                 self._discard(source)
                 raise AlreadyExistsError(f"{key!r} was created in {self.url} by somebody else")
         self._discard(source)
-        raise UnavailableError(f"{key!r} was created and deleted over and over; try again")
+        raise UnavailableError(
+            f"{key!r} was created and deleted by others during each of {_INSERTS_MAX} attempts to "
+            "create it: retry"
+        )
 
     def delete(self, key: str) -> None:
         _check_key(key)
