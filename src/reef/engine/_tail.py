@@ -87,9 +87,9 @@ class Tail:
         self.fold.append(point)  # last: who is interrupted before it does all of this again
 
     def folded(self, manifest: Manifest) -> None:
-        """Let go of what `manifest` has in its segments.
+        """Drop the rows that `manifest` has in its segments.
 
-        The memtable is a new one then: whoever reads from the old one goes on undisturbed.
+        This replaces the memtable: reads of the old one go on undisturbed.
         """
         while self._slots and self._slots[0].number < manifest.wal_floor:
             self.log_bytes -= self._slots.popleft().size

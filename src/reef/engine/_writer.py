@@ -1,7 +1,7 @@
 """The writer: the one handle of a namespace that commits.
 
-It sends nothing of its own accord: flushes are begun by commits. What it holds in memory is in the
-log, so that losing it at any moment loses nothing.
+It sends nothing by itself: commits begin flushes. Every row in its memory is in the log as well, so
+a crash at any moment loses nothing.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class Writer(Handle):
             self._flush()
 
     def close(self) -> None:
-        """Wait for what is on its way and let go. What is committed stays in the log, to be replayed."""
+        """Wait for writes in flight, then release the handle. Commits stay in the log, for replay."""
         self._is_closed = True
         self._commits.close()
         with self._cond:
@@ -401,7 +401,7 @@ class Writer(Handle):
                 self.adopt(publish_flush(self._chain, self.epoch, plan, written))
                 return True
             except StalePlanError:
-                self.reload()  # somebody else has folded: that part is dropped from memory
+                self.reload()  # another job has folded: drop that part from memory
         raise UnavailableError(
             f"the log of namespace {self.namespace!r} was folded by somebody else {_PLANS_MAX} times "
             "while it was flushed: retry"

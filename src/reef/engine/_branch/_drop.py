@@ -12,8 +12,8 @@ Invariants:
   as they are not detached. Nor is one whose objects a branch of a branch names: that is looked up on
   the very head on which "dropped" is published, so that a branch which is made meanwhile is made first,
   or not at all.
-- Whoever wrote to it before meets the fences in its log. They are never collected, and whatever has the
-  name later begins above them.
+- An earlier writer meets the fences in its log. They are never collected, and the next namespace of
+  that name begins above them.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from reef.errors import ConditionFailedError, InvalidInputError
 from reef.format import KEY
 from reef.types import LSN_MAX
 
-_RECORD_BYTES_MAX = 64 << 10  # a value for each row of a large batch is told by its digest
+_RECORD_BYTES_MAX = 64 << 10  # above this, the record has only a digest of the values
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
 """The commit path of an open writer: from a request to its receipt.
 
-It drives the commit queue, and owns the lock, the PUTs and the waiting. Under the lock a request is
-held against the idempotency window and the room in memory; its patches and conditions are resolved
-against everything committed or on its way; then it is admitted, and its rows go into the memtable,
-above the version that readers see. No lock is held while an object is made or sent.
+It drives the commit queue, and owns the lock, the PUTs and the waiting. Under the lock it:
 
-There is no thread but the callers'. Whoever waits for its own batch may send the object of others:
-one of those who wait is woken when there is something to send, and each when it has its answer. Who
-is interrupted leaves what it was doing to the others.
+1. checks a request against the idempotency window and the room in memory,
+2. resolves its patches and conditions against everything committed or in flight,
+3. admits it, and adds its rows to the memtable, above the version that readers see.
 
-A refusal is true only if what it was held against becomes durable, so it waits for that.
+No lock is held while an object is encoded or sent.
+
+It starts no threads. A caller that waits for its own batch may send the objects of other callers:
+the path wakes one waiter when there is a group to send, and each waiter when its result is known.
+An interrupted caller hands its work over to another one.
+
+A refusal holds only if the writes it was checked against become durable, so it waits for them.
 """
 
 from __future__ import annotations
@@ -206,7 +209,7 @@ class CommitPath:
             raise
 
     def close(self) -> None:
-        """Take nothing more, and send and settle what is on its way."""
+        """Admit nothing more; send and settle what was admitted."""
         with self.cond:
             self._is_closed = True
             self.cond.notify_all()  # callers that wait for room wait in vain
@@ -316,7 +319,7 @@ class CommitPath:
         Raises NotWrittenError if the store still gives no answer, or what ended this writer.
         """
         while True:
-            with self._asking:  # whoever is interrupted lets the next one ask
+            with self._asking:  # an interrupt releases it, and the next caller asks
                 with self.cond:
                     self._settle()
                     if self._queue.failure is not None:
@@ -338,7 +341,7 @@ class CommitPath:
                 ) from answer.error
 
     def _drain(self) -> None:
-        """Send and settle whatever is on its way, also what nobody waits for any more."""
+        """Send and settle everything admitted, also batches whose callers have left."""
         queue, me = self._queue, object()
         try:
             while True:
@@ -516,7 +519,7 @@ class CommitPath:
         group: Group | None = None,
         callers: int = 1,
     ) -> Ticket:
-        """Admit a batch to the queue, and its rows to what later ones are held against."""
+        """Admit a batch to the queue; later requests are checked against its rows, too."""
         batch, tail = resolved.batch, self._live.tail
         known = request.nbytes if batch is request.batch else None
         nbytes = _OVERHEAD_BYTES + (batch.nbytes if known is None else known)
