@@ -71,7 +71,7 @@ class _Child:
 
     chain: ManifestChain
     head: Head | None
-    """As it was looked at, also if it was given up since: what its lives need is told by that."""
+    """As it was read, also if it was given up since: this says what its lives need."""
     listed: Mapping[int, Generation]
     asked: frozenset[str]
     """The nonces of the pins that stood when it was looked at."""

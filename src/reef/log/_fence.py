@@ -1,7 +1,7 @@
 """Taking the log over: a writer's fences.
 
 A writer that has published its epoch puts as many fences in a row as older writers may have
-writes in flight, from the first absent slot on. Whoever wrote before meets one of them with its
+writes in flight, from the first absent slot on. An older writer meets one of them with its
 next write. For each slot there are four outcomes: the fence is there; an older writer was faster,
 then its object is folded and the row of fences starts again behind it; the same epoch is there,
 which cannot be; a newer epoch is there, and it is this writer that is fenced.

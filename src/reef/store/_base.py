@@ -102,7 +102,7 @@ class Store(ABC):
         """Create a large object in parts; it becomes visible whole, when the last part is there.
 
         Making a part may use the store; a part must not change once it was handed over.
-        For names that nobody else will ever use (they carry a ULID): this is not a commit and
+        For names that no other writer will ever use (they carry a ULID): this is not a commit and
         does not arbitrate. Raises UnavailableError; the object may then exist or not.
         """
 
@@ -159,7 +159,7 @@ class Store(ABC):
         return [*self._executor().map(self._get_or_none, keys)]
 
     def close(self) -> None:
-        """Let go of threads and connections. The store must not be used afterwards."""
+        """Release threads and connections. The store must not be used afterwards."""
         if self._owns_pool and self._pool is not None:
             self._pool.shutdown()
             self._pool = None

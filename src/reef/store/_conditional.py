@@ -7,14 +7,14 @@ loop alone turns answers into truth.
 Invariants:
 
 - It reports success only after the store said so, or after it read its own bytes back.
-- It reports a conflict only with somebody else's object in hand.
+- It reports a conflict only after it has read another writer's object.
 - It passes on the store's own refusal only if no attempt before it was left open.
 - Everything else is `OutcomeUnknownError`: nothing is cleaned up, nothing is retried blindly.
 - It only ever repeats the same bytes at the same key. A request that was thought lost and lands
   late therefore does no harm: it meets its own object, or fails.
 
 A 412 means that the name is taken and a 409 that nothing is decided; clients map both to "already
-exists", so they are told apart by reading back. If there is nothing to read, either it was a 409,
+exists", so reading back tells them apart. If there is nothing to read, either it was a 409,
 or the object was there and has been collected since: `is_collected` says which.
 """
 
