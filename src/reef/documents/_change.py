@@ -149,7 +149,7 @@ def change_of(
 ) -> Change:
     """Put a request together, in the columns of `schema`, which has all of its attributes.
 
-    It has memory of its own: what the caller does with his from now on does not change it.
+    It has memory of its own: the caller may change its buffers afterwards.
     """
     parts = [rows for rows in (given.upserts, given.patches) if rows is not None]
     patches, deletes = given.patches, given.deletes

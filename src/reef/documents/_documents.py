@@ -218,7 +218,7 @@ class Documents(Namespace):
         if source is not None and key is None:
             receipt = writer.known(None, None, source, sequence)
             if receipt is not None:
-                return self._told(receipt, 0, 0)  # whatever it says, and whether it can be said now
+                return self._told(receipt, 0, 0)  # also if the request is no longer valid
         asked = RequestColumns.of(upserts, patches, deletes, duplicates)
         change, said, receipt = self._change(
             writer, asked, condition, atomic, key, source, sequence
@@ -438,7 +438,7 @@ class Documents(Namespace):
         return DocumentView(view, self._schema())
 
     def view(self, *, min_lsn: int | None = None) -> DocumentView:
-        """Return a view of the newest version, which does not change any more."""
+        """Return a view of the newest version: later writes do not change it."""
         self._fresh(min_lsn)
         return self._now()
 
@@ -458,7 +458,7 @@ class Documents(Namespace):
         log still has; without `upto`, up to the newest version as of this call. What to go
         on after is the last `_lsn` when all has been seen, or one that a greater one has followed: a
         bulk load may come in several batches of one `_lsn`. Raises RetentionError if the log, or the
-        version below an operation, is not kept any more, UnavailableError if `after` or `upto` lies
+        version below an operation, is no longer kept, UnavailableError if `after` or `upto` lies
         ahead.
         """
         self._handle.check_open()

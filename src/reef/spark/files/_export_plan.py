@@ -84,7 +84,7 @@ def find_export(
     texts |= {"url": url, "namespace": namespace}
     version = find_version(ReadOptions.of(texts if is_held else {**texts, "hold": "none"}))
     if not {"lsn", "snapshot", "generation"} & texts.keys():
-        texts["lsn"] = str(version.lsn)  # what is told is what is read
+        texts["lsn"] = str(version.lsn)  # the plan names the version that is read
     every = columns_of(version.face, version.columns)
     if columns:
         names = dict.fromkeys([every[0].name, *columns])

@@ -71,8 +71,8 @@ def find_version(options: ReadOptions) -> ReadVersion:
     It is held, by a snapshot that ends by itself, for as long as `hold` says. Without `hold` only a
     namespace of 8 GiB or more is, for the setting `snapshot_ttl` (an hour): a smaller one is read
     well within the grace period, which costs nothing, whereas a snapshot is a PUT, a generation, and
-    old versions that compactions have to carry until it ends, because Spark tells nobody when a
-    query is over. Whoever may not write reads unheld, unless `hold` was asked for. Reads of the same
+    old versions that compactions have to carry until it ends, because Spark does not say when a
+    query is over. Without permission to write, a read is unheld, unless `hold` was set. Reads of one
     LSN share a snapshot, which is renewed if less than nine tenths of `hold` are left of it.
 
     Raises NotFoundError, RetentionError, SnapshotExpiredError, InvalidInputError, UnavailableError.
