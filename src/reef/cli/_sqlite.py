@@ -81,8 +81,7 @@ def shell(
     unwind()
     connection = connect(url, branch=branch, lsn=lsn, mode="r" if read_only else "w")
     try:
-        # What fails is told by the error below, once; a person at a prompt is told where, too, and
-        # goes on.
+        # The error below reports a failure, once. At a prompt, the shell also shows where, and goes on.
         at_prompt = not statements and sys.stdin.isatty()
         runner = apsw.shell.Shell(db=connection, stderr=None if at_prompt else io.StringIO())
         runner.bail = not at_prompt

@@ -35,7 +35,7 @@ class _Field:
         return self.type is bool
 
     def annotation(self) -> object:
-        """Return what Typer is told of it."""
+        """Return the annotation for Typer."""
         if self.is_flag:
             return option(bool, self.option, help=self.help)
         help = self.help + self._default_text()

@@ -1,7 +1,7 @@
 """Upserts, patches and deletes → the rows that are logged.
 
 A change is one batch: rows of upserts, then of patches, then of deletes. Patches and conditions are
-resolved under the writer's lock against everything committed or on its way: the log holds whole
+resolved under the writer's lock against everything committed or in flight: the log holds whole
 documents and deletes only, so that to replay it takes no context.
 """
 

@@ -29,7 +29,7 @@ class LiveRows:
         return self.state.manifest
 
     def current(self) -> ReadState:
-        """Return where rows are, those of records on their way into the log included."""
+        """Return where rows are, those of records in flight included."""
         return self.state
 
     def rebuild(self, attached: tuple[SegmentRef, ...] = ()) -> None:

@@ -63,7 +63,7 @@ class Tail:
             self._rise(entry.log.lsn_last)
 
     def attach(self, segments: tuple[SegmentRef, ...]) -> None:
-        """Add segments of a record that is on its way."""
+        """Add segments of a record in flight."""
         self.attaching += segments
 
     def truncate(self, lsn: int) -> bool:

@@ -44,7 +44,7 @@ class Fencing:
 def put_fences(
     store: Store, reader: LogReader, fold: LogFold, fencing: Fencing
 ) -> Iterator[LogEntry]:
-    """Put the fences behind `fold`, yielding every object that it decides on the way, fences too.
+    """Put the fences behind `fold`, yielding every object that it decides meanwhile, fences too.
 
     The last `fencing.count` of them are the fences, in a row. Raises FencedError if a newer writer
     is met, OutcomeUnknownError, CorruptError, UnavailableError.

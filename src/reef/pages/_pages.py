@@ -71,7 +71,7 @@ class Pages(Namespace):
             check_page_size(page_size)
         asked = (page_size, lsn_policy)
         if asked != (None, None) and mode == "w":
-            _check_before(context, name, *asked)  # first: opening would fence whoever writes
+            _check_before(context, name, *asked)  # first: opening would fence the writer
         face = face_of_pages(page_size or PAGE_SIZE_DEFAULT, _POLICIES[lsn_policy or "kernel"])
         super().__init__(context, name, face, mode)
         try:

@@ -113,7 +113,7 @@ def create_branch(
 
 @dataclass
 class _Making:
-    """A branch on its way, and the pins that it has put."""
+    """A branch in the making, and the pins that it has put."""
 
     context: Context
     parent: str

@@ -50,7 +50,7 @@ def drop_namespace(context: Context, namespace: str) -> None:
 def refuse_branches(context: Context, chain: ManifestChain, head: Head) -> None:
     """Raise InvalidInputError with their names if branches stand on a namespace.
 
-    Those on their way are given up, and pins that no branch needs are taken out.
+    Branches in the making are given up, and pins that no branch needs are taken out.
     """
     namespace = chain.namespace
     made = list(list_branches(context, split_namespace(namespace)[0]))

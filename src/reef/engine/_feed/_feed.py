@@ -188,7 +188,7 @@ class Feed:
 
 
 class _FeedBatch:
-    """Rows of several operations on their way to one batch."""
+    """Gathers rows of several operations into one batch."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
