@@ -156,7 +156,7 @@ class ConflictError(AlreadyExistsError):
     """The name is taken by somebody else's object, which is `found`."""
 
     def __init__(self, key: str, found: bytes) -> None:
-        super().__init__(f"{key!r} was created by somebody else ({len(found)} bytes)")
+        super().__init__(f"another writer created {key!r} ({len(found)} bytes)")
         self.key = key
         self.found = found
 

@@ -125,7 +125,7 @@ class Documents(Namespace):
                 self._change_schema(lambda schema: _with_declared(schema, declared))
         elif _with_declared(self._schema(), declared) != self._schema():
             raise InvalidInputError(
-                "schema has attributes that the namespace has not, and this handle is "
+                "schema has attributes that the namespace does not have, and this handle is "
                 "read-only: open it with mode='w' to add them"
             )
 

@@ -119,7 +119,10 @@ class Reader(Handle):
     def _look_at_head(self) -> None:
         head = self._chain.load()
         if head is None:
-            raise UnavailableError(f"namespace {self.namespace!r} has no manifest any more")
+            raise UnavailableError(
+                f"the manifests of namespace {self.namespace!r} are gone: expected at least one; "
+                "`reef inspect` lists what is left"
+            )
         self._adopt(head)
 
     def _is_long(self) -> bool:

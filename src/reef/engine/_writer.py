@@ -403,6 +403,6 @@ class Writer(Handle):
             except StalePlanError:
                 self.reload()  # another job has folded: drop that part from memory
         raise UnavailableError(
-            f"the log of namespace {self.namespace!r} was folded by somebody else {_PLANS_MAX} times "
-            "while it was flushed: retry"
+            f"other jobs folded the log of namespace {self.namespace!r} during each of {_PLANS_MAX} "
+            "attempts to flush it: retry"
         )

@@ -129,8 +129,8 @@ def chosen_format(output: Output, *, otherwise: str, limit: int | None = None) -
         raise InvalidInputError.of("--format", format, f"one of {', '.join(FORMATS)}")
     if format == "table" and (limit or 0) > TABLE_ROWS_MAX:
         raise InvalidInputError(
-            f"--limit = {limit} is too many for a table, which has at most "
-            f"{TABLE_ROWS_MAX} rows: use --format jsonl or csv"
+            f"--limit = {limit} is too many for a table: expected at most {TABLE_ROWS_MAX} rows; "
+            "use --format jsonl or csv"
         )
     return format
 

@@ -428,7 +428,7 @@ class CommitQueue:
         if len(sent) > 1:
             # What lands behind it is void: the next writer to open puts a fence into its slot.
             what = f"log object {first.slot} of namespace {self._namespace!r} was refused ({error})"
-            error = NotWrittenError(f"{what} while later ones were on their way: open again")
+            error = NotWrittenError(f"{what} while later ones were in flight: open again")
             unsent = self.failure or ClosedError(
                 f"{what}, which ended this handle: open it again to go on"
             )

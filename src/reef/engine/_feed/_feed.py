@@ -169,8 +169,8 @@ class Feed:
                         yield from gathered.take()
             except NotFoundError as error:
                 raise RetentionError(
-                    f"the rows that LSN {source.lsn_max} attached are not all there any more: {error}. "
-                    f"They were compacted and collected; start from a snapshot, or after LSN "
+                    f"rows that LSN {source.lsn_max} attached are gone: {error}. They were compacted "
+                    f"and collected: start from a snapshot, or after LSN "
                     f"{source.lsn_max}"
                 ) from error
         yield from gathered.take()

@@ -230,12 +230,12 @@ class OpenVersion:
         lsn = self.version.lsn
         if head is None or head.manifest.state != "live":
             raise SnapshotExpiredError(
-                f"namespace {self.version.place.namespace!r} is not there any more"
+                f"namespace {self.version.place.namespace!r} was dropped while it was read"
             )
         try:
             self._state = self._at(head.manifest, replays=head.manifest.last_applied_lsn < lsn)
         except NotFoundError as error:
-            raise SnapshotExpiredError(f"LSN {lsn} is not there any more ({error})") from error
+            raise SnapshotExpiredError(f"LSN {lsn} was collected ({error})") from error
 
     def _current(self) -> ReadState:
         assert self._state is not None

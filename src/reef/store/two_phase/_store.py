@@ -146,7 +146,7 @@ class TwoPhaseStore(Store):
                 return
             if self._is_taken(key, source):
                 self._discard(source)
-                raise AlreadyExistsError(f"{key!r} was created in {self.url} by somebody else")
+                raise AlreadyExistsError(f"another writer created {key!r} in {self.url}")
         self._discard(source)
         raise UnavailableError(
             f"{key!r} was created and deleted by others during each of {_INSERTS_MAX} attempts to "
