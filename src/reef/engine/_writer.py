@@ -68,7 +68,7 @@ class Writer(Handle):
         self._commits = CommitPath(context, chain, self._live, dedup, log)
         self._cond = self._commits.cond
         self._flush_turn = context.threads.condition()
-        """Held by who flushes: one at a time."""
+        """Held while flushing: one flush at a time."""
         self._is_flush_begun = False
         """Whether a flush in the background was begun and has not ended."""
         self._flush_failure: ReefError | None = None
@@ -245,7 +245,7 @@ class Writer(Handle):
         return self.write(request)
 
     def flush(self) -> None:
-        """Fold what is committed into a level-0 segment, so that the log need not be replayed.
+        """Fold committed rows into a level-0 segment, so that opening need not replay them.
 
         Raises FencedError, OutcomeUnknownError, UnavailableError; nothing committed is lost by it.
         """
@@ -389,7 +389,7 @@ class Writer(Handle):
                 self._cond.notify_all()
 
     def _fold(self) -> bool:
-        """Fold what is durable; return whether there was anything."""
+        """Fold durable rows; return whether there were any."""
         for _ in range(_PLANS_MAX):
             with self._cond:
                 now_us = self._chain.estimated_now_us

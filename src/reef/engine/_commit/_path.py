@@ -80,11 +80,11 @@ class CommitPath:
         """`chain` knows the store's time: ages of idempotency keys must not hang on our clock."""
         settings, manifest, tail = context.settings, live.manifest, live.tail
         self.cond = context.threads.condition()
-        """The lock of the writer, and the news of what it guards."""
+        """The lock of the writer; notified when what it guards changes."""
         self.bytes_max = (
             min(settings.log_segment_max_bytes, settings.memtable_max_bytes) - _OVERHEAD_BYTES
         )
-        """How large one batch may be; more goes as segments, by an attach."""
+        """The most bytes of one batch; larger ones go as segments, by an attach."""
         self._context = context
         self._settings = settings
         self._clock = context.clock
@@ -105,12 +105,12 @@ class CommitPath:
         )
         self._is_closed = False
         self._watchers = 0
-        """How many threads wait for news of the queue itself, not of a ticket."""
+        """How many threads wait for a change of the queue itself, not of a ticket."""
         self._is_gathering = False
         self._asking = context.threads.condition()
-        """Held by who asks again for a slot whose outcome is unknown."""
+        """Held while a caller asks again for a slot whose outcome is unknown."""
         self._put_s = 0.0
-        """What a PUT takes, as a running mean."""
+        """The seconds a PUT takes, as a running mean."""
         self._note_seconds = context.metrics.histogram("reef_commit_seconds")
         self._note_group = context.metrics.recorder(
             "reef_commits_total", "reef_group_batches", "reef_group_bytes"
@@ -187,8 +187,8 @@ class CommitPath:
     def step_down(self, error: FencedError | DroppedError) -> None:
         """Send nothing more: a newer writer is known. Lock held.
 
-        What is in flight may still get its slot before that writer's fences: its own PUT tells. What
-        was not sent gets `error`, and so does everyone who comes.
+        A batch in flight may still get its slot before that writer's fences: its own PUT decides.
+        Batches that were not sent get `error`, and so do later requests.
         """
         if self._queue.failure is None:
             self._context.metrics.count("reef_fenced_total")
@@ -215,10 +215,10 @@ class CommitPath:
             self.cond.notify_all()  # callers that wait for room wait in vain
         self._drain()
 
-    # The way of a batch.
+    # The path of a batch.
 
     def _run(self, admit: Callable[[], _Admitted]) -> Receipt:
-        """Admit under the lock; then send or wait until there is an answer, and give it."""
+        """Admit under the lock; then send or wait until there is an answer, and return it."""
         started = self._clock.monotonic()
         admitted: _Admitted | None = None
         turn: Group | Signal | None = None
@@ -271,7 +271,7 @@ class CommitPath:
         return receipt
 
     def _send(self, group: Group) -> None:
-        """Make the object of a group that was taken, create it, and settle what that decides."""
+        """Encode the object of a taken group, PUT it, and settle what that decides."""
         started = self._clock.monotonic()
         answer = self._log.encode(group)
         if answer is None:
@@ -291,7 +291,7 @@ class CommitPath:
             self._news()
 
     def _leave(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
-        """Leave to others what an interrupted caller was doing; another interrupt has to wait."""
+        """Hand the work of an interrupted caller to others; put off another interrupt."""
         while True:
             try:
                 self._hand_over(owner, ticket, turn)
@@ -365,13 +365,13 @@ class CommitPath:
         return not self._is_gathering and self._queue.may_seal()
 
     def _take(self, owner: object) -> Group | None:
-        """Take the next group, for `owner` to send it; None if there is none any more."""
+        """Take the next group, for `owner` to send it; None if none is left."""
         queue = self._queue
         if queue.callers_expected > 1:  # a lone writer never waits
             self._gather(queue.pending[0])
             if not queue.may_seal():
                 self.cond.notify_all()
-                return None  # it ended while more were waited for
+                return None  # the queue ended while this gathered
         return queue.seal(owner)
 
     def _gather(self, group: Group) -> None:
@@ -393,7 +393,7 @@ class CommitPath:
             self._is_gathering = False
 
     def _news(self) -> None:
-        """Let those look again who wait for what may have changed.
+        """Wake the waiters whose condition may have changed.
 
         Nobody looks for something to send without being woken. The owner of the next batch may be
         busy sending another's, so those who wait for what is in flight are asked, too.
@@ -405,7 +405,7 @@ class CommitPath:
             self.cond.notify_all()
 
     def _watch(self, timeout: float | None = None) -> None:
-        """Wait for news of the queue."""
+        """Wait for a change of the queue."""
         self._watchers += 1
         try:
             self.cond.wait(timeout)
@@ -442,7 +442,7 @@ class CommitPath:
         self._note_group(batches, batches, group.data_bytes)
 
     def _fail(self, step: Settlement) -> None:
-        """Tell callers of errors, and drop every row that is in no log object any more."""
+        """Give callers their errors, and drop every row that is no longer in a log object."""
         if isinstance(step.failure, FencedError | DroppedError) and self._queue.failure is None:
             self._context.metrics.count("reef_fenced_total")
         answered = [(ticket, error) for ticket, error in step.errors if not ticket.is_done]
@@ -499,7 +499,7 @@ class CommitPath:
         tickets.clear()
         try:
             for request in requests:
-                # Only the last stands for the caller: nobody has to wait for as many to come again.
+                # Only the last counts as the caller: gathering must not expect one for each.
                 callers = int(request is requests[-1])
                 tickets.append(self._enqueue(request, self._resolve(request), group, callers))
         except UnavailableError as error:
@@ -531,7 +531,7 @@ class CommitPath:
         elif request.schema is None:
             tail.memtable.apply(ticket.lsn, batch, known)
         if self._is_gathering and self._queue.pending[0].callers >= self._queue.callers_expected:
-            self.cond.notify_all()  # everyone is there who was waited for
+            self.cond.notify_all()  # every expected caller has arrived
         return ticket
 
     def _retract(self, lsn: int) -> None:
@@ -565,7 +565,7 @@ class CommitPath:
         return resolved
 
     def _earlier(self, request: WriteRequest) -> _Admitted | None:
-        """Return what is known of an earlier request of the same key or stream, if anything is."""
+        """Return the receipt or ticket of an earlier request of the same key or stream, if any."""
         key, source = request.idempotency_key, request.source
         if key is None and source is None:
             return None
@@ -600,7 +600,7 @@ class CommitPath:
 
 
 def _wake(ticket: Ticket) -> bool:
-    """Let those who wait for a ticket look again; return whether there were any."""
+    """Wake the callers that wait for a ticket; return whether there were any."""
     signals, ticket.waiters = ticket.waiters, []
     for signal in signals:
         signal.give()
@@ -613,6 +613,6 @@ def _together(requests: Sequence[WriteRequest]) -> int:
 
 
 def _is_nothing(request: WriteRequest) -> bool:
-    """Return whether nobody asks later for a request without rows: by no key, stream or version."""
+    """Return whether a request without rows leaves no trace: it has no key, stream or version."""
     is_rows = request.kind is LogKind.DATA
     return is_rows and (request.idempotency_key, request.source, request.lsn) == (None, None, None)

@@ -19,8 +19,8 @@ Invariants:
   only if nothing was sent behind it; otherwise the queue ends, and what landed behind it is void.
 - The version of a batch that failed is given out again only after a settlement whose `lsn_end` cuts
   its rows off. A held (unknown) slot keeps its rows and versions until its outcome is known.
-- Somebody else's object in a slot ends the queue. So does `step_down`, when only the manifest shows
-  a newer epoch yet; but what is in flight then may have been in time, and its own PUT tells.
+- Another writer's object in a slot ends the queue. So does `step_down`, when only the manifest shows
+  a newer epoch so far; a batch in flight then may still be in time: its own PUT decides.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     """What is known of a PUT that is over."""
 
     kind: Literal["durable", "refused", "unknown", "lost"]
-    """refused: not carried out, for certain; lost: somebody else's object is in the slot."""
+    """refused: certainly not carried out; lost: another writer's object is in the slot."""
     error: ReefError | None = None
 
 
@@ -103,7 +103,7 @@ class Ticket:
         self.receipt: Receipt | None = None
         self.error: ReefError | None = None
         self.waiters: list[Signal] = []
-        """The driver's: of those who wait for the answer, or for their turn to send."""
+        """The driver's, for callers that wait for the answer, or for their turn to send."""
 
     @property
     def stream(self) -> pa.Buffer | None:
