@@ -40,7 +40,7 @@ class Database:
         author: str = "",
         **settings: object,
     ) -> None:
-        """Use `store`; `author` is who writes, for people: by default the host and the process."""
+        """Use `store`; `author` names the writer, for people: by default the host and the process."""
         self._arguments = settings
         loaded = load_settings(settings)
         clock = clock or SystemClock()

@@ -51,7 +51,7 @@ class Signal(Protocol):
         ...
 
     def give(self) -> None:
-        """Let the one who waits go on; a second time it does nothing."""
+        """Wake the waiter; a second call does nothing."""
         ...
 
 

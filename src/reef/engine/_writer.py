@@ -119,7 +119,7 @@ class Writer(Handle):
         return receipts
 
     def _wait_for_room(self, nbytes: int, deadline: float | None) -> float:
-        """Begin a flush and wait for news of room; return until when to go on like that.
+        """Begin a flush and wait for room to change; return the time to give up.
 
         Raises OverloadedError at the deadline, which is `write_stall_timeout` from the first call.
         """

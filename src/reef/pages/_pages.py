@@ -221,7 +221,7 @@ class Pages(Namespace):
 def _check_before(
     context: Context, name: str, page_size: int | None, lsn_policy: str | None
 ) -> None:
-    """Raise InvalidInputError if a store is there, and another than what is asked for."""
+    """Raise InvalidInputError if a store exists with other settings than requested."""
     head = context.chain(check_namespace(name)).load()
     if head is not None and head.manifest.state == "live" and is_of_pages(head.manifest):
         _check_same(name, _made_as(head.manifest), (page_size, lsn_policy))

@@ -156,7 +156,7 @@ def _end(gateway: Any) -> None:
 
 
 def _settings(master: str | None, conf: Mapping[str, str], java_options: str) -> dict[str, str]:
-    """Return all of Spark's settings: what is asked for comes before what we would choose."""
+    """Return all of Spark's settings: the caller's override Reef's defaults."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen where to run
     chosen = {**_STATIC, **_RUNTIME}
     if not is_submitted or master:

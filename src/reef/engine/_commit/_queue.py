@@ -163,7 +163,7 @@ class Group:
 
 
 class Settlement(NamedTuple):
-    """What is decided: to be carried out, all of it, before the next one is asked for."""
+    """What is decided; the driver carries out all of it before it takes the next one."""
 
     durable: Group | None
     """Its batches get their receipts. None: the rest counts."""

@@ -85,7 +85,7 @@ def changes_of(
 
 
 class Feed:
-    """The changes of one namespace, as rows with the columns that are asked for."""
+    """The changes of one namespace, as rows with the requested columns."""
 
     def __init__(
         self,

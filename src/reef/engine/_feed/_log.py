@@ -43,7 +43,7 @@ class _Odd(Exception):
 
 
 class FeedLog:
-    """The log of one namespace, for those who read all of it, in order. Not safe among threads."""
+    """The log of one namespace, read whole and in order. Not thread-safe."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Memtable:
         """The first rows of large chunks whose keys the dict does not have yet, in order."""
         self._unindexed_rows = 0
         self.lsn_min = LSN_MAX
-        """Of its rows; while there are none, above every LSN that is asked for."""
+        """Of its rows; while there are none, above every LSN that a read can have."""
         self.lsn_max = 0
         # Any key: to ask the index takes less than to keep track of a range.
         self.key_min = b""

@@ -59,7 +59,7 @@ class _SortedRun(NamedTuple):
 
 
 class Runs:
-    """The sorted runs of all rows of a memtable, up to date when they are asked for."""
+    """The sorted runs of all rows of a memtable, brought up to date by each read."""
 
     def __init__(self, rows: MemtableRows) -> None:
         self._rows = rows

@@ -305,7 +305,7 @@ class View:
 def key_range(
     start: bytes | None, end: bytes | None, prefix: bytes | None
 ) -> tuple[bytes, bytes | None]:
-    """Return the least key and the end (exclusive; None is past every key) that are asked for."""
+    """Return the requested range: the least key and the end (exclusive; None: past every key)."""
     for name, key in (("start", start), ("end", end), ("prefix", prefix)):
         if key is not None and not isinstance(key, bytes | bytearray | memoryview):
             raise InvalidInputError.of(name, key, f"bytes, at most {KEY_BYTES_MAX} of them")

@@ -66,7 +66,7 @@ class ReadVersion:
 
 
 def find_version(options: ReadOptions) -> ReadVersion:
-    """Return the version that is asked for, or the newest one: the manifest, and the unfolded log.
+    """Return the requested version, or the newest one: the manifest, and the unfolded log.
 
     It is held, by a snapshot that ends by itself, for as long as `hold` says. Without `hold` only a
     namespace of 8 GiB or more is, for the setting `snapshot_ttl` (an hour): a smaller one is read
