@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Brought in when they are asked for: whoever wants an error only need not load the engine.
+# Imported on first use: a program that needs only the errors does not load the engine.
 _PACKAGES = ("jobs", "spark", "sqlite")
 _HOMES = {
     "Database": "reef.database",

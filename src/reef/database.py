@@ -40,7 +40,7 @@ class Database:
         author: str = "",
         **settings: object,
     ) -> None:
-        """Use `store`; `author` is who writes, for people: by default the host and the process."""
+        """Use `store`; `author` names the writer, for people: by default the host and the process."""
         self._arguments = settings
         loaded = load_settings(settings)
         clock = clock or SystemClock()
@@ -87,8 +87,8 @@ class Database:
     ) -> KeyValue:
         """Open the key-value namespace `name`, for writing (`mode="w"`) or reading (`mode="r"`).
 
-        A `branch` of it must be there. `settings` override those of the database. Opening for writing
-        fences whoever wrote before.
+        A `branch` of it must exist. `settings` override those of the database. Opening for writing
+        fences earlier writers.
         """
         self._check_open()
         opened = KeyValue(self.context(**settings), namespace_of(name, branch), mode=mode)
@@ -107,11 +107,11 @@ class Database:
         """Open the documents `name`, for writing (`mode="w"`) or reading (`mode="r"`).
 
         `schema` declares attributes by name and type, such as {"price": "float64"}; what is not
-        declared is inferred. A `branch` of it must be there. `settings` override those of the
-        database. Opening for writing fences whoever wrote before.
+        declared is inferred. A `branch` of it must exist. `settings` override those of the
+        database. Opening for writing fences earlier writers.
         """
         self._check_open()
-        # Brought in here: whoever wants keys and values only need not load all of it.
+        # Imported here: a program that uses keys and values only need not load it.
         from reef.documents import Documents
 
         opened = Documents(
@@ -132,10 +132,10 @@ class Database:
     ) -> Pages:
         """Open the page store `name`, for writing (`mode="w"`) or reading (`mode="r"`).
 
-        A new one gets pages of `page_size` bytes (4096 if nothing is said); versions come from the
-        kernel, or with `lsn_policy="caller"` from whoever writes. A store that is there keeps what it
-        was made with. A `branch` of it must be there. `settings` override those of the database.
-        Opening for writing fences whoever wrote before.
+        A new one gets pages of `page_size` bytes (default: 4096). The kernel numbers its versions;
+        with `lsn_policy="caller"` each write gives its own. An existing store keeps what it was
+        created with. A `branch` of it must exist. `settings` override those of the database.
+        Opening for writing fences earlier writers.
         """
         self._check_open()
         from reef.pages import Pages
@@ -174,14 +174,14 @@ class Database:
     def drop(self, name: str, *, branch: str | None = None) -> None:
         """Drop a namespace, or a branch of it; collection deletes what it had, after the grace period.
 
-        Whoever has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
+        A handle that has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
         their names if branches stand on it, OutcomeUnknownError.
         """
         self._check_open()
         drop_namespace(self._context, namespace_of(name, branch))
 
     def close(self) -> None:
-        """Close the namespaces that are open, and let go of connections and threads."""
+        """Close the open namespaces; release connections and threads."""
         self._is_closed = True
         for opened in list(self._opened):
             if opened.is_open:

@@ -11,9 +11,9 @@ ReefError
 ├── ClosedError               open a new handle: this one was closed
 ├── NotFoundError             nothing is there
 ├── AlreadyExistsError        the name is taken
-│   └── ConflictError         the name is taken by somebody else, whose object is at hand
+│   └── ConflictError         the name is taken by another writer's object, which it carries
 ├── ConditionFailedError      read again and decide anew: the rows are not as the write asked
-├── SnapshotExpiredError      take a new one: what this view stands on has been collected
+├── SnapshotExpiredError      take a new view: the objects that this one reads were collected
 ├── InvalidInputError         fix the input: names what was given and what was expected
 │   ├── BucketNotFoundError   create the bucket or fix the URL
 │   ├── AccessDeniedError     fix the credentials or the permissions
@@ -71,7 +71,7 @@ class ReefError(Exception):
 
 
 class UnavailableError(ReefError):
-    """The store did not give an answer: retry later. A write that raised this may have happened."""
+    """The store gave no answer: retry later. A write that raised this may have happened."""
 
 
 class NotWrittenError(UnavailableError):
@@ -153,10 +153,10 @@ class AlreadyExistsError(ReefError):
 
 
 class ConflictError(AlreadyExistsError):
-    """The name is taken by somebody else's object, which is `found`."""
+    """The name is taken by another writer's object; `found` holds its bytes."""
 
     def __init__(self, key: str, found: bytes) -> None:
-        super().__init__(f"{key!r} was created by somebody else ({len(found)} bytes)")
+        super().__init__(f"another writer created {key!r} ({len(found)} bytes)")
         self.key = key
         self.found = found
 
@@ -180,11 +180,11 @@ class ConditionFailedError(ReefError):
 
 
 class SnapshotExpiredError(ReefError):
-    """What this view stands on has been collected: take a new one. Never means "no such key"."""
+    """The objects that this view reads were collected: take a new one. Never means "no such key"."""
 
 
 class InvalidInputError(ReefError):
-    """Something the caller gave cannot be accepted; nothing was read, written or deleted."""
+    """An argument is not valid; nothing was read, written or deleted."""
 
     @classmethod
     def of(cls, name: str, value: object, expected: str, do: str = "") -> Self:
@@ -215,7 +215,7 @@ class IdempotencyError(InvalidInputError):
 
 
 class RetentionError(InvalidInputError):
-    """The version asked for lies below the retention floor: its rows may be gone. Ask for a later one."""
+    """The requested version lies below the retention floor: its rows may be gone. Ask for a later one."""
 
 
 class UnreadableError(ReefError):

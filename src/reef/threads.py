@@ -1,6 +1,6 @@
 """Threads, as an object that is passed in, so that a scheduler of a test can own them.
 
-Whoever starts a thread, or waits for one, does it through `Threads`. A plain `threading.Lock` that
+All code starts threads, and waits for them, through `Threads`. A plain `threading.Lock` that
 is never held while something waits needs no scheduler and may stay plain.
 """
 
@@ -32,7 +32,7 @@ class Condition(Protocol):
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let go of the lock until notified, then take it again; False after `timeout` seconds.
+        """Release the lock until notified, then take it again; False after `timeout` seconds.
 
         It may return without any news: what is waited for is looked at again by the caller.
         """
@@ -51,7 +51,7 @@ class Signal(Protocol):
         ...
 
     def give(self) -> None:
-        """Let the one who waits go on; a second time it does nothing."""
+        """Wake the waiter; a second call does nothing."""
         ...
 
 
@@ -168,5 +168,5 @@ class _Lanes(Generic[T]):
                 self._work(item)
         except StopIteration:
             return
-        except Exception as error:  # noqa: BLE001 raised again by whoever waits for the threads
+        except Exception as error:  # noqa: BLE001 raised again where the threads are joined
             self.error = self.error or error

@@ -401,7 +401,7 @@ def test_a_collected_offset_is_told(db: reef.Database) -> None:
     kv.put(b"z", b"v")
     _collect(db)
     fresh = reader(db, starting="latest", max_slots_per_batch=2)
-    with pytest.raises(RetentionError, match="kept from LSN"):
+    with pytest.raises(RetentionError, match="log begins at LSN"):
         fresh.latestOffset(end, fresh.getDefaultReadLimit())
     with pytest.raises(RetentionError):
         rows_between(fresh, start, end)

@@ -61,7 +61,7 @@ def _lost_output(error: OSError, code: int) -> int:
         raise error
     discard(sys.stdout)
     if isinstance(lost, BrokenPipeError):
-        return code  # whoever reads has seen enough: `... | head`
+        return code  # the reader has seen enough: `... | head`
     return _fail(f"stdout could not be written: {lost.strerror}", OUTPUT_LOST)
 
 

@@ -36,8 +36,8 @@ def gc(
 ) -> None:
     """List the objects that nothing needs any more; with --apply, delete them.
 
-    Safe to run beside writers, readers and jobs. Runs in this process, or on Spark with --master,
-    --remote or --conf. Exit code 2: damage keeps some objects from being deleted.
+    Safe to run beside writers, readers and jobs. Uses Spark only with --master, --remote or --conf;
+    otherwise runs in this process. Exit code 2: damage keeps some objects from being deleted.
     """
     from reef import jobs
 

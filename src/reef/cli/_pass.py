@@ -36,7 +36,8 @@ class SparkOptions:
         str | None,
         typer.Option(
             metavar="MASTER",
-            help="Where Spark runs: local[4], spark://..., yarn, k8s://... [default: local[*,4]]",
+            help="Where Spark runs, if the command uses it: local[4], spark://..., yarn, "
+            "k8s://... [default: local[*,4]]",
         ),
     ] = None
     remote: Annotated[

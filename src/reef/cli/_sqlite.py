@@ -44,6 +44,17 @@ At: TypeAlias = Annotated[
         "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="Read the version at this LSN."
     ),
 ]
+StartAt: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--lsn",
+        "--at",
+        min=0,
+        max=2**63 - 1,
+        metavar="LSN",
+        help="The version to start from. [default: the newest]",
+    ),
+]
 
 
 @app.command("shell")
@@ -70,8 +81,7 @@ def shell(
     unwind()
     connection = connect(url, branch=branch, lsn=lsn, mode="r" if read_only else "w")
     try:
-        # What fails is told by the error below, once; a person at a prompt is told where, too, and
-        # goes on.
+        # The error below reports a failure, once. At a prompt, the shell also shows where, and goes on.
         at_prompt = not statements and sys.stdin.isatty()
         runner = apsw.shell.Shell(db=connection, stderr=None if at_prompt else io.StringIO())
         runner.bail = not at_prompt
@@ -143,7 +153,7 @@ def branch_(
     source: Annotated[
         str | None, typer.Option("--from", metavar="BRANCH", help="Start from this branch.")
     ] = None,
-    lsn: At = None,
+    lsn: StartAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a branch in constant time. `reef branch` lists, drops and detaches branches."""

@@ -26,7 +26,8 @@ class _Field:
     option: str
     type: Any
     help: str
-    defaults: list[object]
+    defaults: dict[str, object]
+    """By the name of the struct within it that has the field; '': the struct itself."""
 
     @property
     def is_flag(self) -> bool:
@@ -34,11 +35,10 @@ class _Field:
         return self.type is bool
 
     def annotation(self) -> object:
-        """Return what Typer is told of it."""
+        """Return the annotation for Typer."""
         if self.is_flag:
             return option(bool, self.option, help=self.help)
-        shown = list(dict.fromkeys(map(self._text, self.defaults)))
-        help = f"{self.help} [default: {' or '.join(shown)}]" if any(shown) else self.help
+        help = self.help + self._default_text()
         if self.type is int and not self._is_size:
             return option(int | None, self.option, metavar="N", help=help)
         return option(str | None, self.option, metavar=self._metavar, help=help)
@@ -46,7 +46,7 @@ class _Field:
     def value(self, given: Any) -> object:
         """Return what was given as the struct has it. Raises InvalidInputError."""
         if self.is_flag:
-            return not self.defaults[0]
+            return not next(iter(self.defaults.values()))
         if self._is_size:
             return parse_bytes(self.option, given, 0, BYTES_MAX)
         if self.type is int and given < 0:
@@ -72,6 +72,15 @@ class _Field:
         names = {int: "SIZE", float: "DURATION", bytes: "KEY"}
         return names.get(self.type, "TEXT")
 
+    def _default_text(self) -> str:
+        """Return the default; if it differs from struct to struct, with the name of each."""
+        texts = {inner: self._text(default) for inner, default in self.defaults.items()}
+        if len(set(texts.values())) > 1:
+            default = ", ".join(f"{text} for {inner}" for inner, text in texts.items())
+        else:
+            default = next(iter(texts.values()))
+        return f" [default: {default}]" if default else ""
+
     def _text(self, default: object) -> str:
         if default is None or default == b"":
             return ""
@@ -94,11 +103,11 @@ class StructOptions:
 
         struct = getattr(jobs, name)
         found: dict[str, _Field] = {}
-        for owner, field, default in _leaves(struct()):
+        for inner, owner, field, default in _leaves(struct()):
             if field.name in omit:
                 continue
             if field.name in found:
-                found[field.name].defaults.append(default)
+                found[field.name].defaults[inner] = default
                 continue
             prefix = "--no-" if default is True else "--"
             called = names.get(field.name, prefix + field.name.replace("_", "-"))
@@ -109,7 +118,7 @@ class StructOptions:
             elif otherwise:
                 default = otherwise.removesuffix(".")
             type = _without_none(field.type)
-            found[field.name] = _Field(field.name, called, type, help.strip(), [default])
+            found[field.name] = _Field(field.name, called, type, help.strip(), {inner: default})
         return cls(struct, list(found.values()))
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -141,15 +150,15 @@ class StructOptions:
 
 
 def _leaves(
-    struct: msgspec.Struct,
-) -> Iterator[tuple[type[msgspec.Struct], msgspec.structs.FieldInfo, object]]:
-    """Yield every field that is no struct itself, of a struct and of those within it."""
+    struct: msgspec.Struct, name: str = ""
+) -> Iterator[tuple[str, type[msgspec.Struct], msgspec.structs.FieldInfo, object]]:
+    """Yield every field that is no struct itself, of a struct and of those within it, by name."""
     for field in msgspec.structs.fields(struct):
         value = getattr(struct, field.name)
         if isinstance(value, msgspec.Struct):
-            yield from _leaves(value)
+            yield from _leaves(value, field.name)
         else:
-            yield type(struct), field, value
+            yield name, type(struct), field, value
 
 
 def _replaced(struct: msgspec.Struct, values: Mapping[str, object]) -> msgspec.Struct:

@@ -232,7 +232,7 @@ class Restorer:
         """Return the slots that a flushed segment was made from, or why they are not known."""
         ref = segment.ref
         if ref.version is not None:
-            return "it was attached: the log names it, but has not its rows"
+            return "it was attached: the log names it, but does not have its rows"
         if segment.tail is not None:
             return segment.tail.footer.replaced_slots or "it was not made from the log"
         if ref.level or not _FLUSHED.fullmatch(ref.id) or self._head.lsn_policy != "packed":
@@ -268,7 +268,7 @@ class Restorer:
             keys = [log_key(self._diagnosis.namespace, slot) for slot in some]
             for slot, key, data in zip(some, keys, self._context.store.get_many(keys), strict=True):
                 if data is None:
-                    raise IncompleteError(key, 0, "a log object", "nothing any more")
+                    raise IncompleteError(key, 0, "a log object", "nothing")
                 yield slot, reader.decode(slot, data)
 
     # From the segments that it replaced.

@@ -1,7 +1,7 @@
 """Upserts, patches and deletes → the rows that are logged.
 
 A change is one batch: rows of upserts, then of patches, then of deletes. Patches and conditions are
-resolved under the writer's lock against everything committed or on its way: the log holds whole
+resolved under the writer's lock against everything committed or in flight: the log holds whole
 documents and deletes only, so that to replay it takes no context.
 """
 
@@ -149,7 +149,7 @@ def change_of(
 ) -> Change:
     """Put a request together, in the columns of `schema`, which has all of its attributes.
 
-    It has memory of its own: what the caller does with his from now on does not change it.
+    It has memory of its own: the caller may change its buffers afterwards.
     """
     parts = [rows for rows in (given.upserts, given.patches) if rows is not None]
     patches, deletes = given.patches, given.deletes

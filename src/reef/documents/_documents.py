@@ -40,7 +40,7 @@ FACE = Face("documents", Schema.EMPTY.to_arrow())
 
 
 class _Said(NamedTuple):
-    """What the log records of a request beside its rows."""
+    """What the log records of a request in addition to its rows."""
 
     condition: bytes | None
     digest: bytes | None
@@ -113,7 +113,7 @@ class Documents(Namespace):
 
     def _change_schema(self, change: Callable[[Schema], Schema]) -> Schema:
         writer = self._writing()
-        with self._altering:  # one after the other: each starts from what is durable
+        with self._altering:  # one at a time: each starts from the durable schema
             schema = change(self._schema())
             if schema != self._schema():
                 writer.change_schema(schema.to_arrow())
@@ -125,7 +125,7 @@ class Documents(Namespace):
                 self._change_schema(lambda schema: _with_declared(schema, declared))
         elif _with_declared(self._schema(), declared) != self._schema():
             raise InvalidInputError(
-                "schema has attributes that the namespace has not, and this handle is "
+                "schema has attributes that the namespace does not have, and this handle is "
                 "read-only: open it with mode='w' to add them"
             )
 
@@ -196,7 +196,7 @@ class Documents(Namespace):
         source: str | None = None,
         sequence: int | None = None,
     ) -> DocumentReceipt:
-        """Commit upserts, patches and deletes as one batch: all of it is durable and visible, or none.
+        """Commit upserts, patches and deletes as one batch: all of it becomes durable and visible, or none.
 
         A `condition` holds for every row: `CreateOnly()`, `MustExist()`, `Equals(attribute=value)`,
         or any filter on the document as it is, which may compare with the one that comes in
@@ -218,7 +218,7 @@ class Documents(Namespace):
         if source is not None and key is None:
             receipt = writer.known(None, None, source, sequence)
             if receipt is not None:
-                return self._told(receipt, 0, 0)  # whatever it says, and whether it can be said now
+                return self._told(receipt, 0, 0)  # also if the request is no longer valid
         asked = RequestColumns.of(upserts, patches, deletes, duplicates)
         change, said, receipt = self._change(
             writer, asked, condition, atomic, key, source, sequence
@@ -275,7 +275,7 @@ class Documents(Namespace):
         digest = _bulk_digest(filter, asked.read(schema)[0].digest())
         writer = self._writing()
         receipt = writer.known(key, digest)
-        if receipt is None:  # only now may the schema change
+        if receipt is None:  # not a retry: the schema may change
             change, _, _ = self._change(writer, asked)
             bulk = patch_matching(filter, change, self._bytes_max)
             receipt = self._bulk(filter, bulk, key, digest)
@@ -307,7 +307,7 @@ class Documents(Namespace):
             self._change_schema(lambda now: _with_loaded(now, base, schema))
         except StalePlanError:
             writer.reload()
-            writer.newest_lsn()  # one that was superseded never learns of a newer schema: FencedError
+            writer.newest_lsn()  # a fenced writer never sees a newer schema: raises FencedError
             raise
         return writer.attach(segments, idempotency_key=key, source=source, sequence=sequence)
 
@@ -369,7 +369,7 @@ class Documents(Namespace):
         vector_column: str | None = None,
         min_lsn: int | None = None,
     ) -> pa.Table:
-        """Return the documents that are asked for: see `DocumentView.query`.
+        """Return the documents that match: see `DocumentView.query`.
 
         `after` takes a page, or its token, and goes on behind it, at the version of that page.
         """
@@ -400,24 +400,24 @@ class Documents(Namespace):
     def sql(
         self, text: str, parameters: Sequence[Any] | None = None, *, min_lsn: int | None = None
     ) -> pa.Table:
-        """Return what a SELECT over the table `docs` gives, all at one version."""
+        """Return the result of a SELECT over the table `docs`, all at one version."""
         self._fresh(min_lsn)
         return self._now().sql(text, parameters)
 
     def explain_sql(
         self, text: str, parameters: Sequence[Any] | None = None, *, min_lsn: int | None = None
     ) -> str:
-        """Run a SELECT, and return how: what its scans evaluated, and DuckDB's plan for the rest."""
+        """Run a SELECT and return its plan: what the scans evaluated, and DuckDB's plan for the rest."""
         self._fresh(min_lsn)
         return self._now().explain_sql(text, parameters)
 
     def to_pandas(self, **asked: Any) -> Any:
-        """Return what `query` does, as a pandas DataFrame."""
+        """Return the result of `query` as a pandas DataFrame."""
         self._fresh(asked.pop("min_lsn", None))
         return self._page_view(asked.get("after")).to_pandas(**asked)
 
     def to_polars(self, **asked: Any) -> Any:
-        """Return what `query` does, as a Polars DataFrame."""
+        """Return the result of `query` as a Polars DataFrame."""
         self._fresh(asked.pop("min_lsn", None))
         return self._page_view(asked.get("after")).to_polars(**asked)
 
@@ -438,7 +438,7 @@ class Documents(Namespace):
         return DocumentView(view, self._schema())
 
     def view(self, *, min_lsn: int | None = None) -> DocumentView:
-        """Return a view of the newest version, which does not change any more."""
+        """Return a view of the newest version: later writes do not change it."""
         self._fresh(min_lsn)
         return self._now()
 
@@ -458,7 +458,7 @@ class Documents(Namespace):
         log still has; without `upto`, up to the newest version as of this call. What to go
         on after is the last `_lsn` when all has been seen, or one that a greater one has followed: a
         bulk load may come in several batches of one `_lsn`. Raises RetentionError if the log, or the
-        version below an operation, is not kept any more, UnavailableError if `after` or `upto` lies
+        version below an operation, is no longer kept, UnavailableError if `after` or `upto` lies
         ahead.
         """
         self._handle.check_open()
@@ -476,7 +476,7 @@ class Documents(Namespace):
         """
         return DocumentSnapshot(self._take_snapshot(ttl, id), self._schema())
 
-    # How it is done.
+    # Internals.
 
     def _now(self) -> DocumentView:
         return DocumentView(self._handle.view(), self._schema())
@@ -499,7 +499,7 @@ class Documents(Namespace):
         source: str | None = None,
         sequence: int | None = None,
     ) -> tuple[Change, _Said, Receipt | None]:
-        """Return a checked request, whose attributes are in the schema, and what is recorded of it.
+        """Return a checked request, whose attributes are in the schema, and its log record.
 
         If it would change the schema and was made before, its receipt as well: it does not, then.
         """
@@ -521,7 +521,7 @@ class Documents(Namespace):
                 return change, said, None
 
     def _is_taken(self, schema: Schema, wider: Schema) -> bool:
-        """Make `wider` the schema if it is `schema` still; return whether it is `wider` now."""
+        """Make `wider` the schema if it still is `schema`; return whether it is `wider` now."""
         if wider is schema:
             return True
         return self._change_schema(lambda now: wider if now == schema else now) == wider
@@ -547,7 +547,7 @@ class Documents(Namespace):
 
 
 def _bulk_digest(filter: Filter, said: bytes) -> bytes:
-    """Return what stands for a change of all that match; `said` is what they become."""
+    """Return the digest of a change of every matching document; `said` is the change."""
     return hashlib.blake2b(filter.encode() + said, digest_size=16).digest()
 
 

@@ -1,4 +1,4 @@
-"""What a request to documents says beside its rows, checked; and what its author is told."""
+"""What a request to documents says beside its rows, checked; and the answer to its caller."""
 
 from __future__ import annotations
 

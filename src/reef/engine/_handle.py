@@ -119,12 +119,13 @@ class Handle(ABC):
             manifest = self._context.chain(self.namespace).at(generation).manifest
         except NotFoundError as error:
             raise SnapshotExpiredError(
-                f"generation {generation} of namespace {self.namespace!r} is not there, or not any "
-                "more; `reef inspect` lists those that are"
+                f"generation {generation} of namespace {self.namespace!r} does not exist or was "
+                "collected: `reef inspect` lists those that exist"
             ) from error
         if manifest.born != self.manifest.born:
             raise SnapshotExpiredError(
-                f"generation {generation} is of a namespace {self.namespace!r} that was dropped"
+                f"generation {generation} belongs to an earlier namespace {self.namespace!r} that "
+                "was dropped: `reef inspect` lists those of this one"
             )
         state = self._live.at(manifest)
         return View(manifest.last_applied_lsn, lambda: state, lambda: None)

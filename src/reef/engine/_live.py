@@ -1,7 +1,7 @@
 """Where the rows of an open namespace are now: its manifest, the unfolded log, and open segments.
 
 A handle and what commits for it share one. Reads take no lock: they note the newest version first
-and `state` second. Whoever changes it holds the handle's lock.
+and `state` second. Changes need the handle's lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LiveRows:
         return self.state.manifest
 
     def current(self) -> ReadState:
-        """Return where rows are, those of records on their way into the log included."""
+        """Return where rows are, those of records in flight included."""
         return self.state
 
     def rebuild(self, attached: tuple[SegmentRef, ...] = ()) -> None:
@@ -38,7 +38,7 @@ class LiveRows:
 
     def stand_on(self, manifest: Manifest, tail: Tail) -> None:
         """Read from the segments of `manifest`, and from `tail`, which begins where it ends."""
-        self.tail.schema = tail.schema  # first: whoever finds the new rows finds their columns
+        self.tail.schema = tail.schema  # first: a read that sees the new rows sees their columns
         self.state = self._build(manifest, tail)
         self.tail = tail
 

@@ -110,14 +110,14 @@ class Namespace:
     def drop_branch(self, name: str) -> None:
         """Drop a branch of this namespace's root; collection deletes what only it had.
 
-        Whoever has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
+        A handle that has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
         their names if branches stand on it, OutcomeUnknownError.
         """
         self._handle.check_open()
         drop_namespace(self._context, self._branch_namespace(name))
 
     def close(self) -> None:
-        """Wait for what is on its way and let go. Everything acknowledged is in the bucket."""
+        """Wait for writes in flight, then release the handle. Acknowledged writes are in the bucket."""
         self._handle.close()
         self._context.metrics.forget(namespace=self.name)
 

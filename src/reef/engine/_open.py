@@ -174,7 +174,7 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
         if window_s is not None:
             manifest = set_retention(manifest, pitr_window_ms=round(window_s * 1000))
         # Never fewer than before: until the fences stand, an older writer may have that many
-        # writes in flight, and whoever opens next has to know.
+        # writes in flight, and the next writer to open has to know.
         parallel = max(manifest.max_parallel_writes, settings.max_parallel_writes or 1)
         return open_writer(manifest, lease=lease, max_parallel_writes=parallel)
 
@@ -250,7 +250,7 @@ def _settle_parallel(chain: ManifestChain, head: Head, wanted: int | None, epoch
 
     def lowered(head: Head | None) -> Manifest | None:
         if head is None or head.manifest.writer_epoch != epoch:
-            return None  # whoever is fenced finds out by its next write
+            return None  # a fenced writer finds out by its next write
         return msgspec.structs.replace(head.manifest, max_parallel_writes=wanted)
 
     if wanted is None or wanted >= head.manifest.max_parallel_writes:

@@ -2,8 +2,8 @@
 
 Following costs one GET of the next slot, and no LIST: that slot's absence is the end of the log.
 But a slot that was collected is absent as well. So a reader that was out of touch for half of the
-grace period, within which nothing is collected, looks at the manifest's head first. It does so as often
-if it is in touch, too: that the namespace was dropped is told there only.
+grace period, within which nothing is collected, looks at the manifest's head first. A reader in touch
+does so as often, too: only the head says that the namespace was dropped.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Reader(Handle):
             self._adopt(head)
 
     def close(self) -> None:
-        """Let go. Views taken before go on."""
+        """Release the handle. Views taken earlier stay readable."""
         self._is_closed = True
 
     def _refresh(self) -> int:
@@ -119,7 +119,10 @@ class Reader(Handle):
     def _look_at_head(self) -> None:
         head = self._chain.load()
         if head is None:
-            raise UnavailableError(f"namespace {self.namespace!r} has no manifest any more")
+            raise UnavailableError(
+                f"the manifests of namespace {self.namespace!r} are gone: expected at least one; "
+                "`reef inspect` lists what is left"
+            )
         self._adopt(head)
 
     def _is_long(self) -> bool:

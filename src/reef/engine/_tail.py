@@ -63,7 +63,7 @@ class Tail:
             self._rise(entry.log.lsn_last)
 
     def attach(self, segments: tuple[SegmentRef, ...]) -> None:
-        """Add segments of a record that is on its way."""
+        """Add segments of a record in flight."""
         self.attaching += segments
 
     def truncate(self, lsn: int) -> bool:
@@ -87,9 +87,9 @@ class Tail:
         self.fold.append(point)  # last: who is interrupted before it does all of this again
 
     def folded(self, manifest: Manifest) -> None:
-        """Let go of what `manifest` has in its segments.
+        """Drop the rows that `manifest` has in its segments.
 
-        The memtable is a new one then: whoever reads from the old one goes on undisturbed.
+        This replaces the memtable: reads of the old one go on undisturbed.
         """
         while self._slots and self._slots[0].number < manifest.wal_floor:
             self.log_bytes -= self._slots.popleft().size

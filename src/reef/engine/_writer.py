@@ -1,7 +1,7 @@
 """The writer: the one handle of a namespace that commits.
 
-It sends nothing of its own accord: flushes are begun by commits. What it holds in memory is in the
-log, so that losing it at any moment loses nothing.
+It sends nothing by itself: commits begin flushes. Every row in its memory is in the log as well, so
+a crash at any moment loses nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Writer(Handle):
         self._commits = CommitPath(context, chain, self._live, dedup, log)
         self._cond = self._commits.cond
         self._flush_turn = context.threads.condition()
-        """Held by who flushes: one at a time."""
+        """Held while flushing: one flush at a time."""
         self._is_flush_begun = False
         """Whether a flush in the background was begun and has not ended."""
         self._flush_failure: ReefError | None = None
@@ -119,7 +119,7 @@ class Writer(Handle):
         return receipts
 
     def _wait_for_room(self, nbytes: int, deadline: float | None) -> float:
-        """Begin a flush and wait for news of room; return until when to go on like that.
+        """Begin a flush and wait for room to change; return the time to give up.
 
         Raises OverloadedError at the deadline, which is `write_stall_timeout` from the first call.
         """
@@ -245,7 +245,7 @@ class Writer(Handle):
         return self.write(request)
 
     def flush(self) -> None:
-        """Fold what is committed into a level-0 segment, so that the log need not be replayed.
+        """Fold committed rows into a level-0 segment, so that opening need not replay them.
 
         Raises FencedError, OutcomeUnknownError, UnavailableError; nothing committed is lost by it.
         """
@@ -255,7 +255,7 @@ class Writer(Handle):
             self._flush()
 
     def close(self) -> None:
-        """Wait for what is on its way and let go. What is committed stays in the log, to be replayed."""
+        """Wait for writes in flight, then release the handle. Commits stay in the log, for replay."""
         self._is_closed = True
         self._commits.close()
         with self._cond:
@@ -389,7 +389,7 @@ class Writer(Handle):
                 self._cond.notify_all()
 
     def _fold(self) -> bool:
-        """Fold what is durable; return whether there was anything."""
+        """Fold durable rows; return whether there were any."""
         for _ in range(_PLANS_MAX):
             with self._cond:
                 now_us = self._chain.estimated_now_us
@@ -401,8 +401,8 @@ class Writer(Handle):
                 self.adopt(publish_flush(self._chain, self.epoch, plan, written))
                 return True
             except StalePlanError:
-                self.reload()  # somebody else has folded: that part is dropped from memory
+                self.reload()  # another job has folded: drop that part from memory
         raise UnavailableError(
-            f"the log of namespace {self.namespace!r} was folded by somebody else {_PLANS_MAX} times "
-            "while it was flushed: retry"
+            f"other jobs folded the log of namespace {self.namespace!r} during each of {_PLANS_MAX} "
+            "attempts to flush it: retry"
         )

@@ -58,9 +58,9 @@ class DedupEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     """The caller's idempotency key."""
     lsn: Lsn
     digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-    """Of the logical request: the same key with another request is told from a repeat."""
+    """Of the logical request: it distinguishes a repeat from another request with the same key."""
     receipt: Annotated[bytes, Meta(max_length=RECEIPT_BYTES_MAX)]
-    """What the caller was told, row by row; opaque here."""
+    """The answer to the caller, row by row; opaque here."""
     committed_at_us: Micros
 
 

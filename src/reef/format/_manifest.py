@@ -4,7 +4,7 @@
     "namespace":...,"generation":...,...                          the body, a `Manifest`
     ,"checksum":"<8 hex>"}\\n                                     the trailer
 
-Invariants: `bytes` is the length of the object, so a cut is told from damage; `checksum` is the
+Invariants: `bytes` is the length of the object, so a truncated object differs from a damaged one; `checksum` is the
 crc32c of every byte before the trailer, and nothing but the prefix is looked at before it holds.
 Bytes are encoded only if they read back as the manifest that was given.
 """

@@ -71,7 +71,7 @@ def _identity(m: Manifest) -> Iterator[Violation]:
 
 
 def _left_over(m: Manifest) -> Iterator[Violation]:
-    """What a namespace that is not live must have let go of."""
+    """What a namespace that is not live must no longer have."""
     for name in ("segments", "snapshots", "pins", "intents"):
         if getattr(m, name):
             yield f"no {name} in a generation that is {m.state}", f"{len(getattr(m, name))} of them"

@@ -1,4 +1,4 @@
-"""Rows on memory that nobody else has: a caller may do with his what he likes, once a write has it.
+"""Rows on memory of their own: after a write has copied them, a caller may change its buffers.
 
 A large batch that no codec makes smaller is copied once: into the Arrow stream that is logged. The
 memtable keeps slices of that stream, and the store is given the same bytes.
@@ -45,5 +45,5 @@ def owned_rows(batch: pa.RecordBatch, codec: str = "lz4") -> OwnedRows:
     source = pa.BufferReader(stream)
     source.seek(len(schema_message(batch.schema)))
     copy = pa.ipc.read_record_batch(pa.ipc.read_message(source), batch.schema)
-    check_valid(copy)  # the copy: the caller may have changed his meanwhile
+    check_valid(copy)  # the copy: the caller may have changed the original meanwhile
     return OwnedRows(copy, stream)

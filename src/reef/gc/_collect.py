@@ -13,10 +13,10 @@
 
 Invariants:
 
-- Nothing is deleted that a retained generation names or reads, whoever publishes meanwhile: what may
-  go cannot be named again by anybody (see `_judge`).
+- Nothing is deleted that a retained generation names or reads, whatever others publish meanwhile:
+  what may go can never be named again (see `_judge`).
 - Put-if-absent forgets deleted names. So the boundary is published before the first delete, and
-  fences stay: a writer that slept through a collection meets its fence, and whoever created something
+  fences stay: a writer that slept through a collection meets its fence, and the author of an object
   below the boundary learns from the head that it does not count.
 - Time is the store's. What is published rests on the Last-Modified of generations: where this
   machine's clock promises more than those prove, a generation is published first to learn the time.
@@ -46,7 +46,7 @@ from reef.threads import SystemThreads, Threads, for_each
 Delete: TypeAlias = Callable[[Iterator[Doomed], int, Callable[[Doomed], None]], None]
 """Deletes objects of one kind, so many, and tells of each that is gone. Raises UnavailableError."""
 
-# Manifests first: whoever can still load one should find what it names.
+# Manifests first: a reader that can still load one should find what it names.
 _ORDER: tuple[Kind, ...] = ("manifest", "log", "segment", "dedup", "other")
 
 

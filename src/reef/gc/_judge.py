@@ -3,8 +3,8 @@
 What no retained generation names may go only if nobody can name it again; age alone never shows that:
 
 - A segment that was *replaced* can never be named again: `gc.pending` says since when.
-- A segment that was never named is an *orphan* only if whoever wrote it cannot publish any more. Its
-  id says who: an intent that does not stand any more, or a writer's epoch that is over. The open
+- A segment that was never named is an *orphan* only if its author can no longer publish. Its
+  id says who that is: an intent that does not stand any more, or a writer's epoch that is over. The open
   writer's own leftovers wait until the log is folded behind the fences of the next one.
 - A dedup window that was never named can be published only with a fold that goes beyond its last
   commit. Once the head's segments reflect that commit, it cannot.

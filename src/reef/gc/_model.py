@@ -43,7 +43,7 @@ class Reason(StrEnum):
     # It may go.
     SUPERSEDED = "no snapshot or branch stands on it, and newer generations are retained"
     REPLACED = "no retained generation names it any more"
-    ORPHAN = "nothing names it, and whoever wrote it cannot publish it any more"
+    ORPHAN = "nothing names it, and its author can no longer publish it"
     FOLDED = "its rows are in segments"
     UNKNOWN = "of no known name, and older than a day"
 
@@ -131,7 +131,7 @@ class CollectionPlan:
     retained: tuple[Retained, ...] = ()
     tallies: tuple[ObjectCount, ...] = ()
     problems: tuple[str, ...] = ()
-    """Damage that holds something back. It is told here, and nothing is changed about it."""
+    """Damage that keeps objects from being deleted. Collection reports it and does not repair it."""
     doomed: tuple[Doomed, ...] = ()
     """What may go, without the log objects."""
     slots: DoomedSlots = field(default_factory=DoomedSlots)

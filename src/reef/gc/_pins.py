@@ -71,7 +71,7 @@ class _Child:
 
     chain: ManifestChain
     head: Head | None
-    """As it was looked at, also if it was given up since: what its lives need is told by that."""
+    """As it was read, also if it was given up since: this says what its lives need."""
     listed: Mapping[int, Generation]
     asked: frozenset[str]
     """The nonces of the pins that stood when it was looked at."""
@@ -239,7 +239,10 @@ def _abort(child: _Child, grace_ms: int) -> None:
 
     def aborted(head: Head | None) -> Manifest:
         if (head and head.generation) != (before and before.generation):
-            raise NotWrittenError(f"{child.chain.namespace!r} has another head by now")
+            raise NotWrittenError(
+                f"branch {child.chain.namespace!r} published a manifest generation after collection "
+                "read its head; expected no change: run collection again"
+            )
         return abort(None if head is None else head.manifest, child.chain.first(grace_ms))
 
     child.chain.publish(aborted)

@@ -4,8 +4,8 @@ Of what the head names, and of the log that it goes on from, only counts are kep
 candidates: garbage, or something that older generations, jobs and open writers still need.
 
 The order matters. Listing comes first, reading the head that decides second: an epoch and an intent
-are published before anything is uploaded under them. So whoever wrote a listed object is known to
-that head, or cannot publish any more.
+are published before anything is uploaded under them. So that head knows the author of a
+listed object, or the author can no longer publish.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Job                          an intent of one's own
 bulk_load, LoadResult        rows in any order, committed by one record of the log; its steps are in
                              `reef.jobs.load`
 Runner, InProcess            who runs tasks; the one that runs them here, one after the other
-Task, TaskOutcome, Progress  a task, what came of one descriptor, and who is told how many are done
+Task, TaskOutcome, Progress  a task, what came of one descriptor, and the callback for progress
 TaskWire, Bucket             for runners in other processes: how tasks cross, and open the bucket
 """
 

@@ -115,7 +115,7 @@ class CollectPass:
             return replace(report, problems=(*report.problems, problem))
 
     def _claim_sweep(self) -> bool:
-        """Return True to the first who asks: a sweep is of the whole bucket."""
+        """Return True to the first caller: one sweep covers the whole bucket."""
         with self._turn:
             is_first, self._is_swept = not self._is_swept, True
         return is_first

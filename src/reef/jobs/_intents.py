@@ -19,10 +19,10 @@ def standing_intents(context: Context, namespace: str) -> tuple[Intent, ...]:
 
 
 def end_job(context: Context, namespace: str, id: str) -> int:
-    """End a job, whoever began it, and return the generation that says so.
+    """End a job, also another process's, and return the generation that says so.
 
     It cannot publish from then on, and collection may take what it wrote. A load publishes through the
-    log: to end one fences the writer first, so that a commit on its way gets its slot before that or
+    log: to end one fences the writer first, so that a commit in flight gets its slot before that or
     not at all, and its tasks do not register it again. Raises NotFoundError.
     """
     manifest = newest_manifest(context, namespace)

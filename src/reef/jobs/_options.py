@@ -11,4 +11,4 @@ def check_positive(options: msgspec.Struct, *names: str) -> None:
     """Raise InvalidInputError if one of these options is below 1."""
     for name in names:
         if getattr(options, name) < 1:
-            raise InvalidInputError(f"{name} is {getattr(options, name)}; give a number from 1 on")
+            raise InvalidInputError(f"{name} is {getattr(options, name)}; expected 1 or more")

@@ -1,7 +1,7 @@
 """Taking the log over: a writer's fences.
 
 A writer that has published its epoch puts as many fences in a row as older writers may have
-writes in flight, from the first absent slot on. Whoever wrote before meets one of them with its
+writes in flight, from the first absent slot on. An older writer meets one of them with its
 next write. For each slot there are four outcomes: the fence is there; an older writer was faster,
 then its object is folded and the row of fences starts again behind it; the same epoch is there,
 which cannot be; a newer epoch is there, and it is this writer that is fenced.
@@ -44,7 +44,7 @@ class Fencing:
 def put_fences(
     store: Store, reader: LogReader, fold: LogFold, fencing: Fencing
 ) -> Iterator[LogEntry]:
-    """Put the fences behind `fold`, yielding every object that it decides on the way, fences too.
+    """Put the fences behind `fold`, yielding every object that it decides meanwhile, fences too.
 
     The last `fencing.count` of them are the fences, in a row. Raises FencedError if a newer writer
     is met, OutcomeUnknownError, CorruptError, UnavailableError.

@@ -2,8 +2,8 @@
 
 A *life* is all generations from `born` on. What was dropped, or was never made, may begin another one
 under the same name: its content starts anew, but everything that others act on goes on: generations,
-epochs, slots and the boundary. So whoever slept through the end of a life finds every name taken that
-it could use, or its object void.
+epochs, slots and the boundary. So a process that slept through the end of a life finds every name that it
+could use taken, or its object void.
 
 A *pin* keeps a generation for a branch. It stands in every namespace whose objects the branch names,
 all under one nonce, which the branch's origin carries: a pin of another nonce is another life's.

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Generations are numbered without gaps, each made by one put-if-absent. Whoever's nonce is in the
-  object has published it; everybody else starts over on the new head.
+- Generations are numbered without gaps, each made by one put-if-absent. The publisher whose nonce is
+  in the object has published it; every other one starts over on the new head.
 - A change is built on the newest head only, and checked against it before a byte is written.
 - Put-if-absent forgets deleted names: a publisher that slept through a collection can create a
   generation that was there long ago. So the head is read after every PUT, and a generation below
@@ -224,7 +224,10 @@ class ManifestChain(ManifestFollower):
             if newer is not None and newer.damaged:
                 raise self._unreadable(newer)
             return listed, newer
-        raise UnavailableError("the head was listed but not there, over and over")
+        raise UnavailableError(
+            f"a manifest of namespace {self.namespace!r} was listed but not there, {LISTINGS_MAX} "
+            "times in a row; expected to read it: retry"
+        )
 
     def _base(self, repairing: bool) -> Head | None:
         """Return the head that a change may be built on."""

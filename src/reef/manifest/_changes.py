@@ -316,7 +316,7 @@ def check_intent(m: Manifest, id: str) -> None:
     if all(intent.id != id for intent in m.intents):
         raise FencedError(
             f"intent {id!r} does not stand in generation {m.generation} of namespace "
-            f"{m.namespace!r}: it was ended, and its job cannot publish any more; start another job"
+            f"{m.namespace!r}: it was ended, and its job can no longer publish: start another job"
         )
 
 

@@ -70,7 +70,7 @@ class ManifestFollower:
     def load(self) -> Head | None:
         """Return the newest generation that can be read, or None if there is none: LIST and GET.
 
-        One that cannot be read, twice, is told at ERROR and stands in `damaged`; the one before
+        One that cannot be read, twice, is logged at ERROR and listed in `damaged`; the one before
         it is the head then. Raises CorruptError or IncompleteError if none can be read,
         FormatVersionError, UnavailableError.
         """

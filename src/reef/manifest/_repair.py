@@ -1,7 +1,7 @@
 """Going on behind damaged generations: what they may have said must not be said again.
 
-A damaged generation may have opened a writer, a compactor, or moved the boundary, and whoever
-published it acts on it. Nobody can read it, but each generation raises an epoch by one at most (a
+A damaged generation may have opened a writer, a compactor, or moved the boundary, and its publisher
+acts on it. Nobody can read it, but each generation raises an epoch by one at most (a
 rule between generations), so the number of those lost bounds what they could have done.
 """
 

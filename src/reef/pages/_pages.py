@@ -71,7 +71,7 @@ class Pages(Namespace):
             check_page_size(page_size)
         asked = (page_size, lsn_policy)
         if asked != (None, None) and mode == "w":
-            _check_before(context, name, *asked)  # first: opening would fence whoever writes
+            _check_before(context, name, *asked)  # first: opening would fence the writer
         face = face_of_pages(page_size or PAGE_SIZE_DEFAULT, _POLICIES[lsn_policy or "kernel"])
         super().__init__(context, name, face, mode)
         try:
@@ -221,7 +221,7 @@ class Pages(Namespace):
 def _check_before(
     context: Context, name: str, page_size: int | None, lsn_policy: str | None
 ) -> None:
-    """Raise InvalidInputError if a store is there, and another than what is asked for."""
+    """Raise InvalidInputError if a store exists with other settings than requested."""
     head = context.chain(check_namespace(name)).load()
     if head is not None and head.manifest.state == "live" and is_of_pages(head.manifest):
         _check_same(name, _made_as(head.manifest), (page_size, lsn_policy))

@@ -72,7 +72,7 @@ def pages_of(view: View, keys: list[bytes]) -> list[bytes | None]:
 def bring_ahead(view: View, ahead: Ahead, low: bytes, high: bytes) -> None:
     """Have in memory what reads of the pages from `low` to `high` need, as far as it can be had.
 
-    What cannot be read is told to whoever asks for it.
+    A page that cannot be read raises when a caller reads it.
     """
     with suppress(UnavailableError, UnreadableError):
         view.read(lambda state: state.bring(low, high, view.lsn, bytes_max=ahead.bytes_max))

@@ -44,7 +44,7 @@ class RowBlock:
         if flags.true_count:
             self.tombstones = flags.to_numpy(zero_copy_only=False).tobytes()
         self.lsns = memoryview(self.batch.column(1).to_numpy())
-        # Last: whoever finds the keys without a lock must find the others, too.
+        # Last: a reader without a lock that sees the keys must see the other fields, too.
         self.keys, size = _key_list(self.batch.column(0))
         buffers: int = self.batch.get_total_buffer_size()
         return buffers + ENTRY_OVERHEAD_BYTES + size + len(self.tombstones or b"")

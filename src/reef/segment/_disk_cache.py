@@ -185,7 +185,7 @@ class DiskCache:
             raise
 
     def _scan(self) -> None:
-        """Look at what is in the folder, whoever put it there."""
+        """Look at what is in the folder, also what other processes put there."""
         found: list[tuple[int, str, int]] = []
         stale_us = self._clock.now_us() - _STALE_TEMPORARY_US
         try:

@@ -52,7 +52,7 @@ def owned(data: pa.Buffer) -> pa.Buffer:
 
 
 def _get(store: Store, request: Extent) -> pa.Buffer:
-    """Return the bytes of one request; what was cut short on the way is asked for once more."""
+    """Return the bytes of one request; a truncated answer is requested once more."""
     try:
         return pa.py_buffer(store.get_range(*request))
     except DamagedError:

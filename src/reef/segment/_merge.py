@@ -13,8 +13,8 @@ each source, the share, and once more the round's.
 
 A source is asked for its first piece only when the merge reaches its range of keys, and where one
 source alone has rows, they go through as they are: runs that follow upon each other cost no more
-than one run. Nor does a round go further than all before it: whoever takes the first rows only has
-not asked for many more.
+than one run. Nor does a round go further than all before it: a caller that takes only the first rows
+does not pay for many more.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def merge(
 
     Without `ordered`, all is done for the least cost of reading everything: sources whose keys lie
     between each other's are not put in order, and nothing is sorted where no key is in several of
-    them; small blocks are joined first, up to `batch_bytes`. `passed` is told a key, now and then, up
-    to which (inclusive) all rows have been yielded.
+    them; small blocks are joined first, up to `batch_bytes`. `passed` is called now and
+    then with a key up to which (inclusive) all rows have been yielded.
 
     The columns are `_key`, `_lsn`, then those of `columns` in their order (None: all). `sources` are
     in descending order of `lsn_max`. `schema` has the columns of the namespace: with it, every batch

@@ -30,8 +30,8 @@ class RowVersion(NamedTuple):
 Prune = Callable[[pa.RecordBatch, Collection[str]], npt.NDArray[np.bool_]]
 """Tells which blocks of a segment are worth reading, from its row index and its columns' names.
 
-What is left out may hide a newer version: whoever prunes has to make sure that what it finds is the
-newest.
+A block that is left out may hide a newer version: the caller has to make sure that what it finds is
+the newest.
 """
 
 

@@ -130,7 +130,7 @@ class SortedRuns:
         self.spilled_bytes += path.stat().st_size
 
     def _sorted(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield what is held in order, each key once, and let go of it."""
+        """Yield the buffered rows in order, each key once, and free them."""
         if not self._held:
             return
         whole = pa.concat_batches([align(batch, schema) for batch in self._held])

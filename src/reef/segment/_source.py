@@ -6,7 +6,7 @@ Invariants:
   other costs at most two steps of requests: the tail, then the block or the two neighbouring blocks
   in which the index says the version must be; a third for the values of wide columns.
 - The filter is asked only where it saves a request: a block that is in memory answers faster.
-- A missing object raises NotFoundError: whoever reads decides what that means.
+- A missing object raises NotFoundError: the reader decides what that means.
 - A source holds no part of the segment: what is decoded is in the caches only, which are bounded.
 """
 
@@ -170,7 +170,7 @@ class SegmentSource(Clip):
         """Return what `get` does if memory has it and the case is plain; else `_COLD`.
 
         In as few steps as Python takes: every microsecond of a hot read is here. Without
-        `asks_filter`, the filter is left to whoever can ask it for many keys at once.
+        `asks_filter`, the filter is left to a caller that can ask it for many keys at once.
         """
         if not self.key_min <= key < self.key_end:
             return None

@@ -19,7 +19,7 @@ _CHARS_MAX = 400
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what went wrong as one line: the last cause, and the file that was read, if it is told.
+    """Return what went wrong as one line: the last cause, and the file that was read, if known.
 
     Made for what PySpark raises: PySparkException, Py4JError, ConnectionError.
     """

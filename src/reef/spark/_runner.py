@@ -151,7 +151,7 @@ def _raised_plainly(name: str) -> Iterator[None]:
 
 
 class _Job:
-    """A Spark job in a thread of its own, so that whoever waits for it can be interrupted."""
+    """A Spark job in a thread of its own, so that Ctrl-C can interrupt its caller."""
 
     def __init__(self, spark: SparkSession, name: str, threads: Threads) -> None:
         self._spark = spark

@@ -156,7 +156,7 @@ def _end(gateway: Any) -> None:
 
 
 def _settings(master: str | None, conf: Mapping[str, str], java_options: str) -> dict[str, str]:
-    """Return all of Spark's settings: what is asked for comes before what we would choose."""
+    """Return all of Spark's settings: the caller's override Reef's defaults."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen where to run
     chosen = {**_STATIC, **_RUNTIME}
     if not is_submitted or master:
@@ -179,8 +179,8 @@ def _settings(master: str | None, conf: Mapping[str, str], java_options: str) ->
 def _sockets() -> dict[str, str]:
     """Return how Python workers are spoken to: by sockets in a folder, where there is one for them.
 
-    By TCP, their rows take about a fifth more of the processor to come over. The folder is told:
-    Java's own for temporary files may be too long for the name of a socket, or not be writable.
+    By TCP, rows cost about a fifth more CPU to come over. The folder is set explicitly: Java's own
+    for temporary files may be too long for the name of a socket, or not be writable.
     """
     for folder in (_TMP, tempfile.gettempdir()) if hasattr(socket, "AF_UNIX") else ():
         is_short = len(os.fsencode(folder)) <= _SOCKET_FOLDER_BYTES_MAX

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Bring in apsw when it is asked for: `reef.sqlite.dbapi` does without."""
+    """Import apsw on first use: `reef.sqlite.dbapi` does not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

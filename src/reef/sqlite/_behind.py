@@ -2,7 +2,7 @@
 
 They are sent in the background, in order, as many as wait in one commit of the page store. So what a
 crash leaves is always the state after one of them, with none missing before it. At most
-`COMMITS_MAX` of them can be lost: whoever commits waits while there are so many, while they are of
+`COMMITS_MAX` of them can be lost: a commit waits while there are that many, while they have
 `WAITING_BYTES_MAX` or more, or while the oldest has waited for longer than `BEHIND_S_MAX`.
 """
 
@@ -49,7 +49,7 @@ class Behind:
     ) -> None:
         """`send` makes the oldest of the queue durable, as one; without the lock.
 
-        `dropped` is told under the lock that everything in the queue is given up.
+        `dropped` is called under the lock when everything in the queue is given up.
         """
         self._cond = cond
         self._threads = threads
@@ -66,7 +66,7 @@ class Behind:
         return bool(self._queue)
 
     def wait_for_room(self) -> None:
-        """Return when another commit may be taken. Lock held; it is let go of while waiting."""
+        """Return when another commit may be taken. Lock held; waiting releases it."""
         while self._is_full():
             self._cond.wait()
 
@@ -142,7 +142,7 @@ class Behind:
                 failure: BaseException = error
                 if attempt < _ATTEMPTS - 1:
                     self._clock.sleep(0.01 * 4**attempt)
-            except BaseException as error:  # noqa: BLE001 whoever was acknowledged is told
+            except BaseException as error:  # noqa: BLE001 reported to every acknowledged commit
                 return error
         return failure
 
@@ -158,7 +158,7 @@ class Behind:
         error.__cause__ = failure if isinstance(failure, ReefError) else None
         for holder in lost.values():
             holder.lost = error
-        self._queue.clear()  # last: whoever finds it empty finds out about the loss
+        self._queue.clear()  # last: a caller that finds it empty finds the loss, too
 
 
 def _nbytes(queued: Queued) -> int:

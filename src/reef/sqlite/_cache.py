@@ -13,8 +13,8 @@ class PageCache:
     """Pages with the version from which on they are so, up to the newest. Its owner's lock guards
     writes; reads need none.
 
-    A page that is written is replaced or dropped here in the same step as the newest version moves,
-    so that whoever reads at a version that is not below a page's own may take it.
+    The step that moves the newest version also replaces or drops the written pages here, so a read at
+    a version that is not below a page's own may use it.
     """
 
     def __init__(self, bytes_max: int, page_size: int) -> None:

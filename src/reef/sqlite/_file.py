@@ -3,7 +3,7 @@
 Written pages are kept here until SQLite says that the transaction commits (COMMIT_PHASETWO, which
 comes on real commits only, after everything was written and cut). Then they go to the page store as
 one commit, or, if that fails, nowhere: they are dropped at once, and nothing is read through this file
-any more until SQLite has let go of its locks. They are dropped as well when it goes back to SHARED,
+any more until SQLite has released its locks. They are dropped as well when it goes back to SHARED,
 which is how a rollback ends: what it has written to undo its own writes is then of no interest.
 
 A lock level is of this process. Between processes there is no lock: the writer is fenced.
@@ -329,7 +329,7 @@ class DatabaseFile:
             raise lost
 
     def close(self) -> None:
-        """Let go of every lock. Raises UnavailableError if acknowledged commits are lost."""
+        """Release every lock. Raises UnavailableError if acknowledged commits are lost."""
         self.unlock(NONE)
         if self._is_behind or self.lost is not None:
             self.settle()

@@ -3,7 +3,7 @@
 Python raises KeyboardInterrupt between any two instructions, so also at the entry of a function that
 SQLite has called, before its `try` begins. There it does harm: ctypes prints it and leaves to chance
 the number that SQLite gets, by which a page that was not written may count as written; apsw gives a
-number after which SQLite goes on as if it had committed, or let go of a lock.
+number after which SQLite goes on as if it had committed, or released a lock.
 
 So Ctrl-C is put off for those few instructions: the handler looks at the frame that it interrupts, and
 where that is one of `guarded`'s or one marked `at_entry`, it sends the signal again a moment later.

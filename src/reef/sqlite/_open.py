@@ -48,7 +48,7 @@ def open_file(
 
 
 def close_file(file: DatabaseFile) -> None:
-    """Let go of a file. Raises UnavailableError if commits that it acknowledged are lost."""
+    """Close a file. Raises UnavailableError if commits that it acknowledged are lost."""
     try:
         file.close()
     finally:

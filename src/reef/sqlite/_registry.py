@@ -95,9 +95,9 @@ class Registry:
                 found.db.close()
 
     def close(self) -> None:
-        """Close everything: the process ends, and whoever still has a connection cannot do it.
+        """Close everything: the process ends, and open connections can no longer close themselves.
 
-        Later there would be no threads any more to wait for.
+        Later there would be no threads left to wait for.
         """
         for found in list(self._open.values()):
             found.uses = 1

@@ -4,7 +4,7 @@ Invariants:
 
 - A transaction reads one version from its begin to its end, whatever is committed meanwhile.
 - At most one connection is between RESERVED and the end of its transaction, and only on top of the
-  newest version: whoever read an older one is told to start over.
+  newest version: a connection that read an older one gets an error and starts over.
 - A version moves in one step: the cached pages first, then what begins read.
 - Where a version does not go on from the one before, because acknowledged commits are lost, or the
   database is another of the same name, it says so: the numbers in its header may have been in use.
@@ -57,7 +57,7 @@ class Holder(Protocol):
     """An open file, as the shared store sees it."""
 
     lost: ReefError | None
-    """Why commits that were acknowledged to it are not there; it is told once."""
+    """Why commits that were acknowledged to it are lost; raised once."""
 
 
 class SharedStore:
@@ -101,7 +101,7 @@ class SharedStore:
     def abandon(self) -> None:
         """Be closed, as it is in a process that was forked: its threads and its fence are the parent's.
 
-        Nothing is waited for, and no lock is taken: whoever held it is not in this process.
+        Nothing is waited for, and no lock is taken: the thread that held it is not in this process.
         """
         context = self._db.context()
         self._cond = context.threads.condition()
@@ -147,7 +147,7 @@ class SharedStore:
             return self._version
 
     def refresh(self) -> DatabaseVersion:
-        """Return the newest version as of now, whoever wrote it."""
+        """Return the newest version in the bucket, also if another writer made it."""
         with self._cond:
             self._looked_at = None
             self._settle()
@@ -494,7 +494,7 @@ class SharedStore:
                 pages.close()
 
     def close(self) -> None:
-        """Wait for what is on its way and let go."""
+        """Wait for commits in flight, then close the page store."""
         self._behind.close()
         with self._cond:
             self._is_closed = True

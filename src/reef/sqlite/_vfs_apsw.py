@@ -88,7 +88,7 @@ class ApswFile:
 
     def __init__(self, file: DatabaseFile | ScratchFile) -> None:
         self._file = file
-        # SQLite asks these most, and what they raise is told by `_as_sqlite_error` either way.
+        # SQLite calls these most; `_as_sqlite_error` translates what they raise, as for the others.
         self.xRead = _as_sqlite_error(file.read)
         self.xLock = _as_sqlite_error(file.lock)
         self.xFileSize = _as_sqlite_error(file.size)
@@ -204,7 +204,7 @@ class ApswVFS(apsw.VFS):
         pass
 
     def xSleep(self, microseconds: int) -> int:
-        # SQLite's own would keep the interpreter's lock, and whoever is waited for from going on.
+        # SQLite's own sleep would hold the interpreter's lock, so the awaited thread could not run.
         SystemClock().sleep(microseconds / 1e6)
         return microseconds
 

@@ -132,7 +132,7 @@ class _CtypesVfs:
         else:
             try:
                 opened = self._open_database(name, flags)
-            except Exception as error:  # noqa: BLE001 whoever opens is told
+            except Exception as error:  # noqa: BLE001 SQLite gets it as an error code
                 return _failed_to_open(error)
             mode = abi.OPEN_READONLY if opened.is_read_only else abi.OPEN_READWRITE
             said = abi.OPEN_MAIN_DB | mode

@@ -102,15 +102,15 @@ class Store(ABC):
         """Create a large object in parts; it becomes visible whole, when the last part is there.
 
         Making a part may use the store; a part must not change once it was handed over.
-        For names that nobody else will ever use (they carry a ULID): this is not a commit and
-        does not arbitrate. Raises UnavailableError; the object may then exist or not.
+        For names that no other writer will ever use (they carry a ULID): unlike `put_if_absent`,
+        it does not arbitrate. Raises UnavailableError; the object may then exist or not.
         """
 
     @abstractmethod
     def sweep(self, before_us: int) -> Sequence[str]:
-        """Discard what unfinished writes have left: parts and temporaries begun before that time.
+        """Discard the parts and temporaries that unfinished writes began before that time.
 
-        Returns their keys. A write that is still under way and began earlier may fail.
+        Returns their keys. A write that began earlier and still runs may fail.
         """
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Store(ABC):
         """Return the bytes of each (start, length), in the order asked.
 
         Ranges no further apart than `merge_gap_bytes` share one request of at most 16 MiB. One
-        `get_many`, `get_ranges` or `upload` has at most `concurrency` requests under way at once.
+        `get_many`, `get_ranges` or `upload` has at most `concurrency` requests in flight.
         """
         merged, places = merge_ranges(ranges, self.merge_gap_bytes)
         if len(merged) <= 1 or self.concurrency == 1:
@@ -152,14 +152,14 @@ class Store(ABC):
     def get_many(self, keys: Sequence[str]) -> builtins.list[bytes | None]:
         """Return each whole object, in the order asked; None where there is none.
 
-        One GET for each, side by side. Raises UnavailableError.
+        One GET for each, concurrently. Raises UnavailableError.
         """
         if len(keys) <= 1 or self.concurrency == 1:
             return [self._get_or_none(key) for key in keys]
         return [*self._executor().map(self._get_or_none, keys)]
 
     def close(self) -> None:
-        """Let go of threads and connections. The store must not be used afterwards."""
+        """Release threads and connections. The store must not be used afterwards."""
         if self._owns_pool and self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -7,14 +7,14 @@ loop alone turns answers into truth.
 Invariants:
 
 - It reports success only after the store said so, or after it read its own bytes back.
-- It reports a conflict only with somebody else's object in hand.
+- It reports a conflict only after it has read another writer's object.
 - It passes on the store's own refusal only if no attempt before it was left open.
 - Everything else is `OutcomeUnknownError`: nothing is cleaned up, nothing is retried blindly.
 - It only ever repeats the same bytes at the same key. A request that was thought lost and lands
   late therefore does no harm: it meets its own object, or fails.
 
 A 412 means that the name is taken and a 409 that nothing is decided; clients map both to "already
-exists", so they are told apart by reading back. If there is nothing to read, either it was a 409,
+exists", so reading back tells them apart. If there is nothing to read, either it was a 409,
 or the object was there and has been collected since: `is_collected` says which.
 """
 
@@ -55,14 +55,15 @@ def create(
 ) -> None:
     """Create `key` holding `data`, or find out for certain that it was not created.
 
-    `data` must not change meanwhile: it is sent again, and compared with what is there. `nonce` must occur in `data`: without its author's nonce, an object that somebody else wrote with
-    the same bytes would pass for one's own. `is_collected` is asked when the name was refused and
-    yet nothing is there: does `key` lie below what garbage collection may have deleted?
+    `data` must not change meanwhile: retries send it again, and compare it with the stored object.
+    `nonce` must occur in `data`: without it, another writer's object with the same bytes would pass
+    for this one. `is_collected` is called when the store refuses the name although nothing is there;
+    it returns whether garbage collection may have deleted `key`.
 
-    Raises ConflictError with the other's object, OutcomeUnknownError, CorruptError if one's own
-    object came back damaged, or, when no request was sent that could have been carried out,
-    the store's own error (InvalidInputError and its kin; NotWrittenError, which is not repeated
-    here: a full disk does not mend itself within milliseconds).
+    Raises ConflictError with the other writer's object, OutcomeUnknownError, CorruptError if this
+    writer's own object came back damaged. If no request can have been carried out, raises the
+    store's own error: InvalidInputError and its kin, or NotWrittenError, which is not retried here
+    (a full disk stays full for longer than the backoff).
     """
     if not nonce or not any(nonce in bytes_of(part) for part in parts_of(data)):
         raise InvariantError(f"{key!r} would be created without its author's nonce in it")
@@ -94,14 +95,14 @@ def create(
 
 
 def _is_open(error: ReefError) -> bool:
-    """Return whether an attempt that raised this may have been carried out, or may be yet."""
+    """Return whether an attempt that raised this may have been, or may still be, carried out."""
     return isinstance(error, AlreadyExistsError | UnavailableError) and not isinstance(
         error, NotWrittenError
     )
 
 
 def backoff(attempt: int, settings: Settings, rng: random.Random) -> float:
-    """Return the seconds to wait before repetition `attempt` (from 1): doubling, with full jitter."""
+    """Return the seconds to wait before retry `attempt` (from 1): doubling, with full jitter."""
     first, most = settings.cas_backoff
     return rng.uniform(0, min(most, first * 2.0 ** min(attempt - 1, 30)))
 
@@ -116,7 +117,7 @@ def _answer(is_collected: Callable[[], bool], key: str) -> bool:
 def _is_ours(store: Store, key: str, data: bytes, nonce: bytes) -> bool:
     """Return whether `key` holds our bytes; False if it holds nothing.
 
-    A reading that may be our own object, damaged, is read again before it means anything.
+    Bytes that may be our own object, damaged, are read again before anything is concluded.
     """
     first = found = _read_back(store, key)
     if found is None:
@@ -135,7 +136,7 @@ def _is_ours(store: Store, key: str, data: bytes, nonce: bytes) -> bool:
 
 
 def _read_back(store: Store, key: str, *, again: bool = True) -> bytes | None:
-    """Return the object, None if there is none; what was cut short on the way is asked for again."""
+    """Return the object, None if there is none; a truncated answer is requested once more."""
     try:
         return store.get(key)
     except NotFoundError:

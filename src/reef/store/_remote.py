@@ -113,8 +113,8 @@ class RemoteStore(Store):
             except NotFoundError as error:
                 # Its parts were discarded, or it was completed already and the reply got lost.
                 raise UnavailableError(
-                    f"{self.url}: the upload of {key!r} is not there any more: it may have been "
-                    "finished or discarded; look whether the object is there, or upload it again"
+                    f"{self.url}: the upload of {key!r} no longer exists: it was finished or "
+                    "discarded. Check whether the object is there; if not, upload it again"
                 ) from error
 
         source = iter(parts)

@@ -63,7 +63,7 @@ def _end(
 
 
 def _drain(feed: queue.Queue[memoryview | BaseException | None]) -> None:
-    """Make room: whoever waits to hand over another part must not wait for ever."""
+    """Empty the queue, so that a producer blocked on it does not wait for ever."""
     with contextlib.suppress(queue.Empty):
         while True:
             feed.get_nowait()

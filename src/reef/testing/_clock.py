@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to, or slept on."""
+"""A clock that moves only by a call, or when a caller sleeps on it."""
 
 from __future__ import annotations
 

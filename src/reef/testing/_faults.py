@@ -181,7 +181,7 @@ class FaultyStore(WrapperStore):
             self._armed += map(_Armed, faults)
 
     def disarm(self) -> None:
-        """Forget the plan and the rates, and let go whoever is stalled."""
+        """Forget the plan and the rates, and release stalled requests."""
         with self._lock:
             self._armed.clear()
             self._rates.clear()

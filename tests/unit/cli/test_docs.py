@@ -562,7 +562,7 @@ REFUSED = [
     ("get", ["a", "--columns", "zork"], "'zork'"),
     ("query", ["--format", "parquet"], "--format = 'parquet'"),
     ("query", ["--limit", "0"], "--limit"),
-    ("query", ["--limit", "1001"], "has at most 1000 rows"),
+    ("query", ["--limit", "1001"], "expected at most 1000 rows"),
     ("query", ["--vector", "x"], "--vector = 'x'"),
     ("query", ["--vector", "1"], "a JSON list of numbers"),
     ("query", ["--vector-column", "v"], "is given without --vector"),

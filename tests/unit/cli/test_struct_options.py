@@ -61,6 +61,14 @@ def test_an_error_names_the_option(values: dict[str, object], says: str) -> None
         given(options("CompactionOptions", memory_bytes="--memory"), **values)
 
 
+def test_the_help_of_an_option_that_two_structs_share_says_whose_default_is_which(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["rebuild", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "[default: 256MiB for fold, 128MiB for verify]" in text
+
+
 def test_the_help_of_a_command_has_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["compact", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -375,7 +375,7 @@ def test_a_page_is_followed_by_one_of_the_same_namespace_only(db: Database, ns: 
         other.upsert(rows)
         page = ns.query(limit=2)
         for stranger in (other, branch, other.view(), branch.view()):
-            with pytest.raises(InvalidInputError, match="is of namespace 'ns', and this is"):
+            with pytest.raises(InvalidInputError, match="belongs to namespace 'ns', and this is"):
                 stranger.query(limit=2, after=page)
     ns.drop_branch("b")
     ns.close()
@@ -383,5 +383,5 @@ def test_a_page_is_followed_by_one_of_the_same_namespace_only(db: Database, ns: 
     db.drop("ns")
     with db.namespace("ns") as again:
         again.upsert(rows)
-        with pytest.raises(InvalidInputError, match="'ns' that was dropped"):
+        with pytest.raises(InvalidInputError, match="'ns', which was dropped"):
             again.query(limit=2, after=page)

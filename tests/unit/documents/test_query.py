@@ -201,7 +201,7 @@ def test_pages_are_of_one_version_whatever_is_written_meanwhile() -> None:
     first = namespace.view().query(order_by="n", limit=8)
     namespace.write([{"id": "00", "n": 4}, {"id": "99", "n": 2}], ["07", "13"])
     namespace.flush()
-    with pytest.raises(InvalidInputError, match="is of version"):
+    with pytest.raises(InvalidInputError, match="belongs to version"):
         namespace.view().query(order_by="n", after=first)
     rest = namespace.view(page_version(first, LIFE)).query(order_by="n", after=first)
     expected = sorted((i % 5, f"{i:02}") for i in range(20))
@@ -230,7 +230,7 @@ def test_a_token_is_of_one_query_and_as_it_was_given(namespace: Namespace) -> No
         {"where": ("stock", "Lt", 50), "order_by": ("price", "desc")},
         {"where": ("stock", "Lt", 50)},
     ):
-        with pytest.raises(InvalidInputError, match="of another query"):
+        with pytest.raises(InvalidInputError, match="to another query"):
             view.query(**other, after=token)
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     for i in range(len(raw)):

@@ -334,8 +334,8 @@ def test_what_cannot_be_one_record_is_refused(store: Store) -> None:
         ([*refs, across], "have keys in common"),
         ([across, across], "have keys in common"),
         ([attached], "no version yet"),
-        ([nobodys], "end in the intent"),
-        ([epoch], "end in the intent"),
+        ([nobodys], "ends in the intent"),
+        ([epoch], "ends in the intent"),
     ):
         with pytest.raises(InvalidInputError, match=why):
             writer.attach(some)

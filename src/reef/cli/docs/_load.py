@@ -1,4 +1,4 @@
-"""Batches of documents → commits, one after the other; what was committed is told whatever happens.
+"""Batches of documents → commits, one after the other; it always reports what was committed.
 
 Each batch is one atomic commit. With a prefix, batch number n has the idempotency key `prefix/n`: a
 second run over the same input, after a crash at any point, writes what is missing and nothing twice.

@@ -28,7 +28,7 @@ Rows = Iterable[Sequence[Any]]
 
 
 class Printer:
-    """Writes rows in a format. `keep_nulls`: in JSON a null is told, not left out."""
+    """Writes rows in a format. `keep_nulls`: JSON has nulls, instead of leaving them out."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Printer:
             self._items([b"null"])
 
     def end(self, **facts: object) -> None:
-        """Write what comes last; `facts` are told along with the rows in JSON."""
+        """Write what comes last; JSON has `facts` beside the rows."""
         if self._format == "json":
             rest = b"".join(b', "%s": %s' % (k.encode(), self._encode(v)) for k, v in facts.items())
             self._write(b"]%s}\n" % rest if self._is_first else b"\n]%s}\n" % rest)
@@ -129,8 +129,8 @@ def chosen_format(output: Output, *, otherwise: str, limit: int | None = None) -
         raise InvalidInputError.of("--format", format, f"one of {', '.join(FORMATS)}")
     if format == "table" and (limit or 0) > TABLE_ROWS_MAX:
         raise InvalidInputError(
-            f"--limit = {limit} is too many for a table, which has at most "
-            f"{TABLE_ROWS_MAX} rows: use --format jsonl or csv"
+            f"--limit = {limit} is too many for a table: expected at most {TABLE_ROWS_MAX} rows; "
+            "use --format jsonl or csv"
         )
     return format
 

@@ -1,6 +1,6 @@
 """The forms that input may have → named columns of one length: lists of Python values, or Arrow arrays.
 
-pandas and Polars are recognised without being imported: whoever passes one has imported it.
+pandas and Polars are recognised without being imported: a caller that passes one has imported it.
 """
 
 from __future__ import annotations

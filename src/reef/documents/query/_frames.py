@@ -1,4 +1,4 @@
-"""Arrow tables as the frames of other libraries, which are imported only when they are asked for."""
+"""Arrow tables as the frames of other libraries, which are imported on first use."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Order:
 
     @staticmethod
     def of(order_by: OrderBy | None, schema: Schema) -> Order:
-        """Return the order that is asked for (None: by id). Raises InvalidInputError."""
+        """Return the requested order (None: by id). Raises InvalidInputError."""
         terms: dict[str, Term] = {}
         for name, is_descending in _terms(order_by):
             if name == "id":  # no two are the same: nothing after it matters

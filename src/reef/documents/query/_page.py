@@ -50,8 +50,10 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
         if self.life != life:
             of = f"namespace {self.life[0]!r}, and this is {life[0]!r}"
             if self.life[0] == life[0]:
-                of = f"a namespace {life[0]!r} that was dropped, and this is another one"
-            raise InvalidInputError(f"the token in `after` is of {of}: begin with the first page")
+                of = f"an earlier namespace {life[0]!r}, which was dropped"
+            raise InvalidInputError(
+                f"the token in `after` belongs to {of}: begin with the first page"
+            )
 
     def start(
         self, life: tuple[str, int], lsn: int, order: Order, filter: Filter | None
@@ -60,13 +62,13 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
         self.check_life(life)
         if self.order != order_key(order) or self.filter != filter_key(filter):
             raise InvalidInputError(
-                "the token in `after` is of another query: pages are asked for with the same where "
-                "and order_by as the first one"
+                "the token in `after` belongs to another query: give the same where and order_by as "
+                "for the first page"
             )
         if self.lsn != lsn:
             raise InvalidInputError(
-                f"the token in `after` is of version {self.lsn}, and this is version {lsn}: "
-                "all pages of a query are read at one version"
+                f"the token in `after` belongs to version {self.lsn}, and this is version {lsn}: "
+                "read all pages of a query at one version"
             )
         try:
             return order.check_position(self.position)

@@ -27,7 +27,7 @@ _LIMIT_MAX = 1 << 62  # rows that nobody has; Arrow counts in 64 bits
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What is asked for, checked."""
+    """The arguments of a query, checked."""
 
     filter: Filter | None
     order: Order

@@ -18,7 +18,7 @@ _PLAIN = frozenset(("string", "int64", "uint64", "float64", "bool", "bytes"))
 
 
 class Selection:
-    """The attributes that are asked for, in order; `id` is always there and comes first."""
+    """The requested attributes, in order; `id` is always there and comes first."""
 
     def __init__(self, attributes: tuple[Attribute, ...]) -> None:
         self.attributes = attributes

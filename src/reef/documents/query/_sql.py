@@ -237,7 +237,7 @@ class _Scan:
         self.projected_schema = shape
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows, read as they are asked for."""
+        """Return the rows, read as the caller consumes them."""
         shape = self.projected_schema
         return pa.RecordBatchReader.from_batches(shape, self._dataset.batches(shape, self._pushed))
 

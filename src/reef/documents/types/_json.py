@@ -103,7 +103,7 @@ def _is_whole(text: bytes, value: object) -> bool:
 def _lost(value: object) -> str | None:
     """Return what the text of `value` has lost, or None."""
     if isinstance(value, (float, np.floating)):
-        return None if math.isfinite(value) else "NaN or infinity, which JSON has not"
+        return None if math.isfinite(value) else "NaN or infinity, which JSON cannot hold"
     if isinstance(value, np.ndarray):
         return _lost(value.tolist())
     items: Iterable[object] = ()

@@ -13,8 +13,8 @@
 Invariants:
 
 - The branch is built from the generation that holds its pin: nothing that it names can be collected.
-- The branch begins at the generation behind the head of step 1, or not at all: whoever comes first
-  there, another maker or a collection that gave this one up, wins for good.
+- The branch begins at the generation behind the head of step 1, or not at all: the first to publish
+  it, another maker or a collection that gave this one up, wins for good.
 - Pins are taken back only when it is certain that the branch did not begin; if it is not, collection
   finds out.
 - The branch has the newest schema of its parent, whatever its LSN: what was dropped is not shown
@@ -113,7 +113,7 @@ def create_branch(
 
 @dataclass
 class _Making:
-    """A branch on its way, and the pins that it has put."""
+    """A branch in the making, and the pins that it has put."""
 
     context: Context
     parent: str

@@ -12,8 +12,8 @@ Invariants:
   as they are not detached. Nor is one whose objects a branch of a branch names: that is looked up on
   the very head on which "dropped" is published, so that a branch which is made meanwhile is made first,
   or not at all.
-- Whoever wrote to it before meets the fences in its log. They are never collected, and whatever has the
-  name later begins above them.
+- An earlier writer meets the fences in its log. They are never collected, and the next namespace of
+  that name begins above them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def drop_namespace(context: Context, namespace: str) -> None:
 def refuse_branches(context: Context, chain: ManifestChain, head: Head) -> None:
     """Raise InvalidInputError with their names if branches stand on a namespace.
 
-    Those on their way are given up, and pins that no branch needs are taken out.
+    Branches in the making are given up, and pins that no branch needs are taken out.
     """
     namespace = chain.namespace
     made = list(list_branches(context, split_namespace(namespace)[0]))

@@ -1,18 +1,18 @@
-"""Segments that were uploaded beforehand, on their way into the log by one record: bulk load.
+"""Bulk load: one log record attaches segments that were uploaded beforehand.
 
 Invariants, checked before the record is sent:
 
 - Every segment is there, with the size that its reference says: what is attached can be read.
 - No key is in two of them: the rows of one record are of one version, and a version is there once.
-- Whoever wrote a segment is known by its id, and collection spares it until the record is durable:
-  an intent that stands, or the writer's own epoch. This is looked up after the writer has taken its
-  epoch. So an intent may be ended by its own job, after the record is durable or when none was sent,
-  and by nobody else but one who has opened the namespace for writing since: the record of the
-  writer before can then not get its slot any more.
+- A segment's id names its author: an intent that stands, or the writer's own epoch. So collection
+  spares the segment until the record is durable. The writer looks this up after it has taken its
+  epoch. An intent may be ended by its own job, after the record is durable or if none was sent. The
+  only other one that may end it is a later writer of the namespace: by then the record of the
+  earlier writer can no longer get its slot.
 
 Crash points: before the PUT of the record nothing is visible, and there are an intent and segments
-that nothing names; after it all rows are visible, at the record's version, whether or not anybody
-was told.
+that nothing names; after it all rows are visible, at the record's version, whether or not the
+caller got the answer.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def attach_request(
 def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int) -> None:
     """Raise unless collection spares each of `segments`, as of a head read under `epoch`.
 
-    Raises FencedError if the intent of one does not stand any more, InvalidInputError if an id names
-    nobody who could be known.
+    Raises FencedError if the intent of one no longer stands, InvalidInputError if an id names
+    neither an intent nor an epoch.
     """
     standing = {intent.id for intent in manifest.intents}
     for name, id in {owner_of(ref.id): ref.id for ref in segments}.items():
@@ -101,7 +101,8 @@ def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int)
             continue
         if not name or epoch_of(name) is not None:
             raise InvalidInputError(
-                f"segment {id} is kept by no job: expected ids that end in the intent of their job"
+                f"segment {id} belongs to no job: expected an id that ends in the intent of its "
+                "job; upload the segment under such an id"
             )
         raise FencedError(
             f"intent {name!r} does not stand in generation {manifest.generation} of namespace "
@@ -113,7 +114,7 @@ def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int)
 def check_new(segments: Sequence[SegmentRef], tail: Tail, manifest: Manifest) -> None:
     """Raise InvalidInputError if any of `segments` is, or was, part of the namespace.
 
-    Under the writer's lock: two of the same must not be on their way either. One that was replaced
+    Under the writer's lock: no unsettled batch may attach one of them either. One that was replaced
     by a compaction waits for collection, which does not ask again whether anything names it.
     """
     there = {ref.id for ref in (*tail.attached, *tail.attaching)}
@@ -151,8 +152,8 @@ def check_uploaded(context: Context, namespace: str, segments: Sequence[SegmentR
         for_each(segments, look, width=context.store.concurrency, threads=context.threads)
     except UnavailableError as error:
         raise NotWrittenError(
-            f"it could not be made sure that the segments are there ({error}); nothing was "
-            "attached: retry"
+            f"the check that every segment is uploaded failed: the store did not answer ({error}). "
+            "Nothing was attached: retry"
         ) from error
 
 

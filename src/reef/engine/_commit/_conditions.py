@@ -1,6 +1,6 @@
 """Conditions: what must hold of a row for its write to count.
 
-They are evaluated under the writer's lock against everything that was committed or is on its way
+They are evaluated under the writer's lock against everything that was committed or is in flight
 before, and only what they let through is logged. So the log needs no condition to be replayed; a
 copy is recorded in it for those who ask later why a row was refused.
 """
@@ -33,7 +33,7 @@ from reef.errors import ConditionFailedError, InvalidInputError
 from reef.format import KEY
 from reef.types import LSN_MAX
 
-_RECORD_BYTES_MAX = 64 << 10  # a value for each row of a large batch is told by its digest
+_RECORD_BYTES_MAX = 64 << 10  # above this, the record has only a digest of the values
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Resolved(NamedTuple):
 
 Resolve = Callable[[ReadState], Resolved]
 """Called under the writer's lock: returns the rows to log, by what is there at `LSN_MAX`: all that
-was committed or is on its way."""
+was committed or is in flight."""
 
 
 def encode_condition(condition: Condition | None) -> bytes | None:

@@ -74,7 +74,7 @@ class Dedup:
         return Receipt(stream.lsn, STREAM_CODES, replayed=True)
 
     def window(self, through_lsn: int, now_us: int) -> DedupWindow:
-        """Return what the window holds of commits up to `through_lsn`, without what is too old."""
+        """Return the window's entries of commits up to `through_lsn`, without expired ones."""
         oldest = now_us - self._age_max_us
         entries = (e for e in self._entries.values() if e.committed_at_us >= oldest)
         return DedupWindow(

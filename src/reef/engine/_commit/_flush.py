@@ -6,8 +6,8 @@
 3. Publish the manifest that names them and moves        crash: done; the next open replays less
    `wal_floor` behind them: the only visible step.
 
-It is published only onto a head on which it is still true: the writer's epoch stands, and nobody
-else has folded meanwhile. If somebody has, what they folded is dropped from memory, and the rest is
+It is published only onto a head on which it is still true: the writer's epoch stands, and no
+other job has folded meanwhile. If one has, the rows it folded are dropped from memory, and the rest is
 planned anew.
 """
 
@@ -111,7 +111,7 @@ def publish_flush(
 ) -> Head:
     """Publish the manifest that names what was written.
 
-    Raises FencedError, StalePlanError if somebody else has folded, OutcomeUnknownError.
+    Raises FencedError, StalePlanError if another job has folded, OutcomeUnknownError.
     """
 
     def folded(head: Head | None) -> Manifest:

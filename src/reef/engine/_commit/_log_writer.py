@@ -1,7 +1,7 @@
 """The log objects of one writer: made from groups of batches, and created by one conditional PUT.
 
 Crash points: before the PUT nothing happened; after it the batches are durable, whether or not
-anybody was told.
+a caller got the answer.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LogWriter:
         return DURABLE
 
     def _meaning(self, group: Group, conflict: ConflictError) -> ReefError:
-        """Return what it means that somebody else's object is in the slot."""
+        """Return the answer when another writer's object is in the slot."""
         try:
             found = self._reader.decode(group.slot, conflict.found)
         except ReefError as error:

@@ -1,15 +1,18 @@
 """The commit path of an open writer: from a request to its receipt.
 
-It drives the commit queue, and owns the lock, the PUTs and the waiting. Under the lock a request is
-held against the idempotency window and the room in memory; its patches and conditions are resolved
-against everything committed or on its way; then it is admitted, and its rows go into the memtable,
-above the version that readers see. No lock is held while an object is made or sent.
+It drives the commit queue, and owns the lock, the PUTs and the waiting. Under the lock it:
 
-There is no thread but the callers'. Whoever waits for its own batch may send the object of others:
-one of those who wait is woken when there is something to send, and each when it has its answer. Who
-is interrupted leaves what it was doing to the others.
+1. checks a request against the idempotency window and the room in memory,
+2. resolves its patches and conditions against everything committed or in flight,
+3. admits it, and adds its rows to the memtable, above the version that readers see.
 
-A refusal is true only if what it was held against becomes durable, so it waits for that.
+No lock is held while an object is encoded or sent.
+
+It starts no threads. A caller that waits for its own batch may send the objects of other callers:
+the path wakes one waiter when there is a group to send, and each waiter when its result is known.
+An interrupted caller hands its work over to another one.
+
+A refusal holds only if the writes it was checked against become durable, so it waits for them.
 """
 
 from __future__ import annotations
@@ -77,11 +80,11 @@ class CommitPath:
         """`chain` knows the store's time: ages of idempotency keys must not hang on our clock."""
         settings, manifest, tail = context.settings, live.manifest, live.tail
         self.cond = context.threads.condition()
-        """The lock of the writer, and the news of what it guards."""
+        """The lock of the writer; notified when what it guards changes."""
         self.bytes_max = (
             min(settings.log_segment_max_bytes, settings.memtable_max_bytes) - _OVERHEAD_BYTES
         )
-        """How large one batch may be; more goes as segments, by an attach."""
+        """The most bytes of one batch; larger ones go as segments, by an attach."""
         self._context = context
         self._settings = settings
         self._clock = context.clock
@@ -102,12 +105,12 @@ class CommitPath:
         )
         self._is_closed = False
         self._watchers = 0
-        """How many threads wait for news of the queue itself, not of a ticket."""
+        """How many threads wait for a change of the queue itself, not of a ticket."""
         self._is_gathering = False
         self._asking = context.threads.condition()
-        """Held by who asks again for a slot whose outcome is unknown."""
+        """Held while a caller asks again for a slot whose outcome is unknown."""
         self._put_s = 0.0
-        """What a PUT takes, as a running mean."""
+        """The seconds a PUT takes, as a running mean."""
         self._note_seconds = context.metrics.histogram("reef_commit_seconds")
         self._note_group = context.metrics.recorder(
             "reef_commits_total", "reef_group_batches", "reef_group_bytes"
@@ -184,8 +187,8 @@ class CommitPath:
     def step_down(self, error: FencedError | DroppedError) -> None:
         """Send nothing more: a newer writer is known. Lock held.
 
-        What is in flight may still get its slot before that writer's fences: its own PUT tells. What
-        was not sent gets `error`, and so does everyone who comes.
+        A batch in flight may still get its slot before that writer's fences: its own PUT decides.
+        Batches that were not sent get `error`, and so do later requests.
         """
         if self._queue.failure is None:
             self._context.metrics.count("reef_fenced_total")
@@ -206,16 +209,16 @@ class CommitPath:
             raise
 
     def close(self) -> None:
-        """Take nothing more, and send and settle what is on its way."""
+        """Admit nothing more; send and settle what was admitted."""
         with self.cond:
             self._is_closed = True
             self.cond.notify_all()  # callers that wait for room wait in vain
         self._drain()
 
-    # The way of a batch.
+    # The path of a batch.
 
     def _run(self, admit: Callable[[], _Admitted]) -> Receipt:
-        """Admit under the lock; then send or wait until there is an answer, and give it."""
+        """Admit under the lock; then send or wait until there is an answer, and return it."""
         started = self._clock.monotonic()
         admitted: _Admitted | None = None
         turn: Group | Signal | None = None
@@ -257,8 +260,9 @@ class CommitPath:
             if admitted.is_own or isinstance(error, FencedError | DroppedError):
                 raise copy.copy(error)
             raise NotWrittenError(
-                f"what this write to namespace {self._chain.namespace!r} was held against did not "
-                f"become durable, or may not have ({error}); nothing of it was sent: retry"
+                "this write was checked against an earlier write to namespace "
+                f"{self._chain.namespace!r} that may not have become durable ({error}); expected "
+                "that one to be committed. Nothing of this write was sent: retry"
             ) from error
         if admitted.refusal is not None:
             raise admitted.refusal
@@ -267,7 +271,7 @@ class CommitPath:
         return receipt
 
     def _send(self, group: Group) -> None:
-        """Make the object of a group that was taken, create it, and settle what that decides."""
+        """Encode the object of a taken group, PUT it, and settle what that decides."""
         started = self._clock.monotonic()
         answer = self._log.encode(group)
         if answer is None:
@@ -287,7 +291,7 @@ class CommitPath:
             self._news()
 
     def _leave(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
-        """Leave to others what an interrupted caller was doing; another interrupt has to wait."""
+        """Hand the work of an interrupted caller to others; put off another interrupt."""
         while True:
             try:
                 self._hand_over(owner, ticket, turn)
@@ -315,7 +319,7 @@ class CommitPath:
         Raises NotWrittenError if the store still gives no answer, or what ended this writer.
         """
         while True:
-            with self._asking:  # whoever is interrupted lets the next one ask
+            with self._asking:  # an interrupt releases it, and the next caller asks
                 with self.cond:
                     self._settle()
                     if self._queue.failure is not None:
@@ -337,7 +341,7 @@ class CommitPath:
                 ) from answer.error
 
     def _drain(self) -> None:
-        """Send and settle whatever is on its way, also what nobody waits for any more."""
+        """Send and settle everything admitted, also batches whose callers have left."""
         queue, me = self._queue, object()
         try:
             while True:
@@ -361,13 +365,13 @@ class CommitPath:
         return not self._is_gathering and self._queue.may_seal()
 
     def _take(self, owner: object) -> Group | None:
-        """Take the next group, for `owner` to send it; None if there is none any more."""
+        """Take the next group, for `owner` to send it; None if none is left."""
         queue = self._queue
         if queue.callers_expected > 1:  # a lone writer never waits
             self._gather(queue.pending[0])
             if not queue.may_seal():
                 self.cond.notify_all()
-                return None  # it ended while more were waited for
+                return None  # the queue ended while this gathered
         return queue.seal(owner)
 
     def _gather(self, group: Group) -> None:
@@ -389,7 +393,7 @@ class CommitPath:
             self._is_gathering = False
 
     def _news(self) -> None:
-        """Let those look again who wait for what may have changed.
+        """Wake the waiters whose condition may have changed.
 
         Nobody looks for something to send without being woken. The owner of the next batch may be
         busy sending another's, so those who wait for what is in flight are asked, too.
@@ -401,7 +405,7 @@ class CommitPath:
             self.cond.notify_all()
 
     def _watch(self, timeout: float | None = None) -> None:
-        """Wait for news of the queue."""
+        """Wait for a change of the queue."""
         self._watchers += 1
         try:
             self.cond.wait(timeout)
@@ -438,7 +442,7 @@ class CommitPath:
         self._note_group(batches, batches, group.data_bytes)
 
     def _fail(self, step: Settlement) -> None:
-        """Tell callers of errors, and drop every row that is in no log object any more."""
+        """Give callers their errors, and drop every row that is no longer in a log object."""
         if isinstance(step.failure, FencedError | DroppedError) and self._queue.failure is None:
             self._context.metrics.count("reef_fenced_total")
         answered = [(ticket, error) for ticket, error in step.errors if not ticket.is_done]
@@ -495,7 +499,7 @@ class CommitPath:
         tickets.clear()
         try:
             for request in requests:
-                # Only the last stands for the caller: nobody has to wait for as many to come again.
+                # Only the last counts as the caller: gathering must not expect one for each.
                 callers = int(request is requests[-1])
                 tickets.append(self._enqueue(request, self._resolve(request), group, callers))
         except UnavailableError as error:
@@ -515,7 +519,7 @@ class CommitPath:
         group: Group | None = None,
         callers: int = 1,
     ) -> Ticket:
-        """Admit a batch to the queue, and its rows to what later ones are held against."""
+        """Admit a batch to the queue; later requests are checked against its rows, too."""
         batch, tail = resolved.batch, self._live.tail
         known = request.nbytes if batch is request.batch else None
         nbytes = _OVERHEAD_BYTES + (batch.nbytes if known is None else known)
@@ -527,7 +531,7 @@ class CommitPath:
         elif request.schema is None:
             tail.memtable.apply(ticket.lsn, batch, known)
         if self._is_gathering and self._queue.pending[0].callers >= self._queue.callers_expected:
-            self.cond.notify_all()  # everyone is there who was waited for
+            self.cond.notify_all()  # every expected caller has arrived
         return ticket
 
     def _retract(self, lsn: int) -> None:
@@ -561,7 +565,7 @@ class CommitPath:
         return resolved
 
     def _earlier(self, request: WriteRequest) -> _Admitted | None:
-        """Return what is known of an earlier request of the same key or stream, if anything is."""
+        """Return the receipt or ticket of an earlier request of the same key or stream, if any."""
         key, source = request.idempotency_key, request.source
         if key is None and source is None:
             return None
@@ -596,7 +600,7 @@ class CommitPath:
 
 
 def _wake(ticket: Ticket) -> bool:
-    """Let those who wait for a ticket look again; return whether there were any."""
+    """Wake the callers that wait for a ticket; return whether there were any."""
     signals, ticket.waiters = ticket.waiters, []
     for signal in signals:
         signal.give()
@@ -609,6 +613,6 @@ def _together(requests: Sequence[WriteRequest]) -> int:
 
 
 def _is_nothing(request: WriteRequest) -> bool:
-    """Return whether nobody asks later for a request without rows: by no key, stream or version."""
+    """Return whether a request without rows leaves no trace: it has no key, stream or version."""
     is_rows = request.kind is LogKind.DATA
     return is_rows and (request.idempotency_key, request.source, request.lsn) == (None, None, None)

@@ -1,4 +1,4 @@
-"""The commit queue: which batches are on their way into the log, and what becomes of each.
+"""The commit queue: which batches wait for the log or are in flight, and the outcome of each.
 
 A pure state machine, without I/O, locks, threads, clocks or callbacks; `CommitPath` drives it, under
 its lock. A batch passes three steps:
@@ -7,20 +7,20 @@ its lock. A batch passes three steps:
     seal    the first group that waits is closed and gets its slot in flight: its object may be sent
     settle  answers to PUTs become receipts and errors, in slot order
 
-`settlement` tells what is decided and changes nothing; `settled` changes the queue after the driver
+`settlement` returns what is decided and changes nothing; `settled` changes the queue after the driver
 has carried that out. A driver that is interrupted in between carries it out once more.
 
 Invariants:
 
 - Groups are sealed in slot order, at most `parallel` at a time, each naming the one before.
 - A batch is acknowledged after the PUT of its slot and of all slots below is known to be durable.
-- Every batch gets one answer, once. One that was told "unknown" is never told that it failed.
+- Every batch gets one answer, once. After "unknown" it never gets "failed".
 - Nothing is sealed behind a slot that was answered and is not durable. A refused slot is free again
   only if nothing was sent behind it; otherwise the queue ends, and what landed behind it is void.
 - The version of a batch that failed is given out again only after a settlement whose `lsn_end` cuts
   its rows off. A held (unknown) slot keeps its rows and versions until its outcome is known.
-- Somebody else's object in a slot ends the queue. So does `step_down`, when only the manifest shows
-  a newer epoch yet; but what is in flight then may have been in time, and its own PUT tells.
+- Another writer's object in a slot ends the queue. So does `step_down`, when only the manifest shows
+  a newer epoch so far; a batch in flight then may still be in time: its own PUT decides.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     """What is known of a PUT that is over."""
 
     kind: Literal["durable", "refused", "unknown", "lost"]
-    """refused: not carried out, for certain; lost: somebody else's object is in the slot."""
+    """refused: certainly not carried out; lost: another writer's object is in the slot."""
     error: ReefError | None = None
 
 
@@ -103,7 +103,7 @@ class Ticket:
         self.receipt: Receipt | None = None
         self.error: ReefError | None = None
         self.waiters: list[Signal] = []
-        """The driver's: of those who wait for the answer, or for their turn to send."""
+        """The driver's, for callers that wait for the answer, or for their turn to send."""
 
     @property
     def stream(self) -> pa.Buffer | None:
@@ -144,7 +144,7 @@ class Group:
         self.owner: object = None
         """Who sealed it, and will report what became of it."""
         self.is_sent = False
-        """Its object may be in the bucket, or on its way there."""
+        """Its object may be in the bucket, or in flight."""
         # The driver makes these between sealing and sending.
         self.nonce = b""
         self.created_at_us = 0
@@ -155,7 +155,7 @@ class Group:
         """Itself, as the next one names it."""
         self.answer: Answer | None = None
         self.is_held = False
-        """Its outcome is unknown, and its callers were told."""
+        """Its outcome is unknown, and its callers have that answer."""
 
     @property
     def lsn_last(self) -> int:
@@ -163,7 +163,7 @@ class Group:
 
 
 class Settlement(NamedTuple):
-    """What is decided: to be carried out, all of it, before the next one is asked for."""
+    """What is decided; the driver carries out all of it before it takes the next one."""
 
     durable: Group | None
     """Its batches get their receipts. None: the rest counts."""
@@ -194,21 +194,21 @@ class CommitQueue:
         self.pending: deque[Group] = deque()
         self.in_flight: deque[Group] = deque()
         self.keys: dict[bytes, Ticket] = {}
-        """The batches on their way, by idempotency key."""
+        """The batches that are not settled yet, by idempotency key."""
         self.callers_expected = 1
-        """How many may come again soon: those who were told last, and those who wait."""
+        """How many callers may write again soon: those answered last, and those that wait."""
         self.failure: ReefError | None = None
         """What ended the queue for good."""
 
     # Admitting.
 
     def tickets(self) -> Iterator[Ticket]:
-        """Yield the batches that are on their way, in order."""
+        """Yield the batches that are not settled yet, in order."""
         return chain.from_iterable(group.tickets for group in (*self.in_flight, *self.pending))
 
     @property
     def newest(self) -> Ticket | None:
-        """The batch admitted last, if it is still on its way."""
+        """The batch admitted last, if it is not settled yet."""
         groups = self.pending or self.in_flight
         return groups[-1].tickets[-1] if groups else None
 
@@ -316,7 +316,7 @@ class CommitQueue:
         return True
 
     def unseal(self, group: Group) -> None:
-        """Put a sealed group back that was not sent: somebody else will take it."""
+        """Put a sealed group back that was not sent: another caller will take it."""
         flight = self.in_flight
         if flight and flight[-1] is group and not group.is_sent and group.answer is None:
             if not self.pending or self.pending[0] is not group:
@@ -392,7 +392,7 @@ class CommitQueue:
                     self._forget_keys(group.tickets)
                 flight.popleft()
             return
-        # Whoever is interrupted here finds the same settlement again, with less to do.
+        # A caller interrupted here computes the same settlement again, with less to do.
         for group in (*list(flight)[done.kept :], *self.pending):
             self._forget_keys(group.tickets)
         self.failure = self.failure or done.failure
@@ -404,7 +404,7 @@ class CommitQueue:
             flight.pop()
 
     def _end(self, failure: ReefError) -> Settlement:
-        """Somebody else has the first slot: everyone above the durable version is told so."""
+        """Fail every batch above the durable version: another writer owns the first slot."""
         if isinstance(failure, FencedError | DroppedError):
             failure.durable_lsn = self.lsn_durable
         errors = tuple((ticket, failure) for ticket in self.tickets())
@@ -426,9 +426,9 @@ class CommitQueue:
         sent = list(self.in_flight)[: self._sent()]
         unsent = self.failure or self._not_sent()
         if len(sent) > 1:
-            # What lands behind it is void: whoever opens next puts a fence into its slot.
+            # What lands behind it is void: the next writer to open puts a fence into its slot.
             what = f"log object {first.slot} of namespace {self._namespace!r} was refused ({error})"
-            error = NotWrittenError(f"{what} while later ones were on their way: open again")
+            error = NotWrittenError(f"{what} while later ones were in flight: open again")
             unsent = self.failure or ClosedError(
                 f"{what}, which ended this handle: open it again to go on"
             )

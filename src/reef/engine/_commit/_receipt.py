@@ -1,4 +1,4 @@
-"""What a writer is told: the version of its batch, and what became of each row."""
+"""The answer to a write: the version of its batch, and the outcome of each row."""
 
 from __future__ import annotations
 

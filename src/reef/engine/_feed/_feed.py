@@ -85,7 +85,7 @@ def changes_of(
 
 
 class Feed:
-    """The changes of one namespace, as rows with the columns that are asked for."""
+    """The changes of one namespace, as rows with the requested columns."""
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class Feed:
                         yield from gathered.take()
             except NotFoundError as error:
                 raise RetentionError(
-                    f"the rows that LSN {source.lsn_max} attached are not all there any more: {error}. "
-                    f"They were compacted and collected; start from a snapshot, or after LSN "
+                    f"rows that LSN {source.lsn_max} attached are gone: {error}. They were compacted "
+                    f"and collected: start from a snapshot, or after LSN "
                     f"{source.lsn_max}"
                 ) from error
         yield from gathered.take()
@@ -180,15 +180,15 @@ class Feed:
     ) -> Iterator[pa.RecordBatch]:
         if self._at_lsn is None:
             raise InvalidInputError(
-                "this feed has no before-images: they need an open namespace, whose "
-                "changes(before=True) has them"
+                "this feed has no before-images: open the namespace and call its "
+                "changes(before_image=True)"
             )
         for batch in batches:
             yield with_before(batch, columns, self._at_lsn)
 
 
 class _FeedBatch:
-    """Rows of several operations on their way to one batch."""
+    """Gathers rows of several operations into one batch."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -1,9 +1,9 @@
 """Headers of log objects: enough to follow the chain without reading rows.
 
 A header lies in the first 120 bytes of an object and says where the object belongs: its slot, its
-versions, its epoch, and the valid object before it. It is under the object's checksum only, so what
-does not agree with its key counts as unreadable here, and whoever reads rows reads the whole object
-and decides again.
+versions, its epoch, and the valid object before it. Only the object's checksum covers it. So a
+header that does not agree with its key counts as unreadable here; a read of rows reads the whole
+object and decides again.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class _Odd(Exception):
 
 
 class FeedLog:
-    """The log of one namespace, for those who read all of it, in order. Not safe among threads."""
+    """The log of one namespace, read whole and in order. Not thread-safe."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class FeedLog:
             window = min(2 * window, OBJECTS_WINDOW_MAX)
 
     def _decided(self, entry: LogEntry, fold: LogFold, manifest: Manifest) -> LogEntry:
-        """Return `entry`, held against what the manifest knows of the chain."""
+        """Return `entry`, checked against what the manifest says of the chain."""
         anchor = Prev(manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
         if fold.next_slot == manifest.wal_floor and fold.point.prev != anchor:
             raise self._astray(fold.point, anchor, f"generation {manifest.generation}")
@@ -243,7 +243,7 @@ class FeedLog:
                 if isinstance(answer, UnreadableHeader) or slot in skipped or _names_damage(answer):
                     raise _Odd
                 prev = answer.prev
-                # Only one object was ever in a slot; its checksum is held against it when it is read.
+                # A slot only ever holds one object; reading it compares it with this checksum.
                 if (
                     prev.slot == before.slot
                     and answer.epoch >= before.epoch

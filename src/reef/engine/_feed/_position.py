@@ -193,7 +193,7 @@ class Entrances:
                 f"from a snapshot, or after LSN {origin.lsn}"
             )
         return RetentionError(
-            f"{asked} of namespace {self._namespace!r} are not all there any more: the log was "
-            f"collected, and is kept from LSN {kept_from} on. Start from a snapshot, or after LSN "
+            f"{asked} of namespace {self._namespace!r} were collected: the log begins at LSN "
+            f"{kept_from}. Start from a snapshot, or after LSN "
             f"{kept_from - 1}; a longer `pitr_window` keeps more"
         )

@@ -7,8 +7,8 @@ row, and each row to the version before it. For ordered reads there are runs: th
 consecutive rows, sorted when the first scan wants them, and merged like an LSM tree, so that a
 scan sorts only what is new since the last one.
 
-The keys of a large batch go into the dict when the first point read, or the next small batch, comes
-by: whoever loads millions of rows and flushes them never pays for that.
+The first point read, or the next small batch, adds the keys of a large batch to the dict: loading
+millions of rows and flushing them never pays for that.
 
 One thread writes, any number read, without a lock but to fill the dict. What makes that safe:
 
@@ -69,12 +69,12 @@ class Memtable:
         self._key_bytes = 0
         self._applied = 0
         self._lock = threading.Lock()
-        """Whoever changes rows or index holds it; never while waiting for anything."""
+        """Held to change rows or index; never while waiting for anything."""
         self._unindexed: deque[int] = deque()
         """The first rows of large chunks whose keys the dict does not have yet, in order."""
         self._unindexed_rows = 0
         self.lsn_min = LSN_MAX
-        """Of its rows; while there are none, above every LSN that is asked for."""
+        """Of its rows; while there are none, above every LSN that a read can have."""
         self.lsn_max = 0
         # Any key: to ask the index takes less than to keep track of a range.
         self.key_min = b""
@@ -161,7 +161,7 @@ class Memtable:
                 if len(set(keys)) != len(keys):
                     raise InvariantError(f"a key is twice in the batch of version {chunk.newest}")
                 known = len(index)
-                if chunk.older is None:  # otherwise whoever did that was interrupted later on
+                if chunk.older is None:  # else an interrupted caller has linked them already
                     rows.replace(first, chunk.linked(list(map(index.get, keys, repeat(-1)))))
                 index.update(zip(keys, range(first, first + len(keys)), strict=True))
                 added, mean = len(index) - known, _mean_length(chunk.batch)
@@ -196,7 +196,7 @@ class Memtable:
     def without_through(self, lsn: int) -> Memtable:
         """Return one without the versions at or below `lsn`, itself if it has none of those.
 
-        Whoever reads from this one goes on undisturbed.
+        Reads of this one go on undisturbed.
         """
         rows = self._state.rows
         first = rows.count_through(lsn)

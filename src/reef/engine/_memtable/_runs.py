@@ -2,7 +2,7 @@
 
 A run never changes. New rows are sorted into a run of their own, and runs are merged as in an LSM
 tree, so that each is several times as long as the next: a scan between two writes sorts what was
-written, and now and then some more. Whoever reads takes the tuple of runs once.
+written, and now and then some more. A read takes the tuple of runs once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _SortedRun(NamedTuple):
 
 
 class Runs:
-    """The sorted runs of all rows of a memtable, up to date when they are asked for."""
+    """The sorted runs of all rows of a memtable, brought up to date by each read."""
 
     def __init__(self, rows: MemtableRows) -> None:
         self._rows = rows

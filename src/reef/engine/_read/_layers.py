@@ -120,7 +120,7 @@ def lookup_counted(layers: Sequence[RowSource], key: bytes, lsn: int) -> Counted
 
 
 class _LayerBuilder:
-    """Segments on their way to become one layer."""
+    """Segments that will become one layer."""
 
     def __init__(self) -> None:
         self._firsts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a namespace holds at one version: reads, all of one kind, whoever serves them.
+"""What a namespace holds at one version: the one implementation of reads, for every handle.
 
 A read takes the newest version of a key at or below the view's LSN from the memtable and the
 segments. Nothing that a view can see changes under it. If a segment is gone, because it was
@@ -92,7 +92,7 @@ class ReadState:
     def warm(self, low: bytes, high: bytes | None) -> None:
         """Bring the tails that a read of these keys may need into memory, side by side.
 
-        Once is enough: whoever reads other keys later finds most of them there.
+        Once is enough: later reads of other keys find most of them there.
         """
         refs = [
             source.ref
@@ -298,14 +298,14 @@ class View:
                 f"the view at LSN {self.lsn} was overtaken: {passed}"
             ) from error
         self._held = (
-            state  # only now: whoever reads meanwhile must not take what is gone for absent
+            state  # only now: a concurrent read must not take rows that are gone for absent
         )
 
 
 def key_range(
     start: bytes | None, end: bytes | None, prefix: bytes | None
 ) -> tuple[bytes, bytes | None]:
-    """Return the least key and the end (exclusive; None is past every key) that are asked for."""
+    """Return the requested range: the least key and the end (exclusive; None: past every key)."""
     for name, key in (("start", start), ("end", end), ("prefix", prefix)):
         if key is not None and not isinstance(key, bytes | bytearray | memoryview):
             raise InvalidInputError.of(name, key, f"bytes, at most {KEY_BYTES_MAX} of them")

@@ -111,7 +111,7 @@ def plan_load(
     """
     check_idempotency_key(job_key)
     if target_bytes < 1:
-        raise InvalidInputError(f"target_bytes is {target_bytes}; give a number from 1 on")
+        raise InvalidInputError(f"target_bytes is {target_bytes}; expected 1 or more")
     if duplicates not in ("error", "last"):
         raise InvalidInputError(f"duplicates is {duplicates!r}; give 'error' or 'last'")
     if face not in FACES:

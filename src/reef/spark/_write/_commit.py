@@ -3,9 +3,9 @@
 By one attach record, if it was uploaded or is more than the log should carry: all at once, at one
 version. Else through the log: atomic by batches, of which a small write has one.
 
-Whoever else writes the namespace is fenced by it, for the time being; if that is another write of
-Spark's, both try again, a few times. What was committed is not committed twice: a batch write goes by
-its job key, a stream by its number.
+It fences every other writer of the namespace for the time being; if that is another write of
+Spark's, both retry, a few times. Nothing is committed twice: a batch write is known by its job key, a
+batch of a stream by its number.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _column(column: pa.Array, cells: Cells, spot: InputColumn) -> pa.Array:
                 if type.kind != "float64" or not pc.any(pc.is_inf(values)).as_py():
                     return values
             except pa.ArrowInvalid:
-                pass  # such as +7; or it is told below which value it is
+                pass  # such as +7; or the error below names the value
     return _read(column, type, spot, cells.is_declared)
 
 

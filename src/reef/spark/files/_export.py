@@ -78,7 +78,7 @@ def export(
 ) -> ExportResult:
     """Copy one version of a namespace, the newest unless another is asked for, to `out`.
 
-    `columns` come after that of the ids, or of the keys. `watch` is told how far it is. Raises
+    `columns` come after that of the ids, or of the keys. `watch` is called with the progress. Raises
     InvalidInputError, also if `out` is there; NotFoundError, RetentionError, SnapshotExpiredError,
     UnavailableError.
     """

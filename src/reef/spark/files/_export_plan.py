@@ -68,7 +68,7 @@ def find_export(
     where: str | None = None,
     is_held: bool = True,
 ) -> Export:
-    """Return what is asked for; the column of ids or keys comes first, whatever the columns.
+    """Return the requested export; the column of ids or keys comes first, whatever the columns.
 
     `is_held` lets a large version be held by a snapshot while it is read. Raises InvalidInputError,
     NotFoundError, RetentionError, SnapshotExpiredError, UnavailableError.
@@ -84,7 +84,7 @@ def find_export(
     texts |= {"url": url, "namespace": namespace}
     version = find_version(ReadOptions.of(texts if is_held else {**texts, "hold": "none"}))
     if not {"lsn", "snapshot", "generation"} & texts.keys():
-        texts["lsn"] = str(version.lsn)  # what is told is what is read
+        texts["lsn"] = str(version.lsn)  # the plan names the version that is read
     every = columns_of(version.face, version.columns)
     if columns:
         names = dict.fromkeys([every[0].name, *columns])
@@ -97,7 +97,7 @@ def find_export(
 
 
 def _check_cases(names: Iterable[str]) -> None:
-    """Raise InvalidInputError for names that Spark, and most who read such files, take for one."""
+    """Raise InvalidInputError for names that Spark and most other readers take for one."""
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(name.lower(), name)

@@ -74,7 +74,7 @@ def ingest(
     """Load files into a namespace of documents and return what was done.
 
     `id` is the column that has the ids. `schema` declares types. `multiline`: quoted values of CSV may
-    have line breaks. `watch` is told how far it is. `options` are those of the data source
+    have line breaks. `watch` is called with the progress. `options` are those of the data source
     (`operation`, `job_key`, `duplicates`, ...); what is large is sorted by Spark first. Raises
     InvalidInputError, UnavailableError, and what `reef.spark.write` does.
     """

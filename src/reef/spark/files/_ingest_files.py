@@ -111,7 +111,7 @@ def check_columns(files: Files) -> None:
         first = first or (name, columns)
         if columns != first[1]:
             raise InvalidInputError(
-                f"{unquote(first[0])} and {unquote(name)} have different columns, and a "
-                "patch would take one that is missing for null: load files of each "
-                "kind by themselves"
+                f"{unquote(first[0])} and {unquote(name)} have different columns: a "
+                "patch expects the same columns in every file, because it would set a missing one "
+                "to null. Load the files of each kind separately"
             )

@@ -103,9 +103,9 @@ def check_shapes(lines: Lines) -> None:
     if len(lines.shapes) > 1:
         raise InvalidInputError(
             "the lines have different keys, "
-            f"{' | '.join(', '.join(shape) for shape in lines.shapes)}, and a patch "
-            "would take one that is missing for null: load lines of each kind by "
-            "themselves, or use `reef docs patch`"
+            f"{' | '.join(', '.join(shape) for shape in lines.shapes)}: a patch expects the same "
+            "keys in every line, because it would set a missing one to null. Load the lines of each "
+            "kind separately, or use `reef docs patch`"
         )
 
 

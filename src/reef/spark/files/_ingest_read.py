@@ -209,8 +209,8 @@ def _unsigned(field: StructField) -> str:
     if (kind.elementType if isinstance(kind, ArrayType) else kind) == _UINT64:
         return "[]uint64" if is_list else "uint64"
     raise InvalidInputError(
-        f"attribute {field.name!r} is of type {kind.simpleString()}, which Reef has "
-        f"not: declare one, such as --schema {field.name}=float64"
+        f"attribute {field.name!r} is of type {kind.simpleString()}, which Reef does "
+        f"not support: declare a type, such as --schema {field.name}=float64"
     )
 
 

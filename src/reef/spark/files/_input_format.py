@@ -216,8 +216,8 @@ def input_format(files: Sequence[str], said: str | None = None) -> InputFormat:
     format = found.pop()
     if format is None:
         raise InvalidInputError(
-            f"the format of {files[0]!r} cannot be told from its name: expected a name "
-            f"that ends in {', '.join(_SUFFIXES)}; or say the format"
+            f"the name of {files[0]!r} does not say its format: expected a name that ends in "
+            f"{', '.join(_SUFFIXES)}; or give the format"
         )
     return format
 

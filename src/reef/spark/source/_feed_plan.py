@@ -68,7 +68,7 @@ Part = FeedPart | AttachedPart | SnapshotPart
 
 
 def plan_log(log: FeedLog, start: Position, end: Position, part_bytes: int) -> list[Part]:
-    """Return the parts between two positions, in order: the same ones whenever they are asked for.
+    """Return the parts between two positions, in order: the same ones at every call.
 
     Raises RetentionError if some of it was collected.
     """

@@ -171,7 +171,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(partition.part, self._shape)
 
     def _release(self, taken: str | None) -> None:
-        """Let go of the snapshot that the stream took, once."""
+        """Release the snapshot that the stream took, once."""
         if taken is None or taken == self._released:
             return
         chain = self._options.place.bucket.open().chain(self._options.place.namespace)

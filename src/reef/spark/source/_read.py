@@ -75,7 +75,7 @@ class PushingReader(ReefReader):
 
 
 def reader_of(options: ReadOptions, version: ReadVersion, schema: StructType) -> ReefReader:
-    """Return a reader, one that takes over filters if that is asked for, or safe.
+    """Return a reader, one that takes over filters if that is requested, or safe.
 
     In PySpark 4.3.0 it is not: a DataFrame has one plan of what to read, the last filter's. A query
     without a filter, or the other side of a self-join, then reads too few rows, without a word. The

@@ -95,7 +95,7 @@ def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[ScanR
 
     try:
         weights = _weights(opened, sources, scan, share(whole) // 2)
-    except NotFoundError:  # a segment is gone: whoever reads will tell whether that matters
+    except NotFoundError:  # a segment is gone: the read itself finds out whether that matters
         weights = whole
     inside = sorted(
         weight for weight in weights if low <= weight[0] and not _is_at(weight[0], high)

@@ -50,7 +50,7 @@ class ReefDataSource(DataSource):
         version = self._found(options)
         pushed_where(
             options.where, version
-        )  # what is wrong with it is told by load(), not by a query
+        )  # load() raises for a wrong condition, not a later query
         return spark_schema(version, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

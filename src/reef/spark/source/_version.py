@@ -66,13 +66,13 @@ class ReadVersion:
 
 
 def find_version(options: ReadOptions) -> ReadVersion:
-    """Return the version that is asked for, or the newest one: the manifest, and the unfolded log.
+    """Return the requested version, or the newest one: the manifest, and the unfolded log.
 
     It is held, by a snapshot that ends by itself, for as long as `hold` says. Without `hold` only a
     namespace of 8 GiB or more is, for the setting `snapshot_ttl` (an hour): a smaller one is read
     well within the grace period, which costs nothing, whereas a snapshot is a PUT, a generation, and
-    old versions that compactions have to carry until it ends, because Spark tells nobody when a
-    query is over. Whoever may not write reads unheld, unless `hold` was asked for. Reads of the same
+    old versions that compactions have to carry until it ends, because Spark does not say when a
+    query is over. Without permission to write, a read is unheld, unless `hold` was set. Reads of one
     LSN share a snapshot, which is renewed if less than nine tenths of `hold` are left of it.
 
     Raises NotFoundError, RetentionError, SnapshotExpiredError, InvalidInputError, UnavailableError.
@@ -230,12 +230,12 @@ class OpenVersion:
         lsn = self.version.lsn
         if head is None or head.manifest.state != "live":
             raise SnapshotExpiredError(
-                f"namespace {self.version.place.namespace!r} is not there any more"
+                f"namespace {self.version.place.namespace!r} was dropped while it was read"
             )
         try:
             self._state = self._at(head.manifest, replays=head.manifest.last_applied_lsn < lsn)
         except NotFoundError as error:
-            raise SnapshotExpiredError(f"LSN {lsn} is not there any more ({error})") from error
+            raise SnapshotExpiredError(f"LSN {lsn} was collected ({error})") from error
 
     def _current(self) -> ReadState:
         assert self._state is not None

@@ -76,7 +76,7 @@ class StoreCheck:
     ) -> None:
         """Race `racers` creators, half of the rounds as threads and half as processes.
 
-        `on_progress` is told the name of the race, the rounds done and the rounds in all.
+        `on_progress` is called with the name of the race, the rounds done and the rounds in all.
         Raises InvalidInputError for a number of racers or rounds that cannot be.
         """
         self._racers = parse_int("racers", racers, 2, RACERS_MAX)

@@ -248,8 +248,8 @@ class Records:
             if self._prepared:
                 return
             if self._engine.dialect.name == "sqlite":
-                # One fsync a commit instead of three. The file remembers it, so that whoever finds
-                # it busy need not wait: another is setting it, or the next one will.
+                # One fsync a commit instead of three. The file remembers it, so a client that
+                # finds it busy need not wait: another one is setting it, or the next will.
                 with suppress(exc.OperationalError):
                     connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             if not sa.inspect(connection).has_table(_cas.name):

@@ -3,7 +3,7 @@
     1 put the temporary   2 insert the record   3 copy it to its name   4 commit   5 delete it
 
 The record decides: once it stands, the name will hold the bytes of its source and no others, and
-whoever meets it may carry out what is left. `docs/decisions/0002-two-phase-cas.md` goes through
+any client that meets it may carry out what is left. `docs/decisions/0002-two-phase-cas.md` goes through
 the interleavings.
 
 Invariants:
@@ -117,7 +117,7 @@ class TwoPhaseStore(Store):
         """Use `records` to arbitrate on `inner`; every creator on that bucket must do the same.
 
         `rng` must not repeat in another client what it gave in this one: it names temporaries.
-        `on_step` is told each step about to happen. `reopen` makes this store in another process.
+        `on_step` is called with the name of each step before it. `reopen` makes this store in another process.
         """
         super().__init__(inner.url, concurrency=1)
         self._inner = inner
@@ -146,9 +146,12 @@ class TwoPhaseStore(Store):
                 return
             if self._is_taken(key, source):
                 self._discard(source)
-                raise AlreadyExistsError(f"{key!r} was created in {self.url} by somebody else")
+                raise AlreadyExistsError(f"another writer created {key!r} in {self.url}")
         self._discard(source)
-        raise UnavailableError(f"{key!r} was created and deleted over and over; try again")
+        raise UnavailableError(
+            f"{key!r} was created and deleted by others during each of {_INSERTS_MAX} attempts to "
+            "create it: retry"
+        )
 
     def delete(self, key: str) -> None:
         _check_key(key)
