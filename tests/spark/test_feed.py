@@ -374,7 +374,10 @@ def test_options_that_are_wrong(db: reef.Database) -> None:
     for options, said in (
         ({"starting": "yesterday"}, "latest, earliest"),
         ({"starting": "latest", "snapshot": "s"}, "starting=snapshot"),
-        ({"starting": "latest", "max_slots_per_batch": 1, "max_bytes_per_batch": 1}, "left out"),
+        (
+            {"starting": "latest", "max_slots_per_batch": 1, "max_bytes_per_batch": 1},
+            "give at most one",
+        ),
         ({"starting": "latest", "limit": 1}, "one of url"),
         ({"starting": "latest", "columns": "nothing"}, "one of key, value"),
     ):

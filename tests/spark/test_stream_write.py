@@ -125,7 +125,7 @@ def test_what_a_stream_cannot_be(spark: SparkSession, bucket: Bucket, tmp_path: 
         finish(copying(counts, bucket, tmp_path / "1").outputMode("complete"))
     with pytest.raises(PySparkException, match="have no 'id' among them"):
         finish(copying(rate, bucket, tmp_path / "2"))
-    with pytest.raises(PySparkException, match="left out of a stream"):
+    with pytest.raises(PySparkException, match="is given for a stream"):
         finish(copying(rate.selectExpr("'a' id"), bucket, tmp_path / "3", job_key="k"))
 
 

@@ -78,7 +78,7 @@ def test_bulk_load_sorts_with_spark_and_merges_nothing(spark: SparkSession, buck
     bulk_load(df, bucket.url, "ns", job_key="once")
     assert stats(bucket)[:2] == (1, 0)
     assert load(spark, bucket).exceptAll(df).count() == 0
-    with pytest.raises(reef.InvalidInputError, match="a column 'id'"):
+    with pytest.raises(reef.InvalidInputError, match="have no 'id' among them"):
         bulk_load(df.withColumnRenamed("id", "key"), bucket.url, "ns")
 
 
@@ -214,7 +214,7 @@ def test_names_may_have_dots_and_backticks(spark: SparkSession, bucket: Bucket) 
 def test_maps_are_objects_and_variants_are_refused(spark: SparkSession, bucket: Bucket) -> None:
     df = spark.sql("select 'a' id, map('x', 1, 'y', null) m, parse_json('[1]') v")
     for column in ("v", "array(v)", "named_struct('v', v)"):
-        with pytest.raises(PySparkException, match=r"variant.*give it as JSON, by to_json"):
+        with pytest.raises(PySparkException, match=r"variant.*give it as JSON, with to_json"):
             save(df.selectExpr("id", f"{column} as v"), bucket)
     save(df.selectExpr("id", "m", "to_json(v) v"), bucket, declared="v=json")
     assert content(bucket) == {"a": {"m": '{"x":1,"y":null}', "v": "[1]"}}
