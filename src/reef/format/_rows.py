@@ -44,6 +44,7 @@ _PLAIN_BYTES_MAX = 2 << 10
 _FEW_ROWS = 16
 _THREADS_BYTES_MIN = 1 << 20
 _SAMPLED_BYTES_MIN = 256 << 10
+_SAMPLE_BYTES_MAX = 128 << 10
 WORTHWHILE = 15 / 16
 
 _SMALL_STREAM_BYTES_MAX = 4 << 10
@@ -257,12 +258,14 @@ def schema_message(schema: pa.Schema) -> bytes:
 def is_worthwhile(batch: pa.RecordBatch, size: int, codec: str) -> bool:
     """Return whether to compress `batch` of `size` bytes.
 
-    A large one only if `codec` saves more than 1/16, judged by a sixteenth of its rows. What it does
-    not shrink, vectors under lz4 above all, is stored plain, and read without a copy.
+    A large one only if `codec` saves more than 1/16, judged by a sixteenth of its rows, or by 128 KiB
+    of them if that is less. What it does not shrink, vectors under lz4 above all, is stored plain,
+    and read without a copy.
     """
     if size < _SAMPLED_BYTES_MIN:
         return True
-    sample = batch.slice(batch.num_rows // 2, batch.num_rows // 16)
+    rows = min(batch.num_rows // 16, batch.num_rows * _SAMPLE_BYTES_MAX // size)
+    sample = batch.slice(batch.num_rows // 2, max(rows, 1))
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     return bool(encode_stream(sample, options).size < sample.nbytes * WORTHWHILE)
 
