@@ -135,25 +135,22 @@ def seal_log(
     problem = log_problem(log)
     if problem:
         raise InvariantError(f"log object {log.slot} would have {problem}")
-    payloads = [
-        _encode_payload(record, stream, codec)
-        for record, stream in zip(log.records, streams or repeat(None), strict=False)
-    ]
     size = HEADER_BYTES + FOOTER_BYTES
-    size += sum(_FRAME.size + len(envelope) + body.size for envelope, body in payloads)
-    parts: list[bytes | pa.Buffer] = [_HEAD + _HEADER.pack(*_header_of(log, size))]
-    covered = crc32c(parts[0])
-    for envelope, body in payloads:
+    frames: list[bytes] = []
+    parts: list[bytes | pa.Buffer] = []
+    for record, stream in zip(log.records, streams or repeat(None), strict=False):
+        envelope, body = _encode_payload(record, stream, codec)
         length = len(envelope) + body.size
         if length > RECORD_BYTES_MAX:
             raise InvariantError(f"a record of log object {log.slot} would be {length} bytes")
         frame = _FRAME.pack(length, crc32c(body, crc32c(envelope)))
-        covered = crc32c(frame, covered)
+        frames.append(frame)
         parts += (frame, envelope, body)
-    count = _LENGTH.pack(len(payloads))
-    checksum = crc32c(count, covered)
-    parts += (count, _LENGTH.pack(checksum))
-    return SealedLog(_packed(parts), size, checksum)
+        size += _FRAME.size + length
+    header = _HEAD + _HEADER.pack(*_header_of(log, size))
+    count = _LENGTH.pack(len(frames))
+    checksum = crc32c(b"".join((header, *frames, count)))
+    return SealedLog(_packed([header, *parts, count, _LENGTH.pack(checksum)]), size, checksum)
 
 
 def _packed(parts: list[bytes | pa.Buffer]) -> bytes | tuple[bytes | pa.Buffer, ...]:
@@ -290,10 +287,8 @@ def _walk(data: bytes, key: str) -> list[tuple[int, int, int]]:
 def _check_footer(data: bytes, frames: list[tuple[int, int, int]], key: str) -> None:
     at = len(data) - FOOTER_BYTES
     count, checksum = _FRAME.unpack_from(data, at)
-    covered = crc32c(data[:HEADER_BYTES])
-    for offset, _, _ in frames:
-        covered = crc32c(data[offset - _FRAME.size : offset], covered)
-    covered = crc32c(data[at : at + _LENGTH.size], covered)
+    framing = (data[offset - _FRAME.size : offset] for offset, _, _ in frames)
+    covered = crc32c(b"".join((data[:HEADER_BYTES], *framing, data[at : at + _LENGTH.size])))
     if covered != checksum:
         raise CorruptError(key, at, f"crc32c {checksum:08x} of the frame", f"{covered:08x}")
     if count != len(frames):

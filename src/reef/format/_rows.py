@@ -158,10 +158,15 @@ def _type_problem(kind: pa.DataType, depth: int = 1) -> str:
 
 def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     """Return what keeps `batch` from being rows whose first columns are `first`, or ""."""
-    problem = schema_problem(batch.schema, first) or nulls_problem(batch, first)
+    problem = schema_problem(batch.schema, first)
     if problem:
         return problem
-    longest = _longest(batch.column(0))
+    # Each once: to ask Arrow for a column takes longer than to look into it.
+    system = [batch.column(i) for i in range(len(first))]
+    problem = nulls_problem(system, first)
+    if problem:
+        return problem
+    longest = _longest(system[0])
     if longest > KEY_BYTES_MAX:
         return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
     return ""
@@ -183,10 +188,10 @@ def _longest(keys: pa.Array) -> int:
     return int((offsets[1:] - offsets[:-1]).max())
 
 
-def nulls_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
-    """Return that a system column of `batch` has a null, or ""."""
-    for i in range(len(first)):
-        if batch.column(i).null_count:
+def nulls_problem(columns: Iterable[pa.Array], first: tuple[pa.Field, ...]) -> str:
+    """Return that one of `columns`, which are those of `first`, has a null, or ""."""
+    for column in columns:
+        if column.null_count:
             return f"a null in {', '.join(f.name for f in first)}"
     return ""
 
