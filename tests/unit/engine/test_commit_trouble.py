@@ -221,8 +221,9 @@ def test_an_interrupt_at_any_line_of_a_flush_keeps_nobody_from_flushing() -> Non
 def test_closing_sends_what_nobody_waits_for_any_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kv = database(store).kv("ns")
-    interrupt_next_write(monkeypatch)
+    db = database(store)
+    kv = db.kv("ns")
+    interrupt_next_write(monkeypatch, db)
     with pytest.raises(KeyboardInterrupt):
         kv.put(b"a", b"1")
     assert Beside(kv.close).finish() is None
