@@ -7,10 +7,9 @@ from collections.abc import Mapping
 
 from reef.errors import InvalidInputError, NotFoundError
 from reef.sqlite._file import DatabaseFile
+from reef.sqlite._header import HEADER_BYTES
 from reef.sqlite._location import location_of
 from reef.sqlite._registry import registry
-
-HEADER_BYTES = 100
 
 
 def open_file(
@@ -34,9 +33,8 @@ def open_file(
         if not shared.exists and not may_create:
             raise NotFoundError(f"there is no database {location.shown}")
         file = DatabaseFile(shared, lsn=location.lsn, read_only=read_only)
-        if file.size() and not any(
-            file.read(HEADER_BYTES, 0)
-        ):  # which SQLite reads next in any case
+        # SQLite reads the header next in any case.
+        if file.size() and not any(file.read(HEADER_BYTES, 0)):
             raise NotFoundError(
                 f"there is no database {location.shown}: its first page is missing, which an import "
                 "writes last; `reef sqlite import` again"
