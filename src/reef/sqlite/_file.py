@@ -12,6 +12,7 @@ A lock level is of this process. Between processes there is no lock: the writer 
 from __future__ import annotations
 
 from reef.errors import InvalidInputError, ReefError, UnavailableError
+from reef.sqlite._abi import FCNTL_COMMIT_PHASETWO, FCNTL_SYNC
 from reef.sqlite._header import CHANGE_COUNTER_READ, HEADER_BYTES, with_schema, without_wal
 from reef.sqlite._shared import SharedStore
 from reef.sqlite._version import DatabaseVersion, TransactionPages
@@ -231,6 +232,16 @@ class DatabaseFile:
                 "nothing was written"
             )
         return self._read_version()
+
+    def control(self, op: int, argument: int | None) -> bool:
+        """Carry out a file control other than a PRAGMA; return False for one that is not ours."""
+        if op == FCNTL_COMMIT_PHASETWO:
+            self.commit()
+        elif op == FCNTL_SYNC:
+            self.before_sync(with_others=bool(argument))  # the name of the journal over all
+        else:
+            return False
+        return True
 
     def before_sync(self, *, with_others: bool) -> None:
         """Get ready for a commit: with synchronous=OFF, `sync` does not come between here and there.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -48,15 +48,15 @@ class Registry:
         self._openings: dict[str, Opening] = {}
         self._next = count(1).__next__
 
-    def leave(self, opening: Opening) -> str:
-        """Keep what a URL cannot say under a name that it can; `take_back` forgets it."""
+    @contextmanager
+    def keep(self, opening: Opening) -> Iterator[str]:
+        """Keep what a URL cannot say under a name that it can, until the database is open."""
         token = str(self._next())
         self._openings[token] = opening
-        return token
-
-    def take_back(self, token: str) -> None:
-        """Forget it."""
-        self._openings.pop(token, None)
+        try:
+            yield token
+        finally:
+            del self._openings[token]
 
     def acquire(self, location: Location) -> SharedStore:
         """Return the open page store of a database; `release` it as often."""

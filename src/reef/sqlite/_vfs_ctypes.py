@@ -26,8 +26,6 @@ from reef.sqlite._open import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
 from reef.sqlite._shared import Busy
 
-PATH_BYTES_MAX = 2048
-SECTOR_BYTES = 4096
 _OURS = abi.OPEN_MAIN_DB | abi.OPEN_MAIN_JOURNAL | abi.OPEN_SUPER_JOURNAL | abi.OPEN_WAL
 
 _log = logging.getLogger("reef")
@@ -90,7 +88,7 @@ class _CtypesVfs:
             unlock=abi.Lock(self._call(lambda file, level: file.unlock(level), again=True)),
             check_reserved=abi.CheckReserved(guarded(self._check_reserved, _failed)),
             file_control=abi.FileControl(guarded(self._file_control, _failed)),
-            sector_size=abi.Number(_always(SECTOR_BYTES)),
+            sector_size=abi.Number(_always(abi.SECTOR_BYTES)),
             characteristics=abi.Number(_always(abi.CHARACTERISTICS)),
         )
 
@@ -99,7 +97,7 @@ class _CtypesVfs:
         return abi.Vfs(
             version=1,
             file_bytes=max(c.sizeof(abi.File), theirs.file_bytes),
-            path_bytes=PATH_BYTES_MAX,
+            path_bytes=abi.PATH_BYTES_MAX,
             name=VFS.encode(),
             open=abi.Open(guarded(self._open, _failed)),
             delete=abi.Delete(_always(abi.OK)),
@@ -203,19 +201,11 @@ class _CtypesVfs:
 
     def _file_control(self, at: int, op: int, argument: int | None) -> int:
         file = self._file(at)
-        if not isinstance(file, DatabaseFile):
-            return abi.NOTFOUND
-        if op == abi.FCNTL_COMMIT_PHASETWO:
-            file.commit()
-            return abi.OK
-        if op == abi.FCNTL_SYNC:
-            file.before_sync(with_others=bool(argument))  # the name of the journal over all
-            return abi.OK
         if op == abi.FCNTL_PRAGMA and argument is not None:
             return self._pragma(file, argument)
-        return abi.NOTFOUND
+        return abi.OK if file.control(op, argument) else abi.NOTFOUND
 
-    def _pragma(self, file: DatabaseFile, argument: int) -> int:
+    def _pragma(self, file: DatabaseFile | ScratchFile, argument: int) -> int:
         words = (c.c_char_p * 3).from_address(argument)
         name, value = words[1] or b"", words[2]
         try:
