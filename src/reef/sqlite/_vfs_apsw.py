@@ -12,7 +12,7 @@ from reef.clock import SystemClock
 from reef.errors import InvalidInputError, ReefError
 from reef.sqlite._abi import CHARACTERISTICS, FCNTL_PRAGMA, PATH_BYTES_MAX, SECTOR_BYTES
 from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
-from reef.sqlite._interrupts import at_entry, defer_interrupts
+from reef.sqlite._interrupts import at_entry
 from reef.sqlite._location import VFS, full_path
 from reef.sqlite._open import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
@@ -191,5 +191,4 @@ class ApswVFS(apsw.VFS):
 @lru_cache(1)
 def register() -> ApswVFS:
     """Register the VFS with apsw's SQLite, once; return it, for somebody has to hold it."""
-    defer_interrupts()
     return ApswVFS()

@@ -260,7 +260,8 @@ def register_sqlite3() -> object:
     """
     import sqlite3
 
-    defer_interrupts()
+    # From here on any URI may open a database, and no answer to that call may be left to chance.
+    defer_interrupts(for_good=True)
     for name in (ctypes.util.find_library("sqlite3"), "libsqlite3.so.0"):
         with suppress(OSError):
             library = c.CDLL(name) if name else None
