@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
-from reef.store import Data, ObjectMeta, Store, size_of
-from reef.testing._wrapper import LIST_PAGE, Operation, T, WrapperStore
+from reef.store import Data, Store, size_of
+from reef.testing._wrapper import Operation, T, WrapperStore
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,12 @@ class CountingStore(WrapperStore):
         self._add_bytes("get_range", len(data))
         return data
 
-    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
-        for i, entry in enumerate(super().list(prefix, start_after)):
-            if i and i % LIST_PAGE == 0:
-                self._add_request("list")
-            yield entry
-
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         self._add_request(operation)
         return call()
+
+    def _next_page(self) -> None:
+        self._add_request("list")
 
     def _weighed(self, parts: Iterable[Buffer]) -> Iterator[Buffer]:
         for part in parts:

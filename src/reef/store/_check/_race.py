@@ -33,9 +33,7 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store._base import Store
-from reef.store._check._probe import ViolationError, require
-from reef.store._conditional import create
-from reef.types import new_nonce
+from reef.store._check._probe import Probe, ViolationError, require
 
 PROCESSES_MAX = 4
 _LEAVE_SECONDS_MAX = 10.0
@@ -179,43 +177,28 @@ def _final(store: Store, key: str) -> bytes | None:
         return None
 
 
+@dataclass(frozen=True)
 class _Racer:
-    """One creator with an identity and a randomness of its own."""
+    """One creator with a number, and a probe whose randomness is its own."""
 
-    def __init__(
-        self, store: Store, author: int, seed: int, settings: Settings, clock: Clock
-    ) -> None:
-        self._store = store
-        self._author = author
-        self._rng = random.Random(seed)
-        self._settings = settings
-        self._clock = clock
+    author: int
+    probe: Probe
 
     def create(self, key: str, size: int, start: threading.Barrier) -> RaceAttempt:
-        nonce = new_nonce(self._rng)
-        data = nonce + self._rng.randbytes(size - len(nonce))
+        data = self.probe.new_data(size)
         wrote = digest(data)
         start.wait()
         try:
-            create(
-                self._store,
-                key,
-                data,
-                nonce=nonce,
-                is_collected=lambda: False,
-                settings=self._settings,
-                clock=self._clock,
-                rng=self._rng,
-            )
+            self.probe.create(key, data)
         except ConflictError as error:
-            return RaceAttempt(self._author, RaceOutcome.LOST, wrote, digest(error.found))
+            return RaceAttempt(self.author, RaceOutcome.LOST, wrote, digest(error.found))
         except OutcomeUnknownError as error:
-            return RaceAttempt(self._author, RaceOutcome.UNKNOWN, wrote, why=error.why)
+            return RaceAttempt(self.author, RaceOutcome.UNKNOWN, wrote, why=error.why)
         except InvalidInputError:
             raise
         except ReefError as error:
-            return RaceAttempt(self._author, RaceOutcome.FAILED, wrote, why=str(error))
-        return RaceAttempt(self._author, RaceOutcome.WON, wrote)
+            return RaceAttempt(self.author, RaceOutcome.FAILED, wrote, why=str(error))
+        return RaceAttempt(self.author, RaceOutcome.WON, wrote)
 
 
 class ThreadTeam:
@@ -226,7 +209,10 @@ class ThreadTeam:
     ) -> None:
         """Use one racer for each seed, numbered from `first`."""
         self._racers = [
-            _Racer(store, author, seed, settings, clock)
+            _Racer(
+                author,
+                Probe(store, "", settings=settings, clock=clock, rng=random.Random(seed)),
+            )
             for author, seed in enumerate(seeds, start=first)
         ]
         self._start = threading.Barrier(len(seeds))
