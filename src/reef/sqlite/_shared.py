@@ -368,7 +368,7 @@ class SharedStore:
         if not self._is_in_doubt:
             return
         self._let_go()
-        self._use(reader := self._open("r"), is_writer=False)
+        reader = self._open_reader()
         # A newer epoch alone decides nothing: its fence may not stand yet. An object in the slot does.
         if reader.stats()["next_slot"] <= self._slot_in_doubt:
             self._open_writer()  # its fence stands where the commit would have gone, or behind it
@@ -417,13 +417,12 @@ class SharedStore:
         return True
 
     def _opened(self) -> Pages:
-        if self._pages is None:
-            self._open_reader()
-            assert self._pages is not None
-        return self._pages
+        return self._open_reader() if self._pages is None else self._pages
 
-    def _open_reader(self) -> None:
-        self._use(self._open("r"), is_writer=False)
+    def _open_reader(self) -> Pages:
+        reader = self._open("r")
+        self._use(reader, is_writer=False)
+        return reader
 
     def _open_writer(self) -> None:
         try:

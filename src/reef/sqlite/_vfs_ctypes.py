@@ -93,25 +93,16 @@ class _CtypesVfs:
         )
 
     def _make_vfs(self) -> abi.Vfs:
-        theirs = self._default
-        return abi.Vfs(
-            version=1,
-            file_bytes=max(c.sizeof(abi.File), theirs.file_bytes),
-            path_bytes=abi.PATH_BYTES_MAX,
-            name=VFS.encode(),
-            open=abi.Open(guarded(self._open, _failed)),
-            delete=abi.Delete(_always(abi.OK)),
-            access=abi.Access(guarded(self._access, _failed)),
-            full_pathname=abi.FullPathname(guarded(self._full_pathname, _failed_to_open)),
-            dl_open=theirs.dl_open,
-            dl_error=theirs.dl_error,
-            dl_sym=theirs.dl_sym,
-            dl_close=theirs.dl_close,
-            randomness=theirs.randomness,
-            sleep=theirs.sleep,
-            current_time=theirs.current_time,
-            last_error=theirs.last_error,
-        )
+        vfs = abi.Vfs.from_buffer_copy(self._default)
+        vfs.version, vfs.next, vfs.data = 1, None, None
+        vfs.file_bytes = max(c.sizeof(abi.File), vfs.file_bytes)
+        vfs.path_bytes = abi.PATH_BYTES_MAX
+        vfs.name = VFS.encode()
+        vfs.open = abi.Open(guarded(self._open, _failed))
+        vfs.delete = abi.Delete(_always(abi.OK))
+        vfs.access = abi.Access(guarded(self._access, _failed))
+        vfs.full_pathname = abi.FullPathname(guarded(self._full_pathname, _failed_to_open))
+        return vfs
 
     # Files.
 

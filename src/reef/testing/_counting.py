@@ -27,11 +27,10 @@ class Counts:
 
     def __sub__(self, earlier: Counts) -> Counts:
         """What came after `earlier`."""
-        return Counts(_minus(self.requests, earlier.requests), _minus(self.bytes, earlier.bytes))
-
-
-def _minus(later: Mapping[str, int], earlier: Mapping[str, int]) -> Counter[str]:
-    return Counter({name: n for name in later if (n := later[name] - earlier.get(name, 0))})
+        return Counts(
+            Counter(self.requests) - Counter(earlier.requests),
+            Counter(self.bytes) - Counter(earlier.bytes),
+        )
 
 
 class CountingStore(WrapperStore):

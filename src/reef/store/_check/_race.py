@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 from reef.clock import Clock, SystemClock
 from reef.errors import (
@@ -62,15 +62,8 @@ class RaceAttempt:
     why: str = ""
 
 
-class Team(Protocol):
-    """Racers that wait together for the start."""
-
-    def race(self, key: str, size: int) -> Sequence[RaceAttempt]:
-        """Let every racer create `key` at once; return when all have their answer."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
+Race: TypeAlias = Callable[[str, int], Sequence[RaceAttempt]]
+"""Lets every racer of a team create a key at once, with so many bytes; returns all their answers."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +85,13 @@ def digest(data: bytes) -> bytes:
 
 
 def run_rounds(
-    store: Store, team: Team, keys: Iterable[str], on_round: Callable[[int], None]
+    store: Store, race: Race, keys: Iterable[str], on_round: Callable[[int], None]
 ) -> RaceResult:
     """Race once for each key, and judge each round by what the store holds afterwards."""
     number = undecided = unknown = 0
     violations = []
     for number, key in enumerate(keys, start=1):
-        attempts = team.race(key, _BYTES[number % len(_BYTES)])
+        attempts = race(key, _BYTES[number % len(_BYTES)])
         unknown += len(_attempts_with(RaceOutcome.UNKNOWN, attempts))
         problem = judge_answers(attempts)
         if not problem:
