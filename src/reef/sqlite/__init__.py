@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reef.sqlite._location import parse_location
+
 if TYPE_CHECKING:
     from reef.sqlite._connect import Connection, connect
     from reef.sqlite._copy import CopyResult, export_file, history, import_file, restore, version_at
     from reef.sqlite._vfs_apsw import register
-
-from reef.sqlite._location import parse_location
 
 __all__ = [
     "Connection",

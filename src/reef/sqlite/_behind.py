@@ -29,7 +29,11 @@ class Holder(Protocol):
     """An open file that commits, or whose commits are queued."""
 
     lost: ReefError | None
-    """Why commits that were acknowledged to it are lost; raised once."""
+    """Why commits that were acknowledged to it are lost."""
+
+    def raise_lost(self) -> None:
+        """Raise `lost`, once."""
+        ...
 
 
 class Queued(NamedTuple):

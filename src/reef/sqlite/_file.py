@@ -98,9 +98,7 @@ class DatabaseFile:
         return self.shared.is_reserved()
 
     def _begin(self) -> None:
-        if self.lost is not None:
-            lost, self.lost = self.lost, None
-            raise lost
+        self.raise_lost()
         version = self._fixed or self.shared.begin()
         # SQLite compares 16 bytes of the header to find out whether its cached pages are good. They
         # may be the same in two versions, one of which was lost: the version decides.
@@ -330,8 +328,12 @@ class DatabaseFile:
         """Wait until what was acknowledged is durable. Raises UnavailableError if some is lost."""
         self.shared.drain()
         self._is_behind = False
-        if self.lost is not None:
-            lost, self.lost = self.lost, None
+        self.raise_lost()
+
+    def raise_lost(self) -> None:
+        """Raise why acknowledged commits are lost, if some are; once."""
+        lost, self.lost = self.lost, None
+        if lost is not None:
             raise lost
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ from reef.errors import (
 )
 from reef.format import log_key
 from reef.sqlite._behind import Behind, Holder, Queued
-from reef.sqlite._cache import CACHE_BYTES_DEFAULT, PageCache
+from reef.sqlite._cache import PageCache
 from reef.sqlite._header import said_size
 from reef.sqlite._version import DatabaseVersion, TransactionPages, merged
 
@@ -63,7 +63,6 @@ class SharedStore:
         *,
         branch: str | None = None,
         page_size: int | None = None,
-        cache_bytes: int = CACHE_BYTES_DEFAULT,
     ) -> None:
         """Use the page store `name` of `db`; it need not exist before somebody writes."""
         self._db = db
@@ -83,9 +82,8 @@ class SharedStore:
         self._version = DatabaseVersion(0, 0, 0, bytes(page_size or PAGE_SIZE_DEFAULT))
         self._born: int | None = None
         self.rng = context.rng
-        self._cache_bytes = cache_bytes
         self._behind = self._new_behind()
-        self.cache = PageCache(cache_bytes, self._version.page_size)
+        self.cache = PageCache(self._version.page_size)
         with self._cond:
             self._follow()
 
@@ -263,9 +261,7 @@ class SharedStore:
             raise
 
     def _check_writing(self, holder: Holder, base: DatabaseVersion) -> None:
-        if holder.lost is not None:
-            lost, holder.lost = holder.lost, None
-            raise lost
+        holder.raise_lost()
         self._check_open()
         if self._holder is not holder or not self._is_writer or self._is_in_doubt:
             raise FencedError(
@@ -442,7 +438,7 @@ class SharedStore:
         breaks = now.breaks + (self._born not in (None, born))
         self._born = born
         if pages.page_size != now.page_size:
-            self.cache = PageCache(self._cache_bytes, pages.page_size)
+            self.cache = PageCache(pages.page_size)
             breaks += 1
         if breaks != now.breaks:
             self._version = DatabaseVersion(

@@ -59,7 +59,7 @@ def _as_sqlite_error(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Have what a call raises become an error of SQLite, too."""
 
     @wraps(call)
-    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return call(*args, **kwargs)
         except Busy as busy:
@@ -69,7 +69,7 @@ def _as_sqlite_error(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 raise
             raise as_apsw(error) from error
 
-    return told
+    return translated
 
 
 class ApswFile:

@@ -2,6 +2,9 @@
 
 It gives two fixtures: `store`, on a bucket or prefix of its own that is empty, and `store2`, a
 second handle on the same place. The class's numbers say how hard to race where that is slow.
+
+StoreContract   the tests, to inherit
+keys            the keys of a listing, in its order
 """
 
 from __future__ import annotations
