@@ -11,6 +11,8 @@ import pytest
 from reef.clock import Clock
 from reef.database import Database
 from reef.engine._commit._log_writer import LogWriter
+from reef.engine._commit._path import CommitPath
+from reef.kv import KeyValue
 from reef.store import Store, open_store
 from reef.testing import FaultyStore
 
@@ -49,6 +51,18 @@ def interrupt_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LogWriter, "encode", interrupted)
+
+
+def commits(kv: KeyValue) -> CommitPath:
+    """Return the commit path of an open writer."""
+    assert kv._writer is not None
+    return kv._writer._commits
+
+
+def waiters(kv: KeyValue) -> int:
+    """Return how many batches somebody waits for: for their PUT, or for a turn to send."""
+    with commits(kv).cond:
+        return sum(bool(ticket.waiters) for ticket in commits(kv)._queue.tickets())
 
 
 class Gate(FaultyStore):
