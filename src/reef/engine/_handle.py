@@ -7,9 +7,6 @@ version are then there, whatever a flush or a refresh swaps meanwhile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-
-import pyarrow as pa
 
 from reef.engine._context import Context
 from reef.engine._live import LiveRows
@@ -79,20 +76,6 @@ class Handle(ABC):
         except (NotFoundError, DamagedError):
             return self.view().one(key)
         return None if found is None or found.tombstone else found
-
-    def scan(
-        self,
-        *,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        prefix: bytes | None = None,
-        reverse: bool = False,
-        columns: Sequence[str] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the newest version in order of keys; see `View.scan`."""
-        return self.view().scan(
-            start=start, end=end, prefix=prefix, reverse=reverse, columns=columns
-        )
 
     def view(self) -> View:
         """Return a view of the newest version, which does not change any more."""
