@@ -6,6 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -158,7 +159,7 @@ class Database:
         """Return what namespaces share, under other settings."""
         if not settings:
             return self._context
-        return self._context.with_settings(load_settings({**self._arguments, **settings}))
+        return replace(self._context, settings=load_settings({**self._arguments, **settings}))
 
     def namespaces(self, *, dropped: bool = False) -> Iterator[str]:
         """Yield the namespaces, in byte order: a branch is NAME@BRANCH. A listing, and a GET for each.

@@ -82,14 +82,20 @@ class Threads(Protocol):
 class _SystemCondition(type(threading.RLock())):  # type: ignore[misc]
     """A lock whose `with` runs no line of Python: an interrupt in one could leave it taken.
 
-    It checks its owner, and takes itself again after a wait whatever interrupts.
+    It checks its owner, and is held again after a wait whatever interrupts.
     """
 
     def __init__(self) -> None:
         self._news = threading.Condition(self)
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._news.wait(timeout)
+        if not self._is_owned():
+            raise RuntimeError("wait() without the lock")
+        try:
+            return self._news.wait(timeout)
+        finally:
+            if not self._is_owned():  # interrupted after it was released, before the wait
+                self._acquire_restore((1, threading.get_ident()))
 
     def notify_all(self) -> None:
         self._news.notify_all()

@@ -50,7 +50,7 @@ def look(scene: Scene) -> Look:
     """Open for reading and tell everything that there is."""
     reader = open_for_reading(scene.db.context(), NAMESPACE, FACE)
     rows, lsns = {}, {}
-    for batch in reader.scan():
+    for batch in reader.view().scan():
         columns = (batch.column(name).to_pylist() for name in ("_key", "_lsn", "value"))
         for key, lsn, value in zip(*columns, strict=True):
             rows[key], lsns[key] = value, lsn

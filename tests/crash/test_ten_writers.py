@@ -116,7 +116,7 @@ def check_rows(url: str, told: Told) -> None:
     """Everything acknowledged is there, whole, at its LSN; nothing that failed is."""
     reader = open_for_reading(reef.connect(url).context(), NAMESPACE, FACE)
     rows = {}
-    for batch in reader.scan():
+    for batch in reader.view().scan():
         columns = (batch.column(name).to_pylist() for name in ("_key", "_lsn", "value"))
         rows.update({key: (lsn, value) for key, lsn, value in zip(*columns, strict=True)})
     assert rows.pop(b"afterwards")[1] == b"never"  # the survivor's, and nobody else's

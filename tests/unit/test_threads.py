@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
+from types import FrameType
+from typing import Any
 
 import pytest
 
+import reef.threads
 from reef.threads import Condition, SystemThreads, Threads
 
 
@@ -79,3 +84,54 @@ def test_conditions_have_locks_of_their_own(threads: Threads) -> None:
     one, other = threads.condition(), threads.condition()
     with one, other:
         assert other.wait(0.0) is False
+
+
+class Interrupt:
+    """Ctrl-C at the nth moment, in the code of conditions, at which Python looks for signals.
+
+    It does as a function begins, after a call of C, and while it waits for a lock.
+    """
+
+    FILES = (threading.__file__, reef.threads.__file__)
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._look)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _look(self, frame: FrameType, event: str, called: Any) -> None:
+        is_wait = event == "c_call" and called.__name__ == "acquire"
+        if frame.f_code.co_filename in self.FILES and (is_wait or event in ("call", "c_return")):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+
+def test_an_interrupt_at_any_moment_leaves_the_lock_to_those_who_come(threads: Threads) -> None:
+    """Were the lock not held at the end of its `with`, giving it back would raise something else."""
+    for nth in itertools.count(1):
+        condition = threads.condition()
+        was_interrupted = False
+        try:
+            with Interrupt(nth), condition:
+                condition.wait(0.0)
+                condition.notify_all()
+        except KeyboardInterrupt:
+            was_interrupted = True
+        assert _is_free(condition), f"moment {nth}"
+        if not was_interrupted:
+            break
+    assert nth > 10
+
+
+def _is_free(condition: Any) -> bool:
+    """Return whether another thread can take the lock."""
+    taken: list[bool] = []
+    other = threading.Thread(target=lambda: taken.append(condition.acquire(blocking=False)))
+    other.start()
+    other.join()
+    return taken[0]

@@ -7,7 +7,7 @@ Writing     WriteRequest, Receipt: a batch to commit, and its result; CreateOnly
             encode_condition, plain_codes; check_idempotency_key, check_stream, check_number
 Outcomes    WRITTEN, DELETED, EXISTS, MISSING, DIFFERS, OUTCOMES, unpack_codes: what became of a row
 Handles     Namespace, HeldSnapshot: what every face offers of a namespace and of a snapshot;
-            DEFAULT_TTL, namespace_stats
+            DEFAULT_TTL
 Reading     View, SnapshotView, ReadState: reads at one version; Latest, FEW_ROWS_MAX: many keys;
             candidates, matching, are_newest, Cover: rows found source by source, without a merge;
             lookup_counted: a point read that counts what it reads; take_snapshot
@@ -79,7 +79,6 @@ from reef.engine._read._layers import lookup_counted
 from reef.engine._read._snapshots import SnapshotView, take_snapshot
 from reef.engine._read._view import ReadState, View
 from reef.engine._reader import Reader
-from reef.engine._stats import namespace_stats
 from reef.engine._tail import Tail
 from reef.engine._writer import Writer
 
@@ -141,7 +140,6 @@ __all__ = [
     "lookup_counted",
     "lost_pins",
     "matching",
-    "namespace_stats",
     "newest_manifest",
     "open_for_reading",
     "open_for_writing",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 from reef.clock import Clock
 from reef.manifest import ManifestChain
@@ -30,10 +29,6 @@ class Context:
     author: str
     """Who writes, for people: a process on a host."""
     host: str
-
-    def with_settings(self, settings: Settings) -> Self:
-        """Return the same context under other settings; what is shared stays shared."""
-        return replace(self, settings=settings)
 
     def chain(self, namespace: str) -> ManifestChain:
         """Return a fresh view of a namespace's manifests."""

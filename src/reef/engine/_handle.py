@@ -7,9 +7,7 @@ version are then there, whatever a flush or a refresh swaps meanwhile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-
-import pyarrow as pa
+from typing import Any
 
 from reef.engine._context import Context
 from reef.engine._live import LiveRows
@@ -79,20 +77,6 @@ class Handle(ABC):
         except (NotFoundError, DamagedError):
             return self.view().one(key)
         return None if found is None or found.tombstone else found
-
-    def scan(
-        self,
-        *,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        prefix: bytes | None = None,
-        reverse: bool = False,
-        columns: Sequence[str] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the newest version in order of keys; see `View.scan`."""
-        return self.view().scan(
-            start=start, end=end, prefix=prefix, reverse=reverse, columns=columns
-        )
 
     def view(self) -> View:
         """Return a view of the newest version, which does not change any more."""
@@ -194,6 +178,45 @@ class Handle(ABC):
             return Tail(manifest)
         tail.folded(manifest)
         return tail
+
+    def stats(self, mode: str) -> dict[str, Any]:
+        """Return what is known without asking the store, for people and programs."""
+        manifest, tail = self.manifest, self.tail
+        levels: dict[int, dict[str, int]] = {}
+        # Of a segment there may be several references, each to some of its keys: it is one object.
+        for ref in {(ref.namespace, ref.id): ref for ref in manifest.segments}.values():
+            level = levels.setdefault(
+                ref.level, {"segments": 0, "rows": 0, "tombstones": 0, "bytes": 0}
+            )
+            level["segments"] += 1
+            level["rows"] += ref.rows
+            level["tombstones"] += ref.tombstones
+            level["bytes"] += ref.size
+        return {
+            "namespace": self.namespace,
+            "mode": mode,
+            "lsn": self.lsn,
+            "generation": manifest.generation,
+            "writer_epoch": manifest.writer_epoch,
+            "compactor_epoch": manifest.compactor_epoch,
+            "wal_floor": manifest.wal_floor,
+            "next_slot": tail.fold.next_slot,
+            "unfolded_log": {"slots": tail.log_slots, "bytes": tail.log_bytes},
+            "memtable": {"rows": tail.memtable.rows, "bytes": tail.memtable.nbytes},
+            "levels": {str(number): levels[number] for number in sorted(levels)},
+            "last_applied_lsn": manifest.last_applied_lsn,
+            "retention_floor_lsn": manifest.retention.floor_lsn,
+            "pitr_window_ms": manifest.retention.pitr_window_ms,
+            "snapshots": len(manifest.snapshots),
+            "pins": len(manifest.pins),
+            "intents": len(manifest.intents),
+            "gc": {
+                "pending": len(manifest.gc.pending),
+                "boundary_slot": manifest.gc.boundary.slot,
+                "boundary_generation": manifest.gc.boundary.generation,
+                "grace_ms": manifest.gc.grace_ms,
+            },
+        }
 
     def tell(self) -> None:
         """Set the gauges of this namespace to their current values."""

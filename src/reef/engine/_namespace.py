@@ -17,7 +17,6 @@ from reef.engine._open import Face, open_for_reading, open_for_writing
 from reef.engine._read._snapshots import SnapshotView
 from reef.engine._read._view import View
 from reef.engine._reader import Reader
-from reef.engine._stats import namespace_stats
 from reef.engine._writer import Writer
 from reef.errors import InvalidInputError
 from reef.settings import parse_seconds
@@ -82,7 +81,7 @@ class Namespace:
 
     def stats(self) -> dict[str, Any]:
         """Return figures of the namespace as this handle sees it."""
-        return namespace_stats(self._handle)
+        return self._handle.stats(self.mode)
 
     def tell_metrics(self) -> None:
         """Bring the gauges of this namespace up to date."""
@@ -201,7 +200,7 @@ class HeldSnapshot:
     @property
     def id(self) -> str:
         """Its name: `at(snapshot=id)` opens it elsewhere."""
-        return self._snapshot.id
+        return self._snapshot.snapshot.id
 
     @property
     def expires_at_us(self) -> int:

@@ -89,7 +89,7 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
         # Folded and collected since the head was read, perhaps: then there is another head.
         before, head = head, chain.load()
         if head is None or head.generation == before.generation:
-            _check_whole(before.manifest, tail)
+            check_whole(before.manifest, tail)
 
 
 def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
@@ -169,7 +169,7 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
         if manifest is None or manifest.state != "live":
             if split_namespace(namespace)[1] is not None:
                 raise _not_made(context, namespace)
-            manifest = go_on(manifest, _first(namespace, context, face))
+            manifest = go_on(manifest, _first(chain, context, face))
         check_face(manifest, face)
         if window_s is not None:
             manifest = set_retention(manifest, pitr_window_ms=round(window_s * 1000))
@@ -181,19 +181,13 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
     return chain.publish(taken)
 
 
-def _first(namespace: str, context: Context, face: Face) -> Manifest:
+def _first(chain: ManifestChain, context: Context, face: Face) -> Manifest:
     told = {**(face.schema.metadata or {}), FACE: face.name.encode()}
     schema = face.schema.with_metadata(told).serialize().to_pybytes()
     window_ms = None if face.pitr_window_s is None else round(face.pitr_window_s * 1000)
     return msgspec.structs.replace(
-        Manifest.first(
-            namespace,
-            author=context.author,
-            nonce=new_nonce(context.rng).hex(),
-            created_at_us=context.clock.now_us(),
-            lsn_policy=face.lsn_policy,
-            grace_ms=round(context.settings.gc_grace * 1000),
-        ),
+        chain.first(round(context.settings.gc_grace * 1000)),
+        lsn_policy=face.lsn_policy,
         retention=Retention(floor_lsn=0, pitr_window_ms=window_ms),
         schema=schema,
         schema_fingerprint=fingerprint(schema),
@@ -213,7 +207,7 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
             dedup.replay(entry.log)
 
     tail, reader = _replay(context, manifest, decided)
-    _check_whole(manifest, tail)
+    check_whole(manifest, tail)
     slot_fenced = tail.fold.reach
     fencing = Fencing(
         namespace=namespace,
@@ -274,7 +268,7 @@ def _missing(manifest: Manifest, tail: Tail) -> bool:
     return tail.fold.reach <= manifest.wal_last_seen
 
 
-def _check_whole(manifest: Manifest, tail: Tail) -> None:
+def check_whole(manifest: Manifest, tail: Tail) -> None:
     """Raise if a log object is gone: what lies behind it was committed, and must not become void."""
     if _missing(manifest, tail):
         raise CorruptError(

@@ -30,9 +30,7 @@ from reef.kv._rows import (
     digest_of,
     one_delete,
     one_put,
-    pairs,
     rows_of,
-    scanned,
 )
 from reef.kv._views import KeyValueSnapshot, KeyValueView, value_of
 
@@ -123,9 +121,7 @@ class KeyValue(Namespace):
     ) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches (key, value) in order of keys, all at one version."""
         self._fresh(min_lsn)
-        return scanned(
-            self._handle.scan(start=start, end=end, prefix=prefix, reverse=reverse, columns=[VALUE])
-        )
+        return self._now().scan(start=start, end=end, prefix=prefix, reverse=reverse)
 
     def items(
         self,
@@ -137,9 +133,8 @@ class KeyValue(Namespace):
         min_lsn: int | None = None,
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield each key with its value, in order of keys, all at one version."""
-        return pairs(
-            self.scan(start=start, end=end, prefix=prefix, reverse=reverse, min_lsn=min_lsn)
-        )
+        self._fresh(min_lsn)
+        return self._now().items(start=start, end=end, prefix=prefix, reverse=reverse)
 
     def at(
         self,

@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -95,7 +96,7 @@ def digest_of(batch: pa.RecordBatch, *parts: bytes | None) -> bytes:
     return digest.digest()
 
 
-def scanned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def key_values(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches of key and value from those of the kernel."""
     for batch in batches:
         columns = [batch.column(KEY), batch.column(VALUE)]
@@ -103,9 +104,12 @@ def scanned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each key with its value."""
-    for batch in batches:
-        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+    """Return an iterator of each key with its value, from batches of the kernel."""
+    # A chain, as no line of Python then runs for each row.
+    return chain.from_iterable(
+        zip(batch.column(KEY).to_pylist(), batch.column(VALUE).to_pylist(), strict=True)
+        for batch in batches
+    )
 
 
 def _puts(puts: Puts | None) -> tuple[pa.Array, pa.Array]:

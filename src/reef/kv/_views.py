@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from reef.engine import HeldSnapshot, SnapshotView, View
-from reef.kv._rows import VALUE, check_key, pairs, scanned
+from reef.kv._rows import VALUE, check_key, key_values, pairs
 from reef.segment import RowVersion
 
 _VALUES = pa.schema([pa.field(VALUE, pa.binary())])
@@ -53,9 +53,7 @@ class KeyValueView:
         reverse: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches (key, value) in order of keys from `start` up to `end` (exclusive)."""
-        return scanned(
-            self._view.scan(start=start, end=end, prefix=prefix, reverse=reverse, columns=[VALUE])
-        )
+        return key_values(self._scan(start, end, prefix, reverse))
 
     def items(
         self,
@@ -66,7 +64,14 @@ class KeyValueView:
         reverse: bool = False,
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield each key with its value, in order of keys."""
-        return pairs(self.scan(start=start, end=end, prefix=prefix, reverse=reverse))
+        return pairs(self._scan(start, end, prefix, reverse))
+
+    def _scan(
+        self, start: bytes | None, end: bytes | None, prefix: bytes | None, reverse: bool
+    ) -> Iterator[pa.RecordBatch]:
+        return self._view.scan(
+            start=start, end=end, prefix=prefix, reverse=reverse, columns=[VALUE]
+        )
 
 
 class KeyValueSnapshot(HeldSnapshot, KeyValueView):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from reef.threads import Threads
@@ -26,19 +26,17 @@ class Turns:
         self._inside = 0
         self._is_alone = False
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Be inside with others who do the same."""
-        self._enter(_Waiting(is_alone=False))
-        try:
-            yield
-        finally:
-            self._leave()
+        return self._turn(_Waiting(is_alone=False))
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Be inside with nobody else."""
+        return self._turn(_Waiting(is_alone=True))
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be inside with nobody else."""
-        self._enter(_Waiting(is_alone=True))
+    def _turn(self, me: _Waiting) -> Iterator[None]:
+        self._enter(me)
         try:
             yield
         finally:

@@ -175,5 +175,5 @@ def test_lsns_that_the_caller_gives_are_bounded_by_their_neighbours(tmp_path: Pa
     assert "from log objects" in steps["restore-segment"].text
     mend(bucket)
     reader = open_for_reading(context, NAMESPACE, face)
-    keys = [key for batch in reader.scan() for key in batch.column(0).to_pylist()]
+    keys = [key for batch in reader.view().scan() for key in batch.column(0).to_pylist()]
     assert keys == [b"k100", b"k250", b"k300", b"k500"]

@@ -1,15 +1,9 @@
-"""Trouble on the commit path: interruptions, strange objects, failed flushes, closing, repair."""
+"""Trouble on the commit path: strange objects, failed flushes, closing, repair."""
 
 from __future__ import annotations
 
-import itertools
-import linecache
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
-from typing import Any, TypeAlias
 
 import pytest
 
@@ -17,8 +11,7 @@ from reef import CreateOnly, Receipt
 from reef.database import Database
 from reef.doctor import repair
 from reef.engine._commit._log_writer import LogWriter
-from reef.engine._commit._path import CommitPath
-from reef.engine._commit._queue import DURABLE, Answer, CommitQueue, Group
+from reef.engine._commit._queue import DURABLE, Answer, Group
 from reef.engine._commit._receipt import pack_codes, unpack_codes
 from reef.engine._memtable._memtable import Memtable
 from reef.errors import (
@@ -41,18 +34,12 @@ from reef.format import (
 )
 from reef.kv import KeyValue
 from reef.segment import write_segment
-from reef.store import Store, open_store
+from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
-from tests.support.kernel import Beside, contents, database, flip, interrupt_next_write
-
-TraceFunction: TypeAlias = Callable[[FrameType, str, object], object]
-
-
-def commits(kv: KeyValue) -> CommitPath:
-    assert kv._writer is not None
-    return kv._writer._commits
+from tests.support.kernel import Beside, contents, database, flip
+from tests.unit.engine.writers import waiters
 
 
 def test_an_object_of_another_version_in_our_slot_ends_the_writer_and_hangs_nobody(
@@ -70,164 +57,6 @@ def test_an_object_of_another_version_in_our_slot_ends_the_writer_and_hangs_nobo
         kv.flush()
     assert dict(kv.items()) == {b"a": b"1"}
     kv.close()
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_row_that_was_not_logged_is_never_seen(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], when: str
-) -> None:
-    kv = database(store).kv("ns")
-    kv.put(b"a", b"1")
-    apply = Memtable.apply
-
-    def interrupted(self: Memtable, *args: Any) -> None:
-        if when == "after":
-            apply(self, *args)
-        raise error
-
-    monkeypatch.setattr(Memtable, "apply", interrupted)
-    with pytest.raises(error):
-        kv.put(b"phantom", b"1")
-    monkeypatch.undo()
-    kv.put(b"b", b"2")
-    kv.flush()
-    assert dict(kv.items()) == contents(store) == {b"a": b"1", b"b": b"2"}
-
-
-@pytest.mark.parametrize(
-    ("owner", "where"),
-    [(CommitPath, "_gather"), (CommitQueue, "seal"), (LogWriter, "encode"), (LogWriter, "put")],
-)
-def test_an_interrupted_sender_leaves_its_group_to_the_others(
-    store: Store, monkeypatch: pytest.MonkeyPatch, owner: type, where: str
-) -> None:
-    kv = database(store).kv("ns")
-    kv.put(b"a", b"1")
-    commits(kv)._queue.callers_expected = 2  # so that it gathers
-    original = getattr(owner, where)
-
-    def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(owner, where, original)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(owner, where, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        kv.put(b"mine", b"1")
-    assert isinstance(Beside(lambda: kv.put(b"other", b"2").lsn).finish(), int)
-    assert dict(kv.items()) == contents(store) == {b"a": b"1", b"mine": b"1", b"other": b"2"}
-
-
-class Interrupt:
-    """Ctrl-C at the nth line that this thread runs in the modules of the commit path."""
-
-    MODULES = (
-        "_commit/_path.py",
-        "_commit/_queue.py",
-        "_commit/_log_writer.py",
-        "_commit/_dedup.py",
-        "_memtable/_rows.py",
-        "engine/_tail.py",
-        "engine/_writer.py",
-        "log/_fold.py",
-    )
-
-    def __init__(self, nth: int) -> None:
-        self.left = nth
-
-    def __enter__(self) -> None:
-        sys.settrace(self._enter)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _enter(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
-        path = "/".join(Path(frame.f_code.co_filename).parts[-2:])
-        return self._line if path in self.MODULES else None
-
-    @staticmethod
-    def _is_lock(frame: FrameType) -> bool:
-        # A trace may raise between a block and the exit of its `with`; no signal does.
-        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()[:5] == "with "
-
-    def _line(self, frame: FrameType, event: str, argument: object) -> TraceFunction | None:
-        if event == "line" and not self._is_lock(frame):
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self._line
-
-
-@pytest.mark.parametrize("trouble", ["", "refused", "unknown"])
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_an_interrupt_at_any_line_leaves_no_trace_and_hangs_nobody(
-    parallel: int, trouble: str
-) -> None:
-    for nth in itertools.count(1):
-        store = open_store("memory://")
-        faulty = FaultyStore(store)
-        kv = database(faulty).kv("ns", max_parallel_writes=parallel)
-        kv.put(b"a", b"1")
-        if trouble == "refused":
-            faulty.arm(Fault("denied", on="put_if_absent", key="*/wal/*"))
-        elif trouble == "unknown":
-            faulty.arm(Fault("reply_lost", on="put_if_absent", key="*/wal/*"))
-            faulty.arm(Fault("error_before", on="get", key="*/wal/*", times=1))
-        interrupt = Interrupt(nth)
-        was_interrupted = False
-        try:
-            with interrupt:
-                kv.put(b"mine", b"2", idempotency_key="k")
-        except KeyboardInterrupt:
-            was_interrupted = True
-        except ReefError:
-            assert trouble
-        other = Beside(lambda kv=kv: kv.put(b"other", b"3").lsn).finish()  # type: ignore[misc]
-        if not isinstance(other, int):  # the fault has waited for it
-            assert trouble
-            assert isinstance(Beside(lambda kv=kv: kv.put(b"other", b"3").lsn).finish(), int)  # type: ignore[misc]
-        kv.put(b"mine", b"2", idempotency_key="k")
-        expected = {b"a": b"1", b"mine": b"2", b"other": b"3"}
-        assert dict(kv.items()) == contents(store) == expected, f"line {nth}"
-        kv.flush()
-        assert contents(store) == expected, f"line {nth}"
-        kv.close()
-        if not was_interrupted and interrupt.left > 0:
-            break
-    assert nth > 100
-
-
-def test_an_interrupt_at_any_line_of_a_flush_keeps_nobody_from_flushing() -> None:
-    for nth in itertools.count(1):
-        store = open_store("memory://")
-        kv = database(store).kv("ns")
-        kv.put(b"a", b"1")
-        interrupt = Interrupt(nth)
-        was_interrupted = False
-        try:
-            with interrupt:
-                kv.flush()
-        except KeyboardInterrupt:
-            was_interrupted = True
-        assert Beside(kv.flush).finish() is None
-        assert contents(store) == {b"a": b"1"}, f"line {nth}"
-        assert Beside(kv.close).finish() is None
-        if not was_interrupted and interrupt.left > 0:
-            break
-    assert nth > 20
-
-
-def test_closing_sends_what_nobody_waits_for_any_more(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    db = database(store)
-    kv = db.kv("ns")
-    interrupt_next_write(monkeypatch, db)
-    with pytest.raises(KeyboardInterrupt):
-        kv.put(b"a", b"1")
-    assert Beside(kv.close).finish() is None
-    assert contents(store) == {b"a": b"1"}
 
 
 def small(store: Store, **more: object) -> KeyValue:
@@ -325,12 +154,6 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
 def _is_waited_for(kv: KeyValue) -> bool:
     """Return whether somebody waits for what is on its way, or for its turn to send."""
     return waiters(kv) > 0
-
-
-def waiters(kv: KeyValue) -> int:
-    """Return how many batches somebody waits for."""
-    with commits(kv).cond:
-        return sum(bool(ticket.waiters) for ticket in commits(kv)._queue.tickets())
 
 
 def answering(

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from reef.engine._commit._flush import FlushPlan, write_flush
 from reef.engine._context import Context
+from reef.engine._open import check_whole
 from reef.engine._tail import Tail
 from reef.errors import (
     AlreadyExistsError,
@@ -43,7 +44,7 @@ from reef.errors import (
     OutcomeUnknownError,
     ReefError,
 )
-from reef.format import LogKind, Manifest, SegmentRef, WalAnchor, log_key
+from reef.format import LogKind, Manifest, SegmentRef, WalAnchor
 from reef.log import ChainPoint, LogEntry, LogReader
 from reef.manifest import (
     BranchPoint,
@@ -230,14 +231,7 @@ class _Replayed:
                 continue
             self.tail.replay(upto)
             self.head, self.slot_last = self.tail.fold.point, entry.slot
-        reach = self.tail.fold.reach
-        if reach <= manifest.wal_last_seen:
-            raise CorruptError(
-                log_key(manifest.namespace, reach),
-                0,
-                f"a log object: the log was seen up to slot {manifest.wal_last_seen}",
-                "nothing; run `reef repair`, which shows what is lost before it changes anything",
-            )
+        check_whole(manifest, self.tail)
         if lsn is not None and lsn > self.tail.lsn and not is_past:
             raise InvalidInputError.of(
                 "lsn", lsn, f"a number up to {self.tail.lsn}, the newest version"

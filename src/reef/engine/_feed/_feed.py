@@ -138,21 +138,16 @@ class Feed:
         for entry in entries:
             if entry.log.kind is LogKind.ATTACH:
                 yield from gathered.take()
-                yield from self._of_attach(entry, after, upto, schema)
-                continue
             for record in entry.log.records:
-                if record.batch is not None and after < record.lsn <= upto:
+                if not after < record.lsn <= upto:
+                    continue
+                if record.segments:
+                    yield from self._attached(record.segments, entry.log.created_at_us, schema)
+                elif record.batch is not None:
                     gathered.add(record.batch, record.lsn, entry.log.created_at_us)
                     if gathered.is_full:
                         yield from gathered.take()
         yield from gathered.take()
-
-    def _of_attach(
-        self, entry: LogEntry, after: int, upto: int, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        for record in entry.log.records:
-            if after < record.lsn <= upto:
-                yield from self._attached(record.segments, entry.log.created_at_us, schema)
 
     def _attached(
         self, refs: Sequence[SegmentRef], created_at_us: int, schema: pa.Schema

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from reef.engine._context import Context
 from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, UnreadableHeader
@@ -338,8 +339,9 @@ class _Limit:
 
     def __init__(self, bytes_max: int | None, slots_max: int | None, upto: int) -> None:
         self._upto = upto
-        self._bytes_left = bytes_max
-        self._slots_left = slots_max
+        self._is_limited = bytes_max is not None or slots_max is not None
+        self._bytes_left = inf if bytes_max is None else bytes_max
+        self._slots_left = inf if slots_max is None else slots_max
         self._is_first = True
         self._is_closed = False
 
@@ -348,22 +350,14 @@ class _Limit:
         if header.lsn_last > self._upto:
             return False
         if not self._is_first and (
-            self._is_closed
-            or (self._bytes_left is not None and self._bytes_left < header.size)
-            or (self._slots_left is not None and self._slots_left < 1)
+            self._is_closed or self._bytes_left < header.size or self._slots_left < 1
         ):
             return False
         self._is_first = False
         self._is_closed = self._is_limited and header.kind is LogKind.ATTACH
-        if self._bytes_left is not None:
-            self._bytes_left -= header.size
-        if self._slots_left is not None:
-            self._slots_left -= 1
+        self._bytes_left -= header.size
+        self._slots_left -= 1
         return True
-
-    @property
-    def _is_limited(self) -> bool:
-        return self._bytes_left is not None or self._slots_left is not None
 
 
 def _names_damage(header: LogHeader) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
 
 from reef.engine._context import Context
 from reef.engine._read._view import ReadState, View
@@ -17,7 +16,7 @@ _ATTEMPTS = 5
 
 
 class SnapshotView(View):
-    """A view that a snapshot holds. Release it when done; as a context manager it does so itself."""
+    """A view that a snapshot holds until it is released."""
 
     def __init__(
         self,
@@ -30,25 +29,14 @@ class SnapshotView(View):
         self._chain = chain
         self.snapshot = snapshot
 
-    @property
-    def id(self) -> str:
-        """Its name, by which other processes find it."""
-        return self.snapshot.id
-
     def renew(self, ttl_s: float | None) -> None:
         """Make it last `ttl_s` seconds from now, or for good. Raises NotFoundError if it is gone."""
-        _, self.snapshot = renew(self._chain, id=self.id, ttl_s=ttl_s)
+        _, self.snapshot = renew(self._chain, id=self.snapshot.id, ttl_s=ttl_s)
 
     def release(self) -> None:
         """Let it go; what only it could see may be collected. Once is enough, twice is fine."""
         with suppress(NotFoundError):
-            release(self._chain, self.id)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+            release(self._chain, self.snapshot.id)
 
 
 def take_snapshot(

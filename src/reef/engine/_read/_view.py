@@ -274,23 +274,13 @@ class View:
 
     def _look_again(self, reloads: int, error: NotFoundError | DamagedError) -> None:
         """Stand on the newest manifest: a segment may have been collected, or restored by repair."""
-        if isinstance(error, DamagedError):
-            self._look_for_repair(error)
-            return
-        if reloads > _RELOADS_MAX:
+        is_damaged = isinstance(error, DamagedError)
+        if reloads > _RELOADS_MAX and not is_damaged:
             raise SnapshotExpiredError(
                 f"an object that the view at LSN {self.lsn} stands on has been collected ({error}); "
                 "take a new one"
             ) from error
-        self._stand_anew(error)
-
-    def _look_for_repair(self, error: DamagedError) -> None:
         before = self._held.manifest.segments
-        self._stand_anew(error)
-        if self._held.manifest.segments == before:
-            raise error
-
-    def _stand_anew(self, error: NotFoundError | DamagedError) -> None:
         self._reload()
         state = self._state()
         try:
@@ -299,9 +289,10 @@ class View:
             raise SnapshotExpiredError(
                 f"the view at LSN {self.lsn} was overtaken: {passed}"
             ) from error
-        self._held = (
-            state  # only now: a concurrent read must not take rows that are gone for absent
-        )
+        # Only now: a concurrent read must not take rows that are gone for absent.
+        self._held = state
+        if is_damaged and state.manifest.segments == before:
+            raise error
 
 
 def key_range(
