@@ -15,7 +15,7 @@ from reef.format import SegmentOptions, SegmentOrigin, bounds_of, hash_key, segm
 from reef.format import _segment_writer as segment_writer
 from reef.format._block_index import row_index_schema
 from reef.segment import CheckedSegment, check_segment, write_segment
-from reef.segment._check_bounds import IndexedBounds
+from reef.segment._check._check import IndexedBounds
 from reef.store import open_store
 
 NAN = float("nan")

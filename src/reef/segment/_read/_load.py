@@ -19,10 +19,10 @@ import pyarrow as pa
 from reef.errors import DamagedError
 from reef.format import BlockPlace, SegmentRef, decode_tail, hash_key
 from reef.metrics import Metrics
-from reef.segment._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._cache import BlockCache
-from reef.segment._disk_cache import DiskCache
-from reef.segment._fetch import Extent, fetch, owned
+from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
+from reef.segment._read._cache import BlockCache
+from reef.segment._read._disk_cache import DiskCache
+from reef.segment._read._fetch import Extent, fetch, owned
 from reef.store import Store
 
 TAILS_AT_ONCE_BYTES = 32 << 20

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from reef.format import hash_keys
-from reef.segment._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._cache import BlockCache
-from reef.segment._clip import Clip
-from reef.segment._load import Loader, Wanted
-from reef.segment._model import RowVersion
+from reef.segment._model import Clip, RowVersion
+from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
+from reef.segment._read._cache import BlockCache
+from reef.segment._read._load import Loader, Wanted
 
 AT_ONCE_BYTES = 32 << 20
 

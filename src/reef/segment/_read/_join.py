@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.format import hash_keys
-from reef.segment._block import TailEntry
-from reef.segment._clip import Clip
-from reef.segment._load import Loader, Wanted
+from reef.segment._model import Clip
+from reef.segment._read._block import TailEntry
+from reef.segment._read._load import Loader, Wanted
 
 AT_ONCE_BYTES = 32 << 20
 

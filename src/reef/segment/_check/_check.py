@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,14 @@ from reef.format import (
     Section,
     SegmentRef,
     SegmentTail,
+    bounds_of,
     check_preamble,
     damaged_checksum,
     decode_tail,
     hash_keys,
+    ordered_columns,
     segment_key,
 )
-from reef.segment._check_bounds import IndexedBounds
 from reef.store import Store
 
 _PREAMBLE_BYTES = 16
@@ -318,3 +319,39 @@ def _twice(read: Callable[[], _T]) -> _T:
         return read()
     except DamagedError:
         return read()
+
+
+class IndexedBounds:
+    """The bounds that the row index of a segment gives."""
+
+    def __init__(self, index: pa.RecordBatch) -> None:
+        self._index = index
+        self._values: dict[str, list[Any]] = {}
+        """Columns of the index as Python values: nearly all bounds agree, and compare fast so."""
+        self._columns: list[tuple[int, str]] | None = None
+
+    def problem(self, number: int, rows: pa.RecordBatch) -> str:
+        """Return the first column of block `number` whose bounds the index has wrong, or ""."""
+        for at, name in self._ordered(rows.schema):
+            bounds = bounds_of(rows.column(at))
+            for what, value in zip(("min", "max", "nulls"), bounds, strict=True):
+                if not self._agrees(f"{what}:{name}", number, value):
+                    return f"a column {name!r} whose {what} is not what the index says"
+        return ""
+
+    def _ordered(self, schema: pa.Schema) -> list[tuple[int, str]]:
+        """Return the positions and names of the columns that have bounds."""
+        if self._columns is None:  # they are the same in every block
+            names = [field.name for field in ordered_columns(schema)]
+            self._columns = [(schema.get_field_index(name), name) for name in names]
+        return self._columns
+
+    def _agrees(self, name: str, number: int, value: object) -> bool:
+        indexed = self._values.get(name)
+        if indexed is None:
+            indexed = self._values[name] = self._index[name].to_pylist()
+        plain = value.as_py() if isinstance(value, pa.Scalar) else value
+        if type(plain) is type(indexed[number]) and plain == indexed[number]:
+            return True
+        column = self._index[name]
+        return bool(pa.array([value], column.type).equals(column.slice(number, 1)))

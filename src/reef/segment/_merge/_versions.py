@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from reef.format import KEY, LSN, segment_schema
 from reef.segment._columns import align, union
-from reef.segment._source import SegmentSource
+from reef.segment._read._source import SegmentSource
 from reef.types import LSN_MAX
 
 PIECE_BYTES = 1 << 20
