@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,18 +24,14 @@ from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, check_head, crc32c
 from reef.format._manifest_model import SegmentRef
 from reef.format._rows import (
     SEGMENT_COLUMNS,
-    arrow_errors,
     decode_schema,
     decode_stream,
     nulls_problem,
     schema_problem,
 )
+from reef.format._segment_block import BLOCK_BYTES_MIN, decode_block
 from reef.format._segment_model import (
-    BLOCK_HEAD,
-    BLOCK_RAW_BYTES_MAX,
     BLOOM,
-    CODEC_NUMBERS,
-    CODECS,
     COLUMN_INDEX,
     FRAME,
     PREAMBLE_BYTES,
@@ -72,31 +69,40 @@ class SegmentTail:
     """For each wide column."""
 
     @cached_property
-    def _summaries(self) -> list[tuple[bytes, bytes, int, int, int]]:
-        columns = ("key_first", "key_last", "lsn_min", "lsn_max", "tombstones")
-        return list(zip(*(self.row_index[name].to_pylist() for name in columns), strict=True))
+    def key_first(self) -> list[bytes]:
+        """The first key of each row block."""
+        return self._listed("key_first")
+
+    @cached_property
+    def key_last(self) -> list[bytes]:
+        """The last key of each row block."""
+        return self._listed("key_last")
+
+    @cached_property
+    def lsn_min(self) -> list[int]:
+        """The oldest version in each row block."""
+        return self._listed("lsn_min")
+
+    @cached_property
+    def lsn_max(self) -> list[int]:
+        """The newest version in each row block."""
+        return self._listed("lsn_max")
 
     @cached_property
     def _narrow(self) -> pa.Schema:
         return split_schema(self.schema, self.footer.wide)[0]
 
-    @cached_property
-    def _key_first(self) -> list[bytes]:
-        found: list[bytes] = self.row_index["key_first"].to_pylist()
-        return found
-
-    @cached_property
-    def _key_last(self) -> list[bytes]:
-        found: list[bytes] = self.row_index["key_last"].to_pylist()
-        return found
+    def _listed(self, column: str) -> list[Any]:
+        values: list[Any] = self.row_index[column].to_pylist()
+        return values
 
     def blocks_of(self, start: bytes, end: bytes | None) -> range:
         """Return the numbers of the row blocks that may hold keys from `start` up to `end`.
 
         `end` is exclusive; None is past every key.
         """
-        first = bisect_left(self._key_last, start)
-        last = len(self._key_first) if end is None else bisect_left(self._key_first, end)
+        first = bisect_left(self.key_last, start)
+        last = len(self.key_first) if end is None else bisect_left(self.key_first, end)
         return range(first, max(first, last))
 
     def decode_rows(self, block: int, data: bytes) -> pa.RecordBatch:
@@ -118,7 +124,13 @@ class SegmentTail:
                 int(lsns.max()),
                 rows.column(2).true_count,
             )
-            said = self._summaries[block]
+            said = (
+                self.key_first[block],
+                self.key_last[block],
+                self.lsn_min[block],
+                self.lsn_max[block],
+                self.row_index["tombstones"][block].as_py(),
+            )
             problem = "" if found == said else f"{found}, where the index says {said}"
         if problem:
             offset = self.row_places[block].offset
@@ -331,40 +343,6 @@ def _decode_index(
     return index
 
 
-def decode_block(
-    block: pa.Buffer, place: BlockPlace, schema: pa.Schema, key: str
-) -> pa.RecordBatch:
-    """Return the rows of a block from its bytes, frame included."""
-    if block.size != place.length:
-        raise IncompleteError(key, place.offset, f"{place.length} bytes", f"{block.size}")
-    framed = block.slice(FRAME.size)
-    got = (framed.size, crc32c(framed))
-    if not FRAME.unpack_from(block) == got == (place.length - FRAME.size, place.checksum):
-        raise CorruptError(key, place.offset, f"crc32c {place.checksum:08x}", f"{got[1]:08x}")
-    with arrow_errors(key, place.offset, "an Arrow record batch"):
-        batch = pa.ipc.read_record_batch(_decompress(framed, place, key), schema)
-        batch.validate(full=True)
-    if batch.num_rows != place.rows:
-        raise CorruptError(key, place.offset, f"{place.rows} rows", f"{batch.num_rows}")
-    return batch
-
-
-def _decompress(framed: pa.Buffer, place: BlockPlace, key: str) -> pa.Buffer:
-    """Return the Arrow message of a block from what its frame holds."""
-    codec, padding, zero, raw = BLOCK_HEAD.unpack_from(framed)
-    body_bytes = framed.size - BLOCK_HEAD.size - padding
-    if zero or padding > 7 or body_bytes < 1 or raw > BLOCK_RAW_BYTES_MAX:
-        raise CorruptError(key, place.offset, "a block's head", f"{codec, padding, zero, raw}")
-    if padding and any(memoryview(framed)[-padding:]):
-        raise CorruptError(key, place.offset, f"{padding} zeros at its end", "something else")
-    body = framed.slice(BLOCK_HEAD.size, body_bytes)
-    if codec in CODECS:
-        return CODECS[codec].decompress(body, decompressed_size=raw, asbytes=False)
-    if codec != CODEC_NUMBERS["plain"] or raw != body_bytes:
-        raise CorruptError(key, place.offset, "a known codec", f"{codec, raw}")
-    return body
-
-
 def _decode_run(
     whole: pa.Buffer, places: Sequence[BlockPlace], schema: pa.Schema, key: str, start: int
 ) -> list[pa.RecordBatch]:
@@ -398,7 +376,7 @@ def _tail_problem(
         if problem:
             return problem
     lengths = np.concatenate([some.length for some in places])
-    if (lengths <= FRAME.size + BLOCK_HEAD.size).any():
+    if (lengths < BLOCK_BYTES_MIN).any():
         return "an empty block"
     lengths = np.append(lengths, [_framed_bytes(section) for section in outer])
     offsets = np.concatenate([some.offset for some in places])
