@@ -67,8 +67,7 @@ def versions_schema(
     """
     fields: list[pa.Field] = []
     for source in sorted(sources, key=lambda source: source.lsn_max):
-        tail = source._loader.tail(source.object_key, source.ref).tail
-        fields = union(list(tail.schema)[_SYSTEM:], fields)
+        fields = union(list(source.tail().schema)[_SYSTEM:], fields)
     if columns is not None:
         known = {field.name: field for field in fields}
         fields = [known[name] for name in dict.fromkeys(columns) if name in known]

@@ -50,7 +50,7 @@ def scan(
     file_lsn = clipped.file_lsn(lsn)
     if start >= end or not file_lsn:
         return
-    entry = loader.tail(clipped.object_key, clipped.ref)
+    entry = loader.tail(clipped)
     shape = _Shape(entry, clipped.ref.version, columns)
     first, last = bisect_left(entry.key_last, start), bisect_left(entry.key_first, end)
     numbers = [n for n in range(first, last) if entry.lsn_min[n] <= file_lsn]
