@@ -31,6 +31,16 @@ class BlockPlace(NamedTuple):
     checksum: int
 
 
+class BlockRanges(NamedTuple):
+    """The keys and versions of the rows in each row block, as lists: they are bisected in."""
+
+    key_first: list[bytes]
+    key_last: list[bytes]
+    lsn_min: list[int]
+    lsn_max: list[int]
+    tombstones: list[int]
+
+
 def _fields(kind: pa.DataType, names: Iterable[str]) -> list[pa.Field]:
     return [pa.field(name, kind, nullable=False) for name in names]
 

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.errors import CorruptError, IncompleteError, InvalidInputError
-from reef.format._block_index import COLUMN_INDEX_SCHEMA, BlockPlace, BlockPlaces, row_index_schema
+from reef.format._block_index import (
+    COLUMN_INDEX_SCHEMA,
+    BlockPlace,
+    BlockPlaces,
+    BlockRanges,
+    row_index_schema,
+)
 from reef.format._bloom import BLOCK_BYTES, Bloom
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, check_head, crc32c
 from reef.format._manifest_model import SegmentRef
@@ -69,40 +74,22 @@ class SegmentTail:
     """For each wide column."""
 
     @cached_property
-    def key_first(self) -> list[bytes]:
-        """The first key of each row block."""
-        return self._listed("key_first")
-
-    @cached_property
-    def key_last(self) -> list[bytes]:
-        """The last key of each row block."""
-        return self._listed("key_last")
-
-    @cached_property
-    def lsn_min(self) -> list[int]:
-        """The oldest version in each row block."""
-        return self._listed("lsn_min")
-
-    @cached_property
-    def lsn_max(self) -> list[int]:
-        """The newest version in each row block."""
-        return self._listed("lsn_max")
+    def ranges(self) -> BlockRanges:
+        """What the row index says of the rows in each block."""
+        return BlockRanges(*(self.row_index[name].to_pylist() for name in BlockRanges._fields))
 
     @cached_property
     def _narrow(self) -> pa.Schema:
         return split_schema(self.schema, self.footer.wide)[0]
-
-    def _listed(self, column: str) -> list[Any]:
-        values: list[Any] = self.row_index[column].to_pylist()
-        return values
 
     def blocks_of(self, start: bytes, end: bytes | None) -> range:
         """Return the numbers of the row blocks that may hold keys from `start` up to `end`.
 
         `end` is exclusive; None is past every key.
         """
-        first = bisect_left(self.key_last, start)
-        last = len(self.key_first) if end is None else bisect_left(self.key_first, end)
+        key_first = self.ranges.key_first
+        first = bisect_left(self.ranges.key_last, start)
+        last = len(key_first) if end is None else bisect_left(key_first, end)
         return range(first, max(first, last))
 
     def decode_rows(self, block: int, data: bytes) -> pa.RecordBatch:
@@ -124,13 +111,7 @@ class SegmentTail:
                 int(lsns.max()),
                 rows.column(2).true_count,
             )
-            said = (
-                self.key_first[block],
-                self.key_last[block],
-                self.lsn_min[block],
-                self.lsn_max[block],
-                self.row_index["tombstones"][block].as_py(),
-            )
+            said = tuple(column[block] for column in self.ranges)
             problem = "" if found == said else f"{found}, where the index says {said}"
         if problem:
             offset = self.row_places[block].offset

@@ -143,7 +143,7 @@ def key_weights(
     steps = np.cumsum(sizes) // step_bytes
     firsts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))
     sums = np.add.reduceat(sizes, firsts).astype(np.int64)
-    keys = (tail.key_first[blocks.start + i] for i in firsts.tolist())
+    keys = (tail.ranges.key_first[blocks.start + i] for i in firsts.tolist())
     return [(max(key, low), size) for key, size in zip(keys, sums.tolist(), strict=True)]
 
 

@@ -101,8 +101,7 @@ class TailEntry:
         made = [*narrow, *self.wide]
         self.wide_order = [made.index(name) for name in tail.schema.names]
         """Where each column of a whole row is among the narrow ones with the wide ones behind."""
-        self.key_first, self.key_last = tail.key_first, tail.key_last
-        self.lsn_min, self.lsn_max = tail.lsn_min, tail.lsn_max
+        self.key_first, self.key_last, self.lsn_min, self.lsn_max, _ = tail.ranges
         blocks = len(tail.row_places) + sum(map(len, tail.column_places.values()))
         self.nbytes = (
             tail_bytes  # its index may be slices of them
