@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import google_crc32c
+import crc32c as library
 import msgspec
+from typing_extensions import Buffer
 
 from reef.errors import CorruptError, FormatVersionError, IncompleteError, UnreadableError
 
@@ -55,10 +56,9 @@ class Unreadable(msgspec.Struct, frozen=True, array_like=True):
         return _UNREADABLE[self.kind](self.key, self.offset, self.expected, self.got)
 
 
-def crc32c(data: Any) -> int:
-    """Return the CRC-32C (Castagnoli) of bytes or of a pyarrow Buffer (a memoryview is refused)."""
-    value: int = google_crc32c.value(data)
-    return value
+def crc32c(data: Buffer, before: int = 0) -> int:
+    """Return the CRC-32C (Castagnoli) of `data`, which follows bytes of the checksum `before`."""
+    return library.crc32c(data, before)
 
 
 def damaged_checksum(data: bytes) -> int:

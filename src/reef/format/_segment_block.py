@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-import google_crc32c
 import pyarrow as pa
 
 from reef.errors import CorruptError, IncompleteError, InvariantError
@@ -59,8 +58,7 @@ class BlockEncoder:
         number, body = self._compressed(message)
         padding = bytes(-body.size % 8)
         head = _HEAD.pack(number, len(padding), 0, message.size)
-        checksum = google_crc32c.extend(crc32c(head), body)
-        checksum = google_crc32c.extend(checksum, padding)
+        checksum = crc32c(padding, crc32c(body, crc32c(head)))
         frame = FRAME.pack(len(head) + body.size + len(padding), checksum)
         block = Block(self._row, batch.num_rows, (frame + head, body, padding), checksum)
         self._row += batch.num_rows
