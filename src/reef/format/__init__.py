@@ -8,10 +8,10 @@ Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
-               tail_length, check_preamble, decode_block; SegmentTail, Section, Footer, BlockPlace, BlockPlaces,
-               Bloom, hash_key, hash_keys, bounds_of, ordered_columns, BOUND_BYTES_MAX
-Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, split_schema,
-               vector_columns, decode_schema, schema_fingerprint, field_id, with_field_id;
+               tail_length, check_preamble; SegmentTail, Section, Footer, BlockPlace, BlockPlaces,
+               Bloom, hash_key, hash_keys, bounds_of, ordered_columns
+Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, vector_columns,
+               decode_schema, schema_fingerprint, field_id, with_field_id;
                owned, owned_rows, OwnedRows: columns on memory that no caller has
 Damage         Unreadable: why an object cannot be read, as a value; damaged_checksum names a damaged object by the checksum of all its bytes
 
@@ -30,7 +30,7 @@ from reef.format._dedup import (
     dedup_key,
     encode_dedup,
 )
-from reef.format._frame import damaged_checksum
+from reef.format._frame import Unreadable, damaged_checksum
 from reef.format._log import SealedLog, decode_log, encode_log, log_checksum, log_key, seal_log
 from reef.format._log_model import LogKind, LogObject, LogRecord, Prev
 from reef.format._manifest import (
@@ -87,7 +87,6 @@ from reef.format._segment_reader import (
     tail_length,
 )
 from reef.format._segment_writer import SegmentWriter
-from reef.format._unreadable import Unreadable
 
 __all__ = [
     "KEY",

@@ -11,7 +11,7 @@ The column index has a row for each column block: which wide column, which rows,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,23 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 BOUND_BYTES_MAX = 64
-
-_PLACE = [
-    pa.field("row", pa.int64(), nullable=False),
-    pa.field("rows", pa.int64(), nullable=False),
-    pa.field("offset", pa.int64(), nullable=False),
-    pa.field("length", pa.int64(), nullable=False),
-    pa.field("checksum", pa.int64(), nullable=False),
-]
-_ROW_BLOCK = [
-    pa.field("key_first", pa.binary(), nullable=False),
-    pa.field("key_last", pa.binary(), nullable=False),
-    pa.field("lsn_min", pa.int64(), nullable=False),
-    pa.field("lsn_max", pa.int64(), nullable=False),
-    pa.field("tombstones", pa.int64(), nullable=False),
-    *_PLACE,
-]
-COLUMN_INDEX_SCHEMA = pa.schema([pa.field("column", pa.int64(), nullable=False), *_PLACE])
 
 
 class BlockPlace(NamedTuple):
@@ -46,6 +29,27 @@ class BlockPlace(NamedTuple):
     offset: int
     length: int
     checksum: int
+
+
+class BlockRanges(NamedTuple):
+    """The keys and versions of the rows in each row block, as lists: they are bisected in."""
+
+    key_first: list[bytes]
+    key_last: list[bytes]
+    lsn_min: list[int]
+    lsn_max: list[int]
+    tombstones: list[int]
+
+
+def _fields(kind: pa.DataType, names: Iterable[str]) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name in names]
+
+
+_ROW_BLOCK = [
+    *_fields(pa.binary(), ("key_first", "key_last")),
+    *_fields(pa.int64(), ("lsn_min", "lsn_max", "tombstones", *BlockPlace._fields)),
+]
+COLUMN_INDEX_SCHEMA = pa.schema(_fields(pa.int64(), ("column", *BlockPlace._fields)))
 
 
 class BlockPlaces:
@@ -60,13 +64,8 @@ class BlockPlaces:
         return len(self.row)
 
     def __getitem__(self, i: int) -> BlockPlace:
-        return BlockPlace(
-            int(self.row[i]),
-            int(self.rows[i]),
-            int(self.offset[i]),
-            int(self.length[i]),
-            int(self.checksum[i]),
-        )
+        columns = (self.row, self.rows, self.offset, self.length, self.checksum)
+        return BlockPlace(*(int(column[i]) for column in columns))
 
     def __iter__(self) -> Iterator[BlockPlace]:
         return (self[i] for i in range(len(self)))

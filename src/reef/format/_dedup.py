@@ -28,27 +28,26 @@ from reef.errors import (
     InvariantError,
     UnreadableError,
 )
-from reef.format._frame import DEDUP_MAGIC, HEAD_BYTES, check_head, crc32c, head
+from reef.format._frame import (
+    DEDUP_MAGIC,
+    ENCODE_ERRORS,
+    HEAD_BYTES,
+    check_head,
+    check_length,
+    crc32c,
+    decode_fields,
+    head,
+    short_repr,
+)
 from reef.format._log_model import DIGEST_BYTES, IDEMPOTENCY_KEY_BYTES_MAX, SOURCE_BYTES_MAX
 from reef.format._manifest_model import ULID_PATTERN, Count, Lsn, LsnOrZero, Micros
 from reef.types import U32_MAX, check_namespace
-
-__all__ = [
-    "DedupEntry",
-    "DedupStream",
-    "DedupWindow",
-    "decode_dedup",
-    "dedup_checksum",
-    "dedup_key",
-    "encode_dedup",
-]
 
 RECEIPT_BYTES_MAX = 16 << 20
 
 _U32 = struct.Struct("<I")
 _PAYLOAD_AT = HEAD_BYTES + _U32.size
 _ULID = re.compile(ULID_PATTERN)
-_SHOWN_MAX = 100
 
 
 class DedupEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -102,7 +101,7 @@ def encode_dedup(window: DedupWindow) -> bytes:
     """
     try:
         payload = _ENCODER.encode(window)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except ENCODE_ERRORS as error:
         raise InvariantError(
             f"a dedup window cannot be encoded: {error}; nothing was written"
         ) from error
@@ -133,11 +132,11 @@ def decode_dedup(data: bytes, *, key: str = "") -> DedupWindow:
 
     Raises IncompleteError, CorruptError or FormatVersionError.
     """
-    _check_frame(data, key)
-    try:
-        window = _DECODER.decode(data[_PAYLOAD_AT : -_U32.size])
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        raise CorruptError(key, _PAYLOAD_AT, "the fields of a dedup window", str(error)) from error
+    dedup_checksum(data, key=key)
+    payload = data[_PAYLOAD_AT : -_U32.size]
+    window = decode_fields(
+        _DECODER.decode, payload, "the fields of a dedup window", key, _PAYLOAD_AT
+    )
     for expected, got in _violations(window):
         raise CorruptError(key, _PAYLOAD_AT, expected, got)
     return window
@@ -148,21 +147,12 @@ def dedup_checksum(data: bytes, *, key: str = "") -> int:
 
     Raises IncompleteError, CorruptError or FormatVersionError if the bytes are no whole window.
     """
-    return _check_frame(data, key)
-
-
-def _check_frame(data: bytes, key: str) -> int:
-    """Return the checksum of a whole and undamaged object; raise what is wrong with it else."""
     check_head(data, DEDUP_MAGIC, key)
     if len(data) < _PAYLOAD_AT:
         raise IncompleteError(key, len(data), "a payload length", "the end")
     (payload_bytes,) = _U32.unpack_from(data, HEAD_BYTES)
     at = _PAYLOAD_AT + payload_bytes
-    length = at + _U32.size
-    if len(data) < length:
-        raise IncompleteError(key, len(data), f"{length} bytes", f"{len(data)} bytes")
-    if len(data) > length:
-        raise CorruptError(key, length, f"the end after {length} bytes", f"{len(data)} bytes")
+    check_length(data, at + _U32.size, key)
     checksum = crc32c(data[:at])
     (stored,) = _U32.unpack_from(data, at)
     if stored != checksum:
@@ -179,10 +169,8 @@ def _violations(window: DedupWindow) -> Iterator[tuple[str, str]]:
     sources = [s.source for s in window.streams]
     for first, second in pairwise(sources):
         if first >= second:
-            yield (
-                "streams in strictly ascending order of source",
-                f"{_show(second)} after {_show(first)}",
-            )
+            got = f"{short_repr(second)} after {short_repr(first)}"
+            yield "streams in strictly ascending order of source", got
     newest = max([*lsns[-1:], *(s.lsn for s in window.streams)], default=0)
     if newest > window.last_lsn:
         yield f"no LSN above last_lsn {window.last_lsn}", str(newest)
@@ -190,10 +178,5 @@ def _violations(window: DedupWindow) -> Iterator[tuple[str, str]]:
     if len({e.key for e in window.entries}) < len(lsns):
         for entry in window.entries:
             if entry.key in seen:
-                yield "each idempotency key once", f"{_show(entry.key)} again"
+                yield "each idempotency key once", f"{short_repr(entry.key)} again"
             seen.add(entry.key)
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."

@@ -1,13 +1,16 @@
-"""What the binary formats share: the checksum, the magic numbers and the first twelve bytes."""
+"""What the formats share: checksums, magic numbers, lengths, fields, and why bytes cannot be read."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import TypeVar
 
 import crc32c as library
+import msgspec
 from typing_extensions import Buffer
 
-from reef.errors import CorruptError, FormatVersionError, IncompleteError
+from reef.errors import CorruptError, FormatVersionError, IncompleteError, UnreadableError
 
 LOG_MAGIC = b"RFWAL1\0\0"
 SEGMENT_MAGIC = b"RFSEG1\0\0"
@@ -23,6 +26,34 @@ _KINDS = {
     MANIFEST_MAGIC: "a manifest",
 }
 _VERSION = struct.Struct("<I")
+_UNREADABLE: dict[str, type[UnreadableError]] = {
+    kind.__name__: kind for kind in (CorruptError, IncompleteError, FormatVersionError)
+}
+_SHOWN_MAX = 100
+
+ENCODE_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+"""What an encoder of msgspec raises for fields of wrong types."""
+
+_T = TypeVar("_T")
+
+
+class Unreadable(msgspec.Struct, frozen=True, array_like=True):
+    """Why an object cannot be read, as a value that a task hands back to another process."""
+
+    kind: str
+    key: str
+    offset: int
+    expected: str
+    got: str
+
+    @classmethod
+    def of(cls, error: UnreadableError) -> Unreadable:
+        """Return the parts of `error`."""
+        return cls(type(error).__name__, error.key, error.offset, error.expected, error.got)
+
+    def error(self) -> UnreadableError:
+        """Return an error equal to the one that `of` took apart."""
+        return _UNREADABLE[self.kind](self.key, self.offset, self.expected, self.got)
 
 
 def crc32c(data: Buffer, before: int = 0) -> int:
@@ -77,3 +108,27 @@ def head(magic: bytes) -> bytes:
 
 
 HEAD_BYTES = 8 + _VERSION.size
+
+
+def check_length(data: bytes, length: int, key: str) -> None:
+    """Raise unless `data` is `length` bytes."""
+    if len(data) < length:
+        raise IncompleteError(key, len(data), f"{length} bytes", f"{len(data)} bytes")
+    if len(data) > length:
+        raise CorruptError(key, length, f"the end after {length} bytes", f"{len(data)} bytes")
+
+
+def decode_fields(
+    decode: Callable[[bytes], _T], data: bytes, what: str, key: str, offset: int
+) -> _T:
+    """Return what `decode` reads from `data`; raise CorruptError if that is not `what`."""
+    try:
+        return decode(data)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise CorruptError(key, offset, what, str(error)) from error
+
+
+def short_repr(value: object) -> str:
+    """Return how `value` looks in an error message: its first 100 characters."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."

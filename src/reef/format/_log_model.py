@@ -146,25 +146,18 @@ def _versions_problem(log: LogObject) -> str:
     return ""
 
 
+# By kind: whether a record of it has a batch, segments and a schema.
+_HOLDS = {
+    LogKind.DATA: (True, False, False),
+    LogKind.FENCE: (False, False, False),
+    LogKind.ATTACH: (False, True, False),
+    LogKind.SCHEMA: (False, False, True),
+}
+
+
 def _record_problem(kind: LogKind, record: LogRecord) -> str:
-    if (
-        kind is LogKind.DATA
-        and record.batch is not None
-        and record.schema is None
-        and not record.segments
-        and not record.skipped
-        and record.source is None
-        and record.sequence is None
-    ):
-        return batch_problem(record.batch, LOG_COLUMNS)
-    rows, schema = record.batch is not None, record.schema is not None
-    segments, skipped = bool(record.segments), bool(record.skipped)
-    if not (
-        (kind is LogKind.DATA and rows and not (segments or schema or skipped))
-        or (kind is LogKind.ATTACH and segments and not (rows or schema or skipped))
-        or (kind is LogKind.SCHEMA and schema and not (rows or segments or skipped))
-        or (kind is LogKind.FENCE and not (rows or segments or schema))
-    ):
+    holds = (record.batch is not None, bool(record.segments), record.schema is not None)
+    if holds != _HOLDS[kind] or (record.skipped and kind is not LogKind.FENCE):
         return f"a record that is not of a {kind.name.lower()} object"
     if (record.source is None) != (record.sequence is None):
         return "a source without a sequence, or the other way round"

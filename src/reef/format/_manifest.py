@@ -23,19 +23,19 @@ from reef.errors import (
     InvariantError,
     UnreadableError,
 )
-from reef.format._frame import FORMAT_VERSION, MANIFEST_MAGIC, check_magic, check_version, crc32c
+from reef.format._frame import (
+    ENCODE_ERRORS,
+    FORMAT_VERSION,
+    MANIFEST_MAGIC,
+    check_length,
+    check_magic,
+    check_version,
+    crc32c,
+    decode_fields,
+)
 from reef.format._manifest_invariants import check_invariants, find_violation
 from reef.format._manifest_model import Manifest
 from reef.types import LSN_MAX, check_namespace
-
-__all__ = [
-    "check_invariants",
-    "decode_manifest",
-    "encode_manifest",
-    "manifest_checksum",
-    "manifest_key",
-    "parse_manifest_key",
-]
 
 _PREFIX = MANIFEST_MAGIC.decode() + ',"format_version":%d,"bytes":"%016d",'
 _TRAILER = ',"checksum":"%08x"}\n'
@@ -88,7 +88,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     what = f"generation {manifest.generation!r} of namespace {manifest.namespace!r}"
     try:
         body = _ENCODER.encode(manifest)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except ENCODE_ERRORS as error:
         raise InvariantError(f"{what} cannot be encoded: {error}; nothing was written") from error
     data = _frame(body)
     try:
@@ -117,7 +117,7 @@ def decode_manifest(
     `namespace` and `generation` are what it must be of; where they are not given, a `key` that is
     a manifest's says so. Raises IncompleteError, CorruptError or FormatVersionError.
     """
-    _check_frame(data, key)
+    manifest_checksum(data, key=key)
     manifest = _decode_body(data, key)
     violation = find_violation(manifest)
     if violation is not None:
@@ -142,7 +142,14 @@ def manifest_checksum(data: bytes, *, key: str = "") -> int:
 
     Raises IncompleteError, CorruptError or FormatVersionError if the bytes are no whole manifest.
     """
-    return _check_frame(data, key)
+    length = _check_prefix(data, key)
+    check_length(data, length, key)
+    at = length - TRAILER_BYTES
+    checksum = crc32c(data[:at])
+    trailer = (_TRAILER % checksum).encode()
+    if data[at:] != trailer:
+        raise CorruptError(key, at, repr(trailer), repr(data[at:]))
+    return checksum
 
 
 def _frame(body: bytes) -> bytes:
@@ -150,21 +157,6 @@ def _frame(body: bytes) -> bytes:
     length = PREFIX_BYTES + len(body) - 2 + TRAILER_BYTES
     covered = (_PREFIX % (FORMAT_VERSION, length)).encode() + body[1:-1]
     return covered + (_TRAILER % crc32c(covered)).encode()
-
-
-def _check_frame(data: bytes, key: str) -> int:
-    """Return the checksum of a whole and undamaged object; raise what is wrong with it else."""
-    length = _check_prefix(data, key)
-    if len(data) < length:
-        raise IncompleteError(key, len(data), f"{length} bytes", f"{len(data)} bytes")
-    if len(data) > length:
-        raise CorruptError(key, length, f"the end after {length} bytes", f"{len(data)} bytes")
-    at = length - TRAILER_BYTES
-    checksum = crc32c(data[:at])
-    trailer = (_TRAILER % checksum).encode()
-    if data[at:] != trailer:
-        raise CorruptError(key, at, repr(trailer), repr(data[at:]))
-    return checksum
 
 
 def _check_prefix(data: bytes, key: str) -> int:
@@ -192,10 +184,7 @@ def _decode_body(data: bytes, key: str) -> Manifest:
     """Return what stands between prefix and trailer, each field of its type and in its range."""
     # Blanks instead of the prefix, so that the positions in msgspec's messages are the object's.
     body = b"{".rjust(PREFIX_BYTES) + data[PREFIX_BYTES:-TRAILER_BYTES] + b"}"
-    try:
-        return _DECODER.decode(body)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        raise CorruptError(key, PREFIX_BYTES, "the fields of a manifest", str(error)) from error
+    return decode_fields(_DECODER.decode, body, "the fields of a manifest", key, PREFIX_BYTES)
 
 
 def _check_same(given: Manifest, decoded: Manifest, what: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from reef.errors import InvalidInputError, InvariantError, UnreadableError
+from reef.format._frame import short_repr
 from reef.format._manifest_model import Manifest, SegmentRef, schema_fingerprint
 from reef.format._rows import decode_schema, ids_problem
 from reef.types import check_namespace, check_object_key, unpack_lsn
@@ -24,7 +25,6 @@ Violation = tuple[str, str]
 
 # Nearly every key passes this; `check_object_key` is the authority on the rest.
 _PLAIN_TAIL = r"[a-z]{1,16}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
-_SHOWN_MAX = 100
 
 
 def check_invariants(manifest: Manifest) -> None:
@@ -43,10 +43,8 @@ def check_invariants(manifest: Manifest) -> None:
 
 def find_violation(manifest: Manifest) -> Violation | None:
     """Return the first rule that `manifest` breaks, or None."""
-    for rules in (_identity, _log, _references, _collection, _segments):
-        for violation in rules(manifest):
-            return violation
-    return None
+    rules = (_identity, _log, _references, _collection, _segments)
+    return next((violation for rule in rules for violation in rule(manifest)), None)
 
 
 def _identity(m: Manifest) -> Iterator[Violation]:
@@ -91,7 +89,7 @@ def _log(m: Manifest) -> Iterator[Violation]:
     if anchor.epoch > m.writer_epoch:
         yield f"wal_anchor.epoch at most writer_epoch {m.writer_epoch}", str(anchor.epoch)
     if m.lease is not None and m.writer_epoch == 0:
-        yield "no lease before the first writer_epoch", f"a lease of {_show(m.lease.holder)}"
+        yield "no lease before the first writer_epoch", f"a lease of {short_repr(m.lease.holder)}"
     if m.wal_floor > m.wal_last_seen + 1:
         yield f"wal_floor at most wal_last_seen {m.wal_last_seen} + 1", str(m.wal_floor)
     if m.lsn_policy == "packed" and unpack_lsn(m.last_applied_lsn)[0] >= m.wal_floor:
@@ -101,7 +99,10 @@ def _log(m: Manifest) -> Iterator[Violation]:
         )
     yield from _repeated("slot in skipped_slots", (s.slot for s in m.skipped_slots))
     if any(skipped.slot > m.wal_last_seen for skipped in m.skipped_slots):
-        yield f"skipped slots up to wal_last_seen {m.wal_last_seen}", _show(m.skipped_slots[-1])
+        yield (
+            f"skipped slots up to wal_last_seen {m.wal_last_seen}",
+            short_repr(m.skipped_slots[-1]),
+        )
 
 
 def _bad_schema(schema: bytes) -> Iterator[Violation]:
@@ -144,66 +145,51 @@ def _collection(m: Manifest) -> Iterator[Violation]:
     if not all(map(re.compile(re.escape(prefix) + _PLAIN_TAIL).fullmatch, keys)):
         for key in keys:
             if not key.startswith(prefix) or not _is_object_key(key):
-                yield f"gc.pending to hold keys of objects under {prefix}", _show(key)
+                yield f"gc.pending to hold keys of objects under {prefix}", short_repr(key)
     yield from _repeated("key in gc.pending", keys)
     live = {f"{prefix}segments/{s.id}.seg" for s in m.segments if not s.namespace}
     if m.dedup is not None:
         live.add(f"{prefix}dedup/{m.dedup.id}.dedup")
     for key in live.intersection(keys):
-        yield "gc.pending to hold nothing that this generation names", _show(key)
+        yield "gc.pending to hold nothing that this generation names", short_repr(key)
 
 
 def _segments(m: Manifest) -> Iterator[Violation]:
     applied = m.last_applied_lsn
-    # One pass with one test per segment: 100,000 of them are checked on every publish.
+    # One pass: 100,000 of them are checked on every publish.
     for s in m.segments:
-        if (
-            s.key_min > s.key_max
-            or s.lsn_min > s.lsn_max
-            or s.tombstones > s.rows
-            or s.footer_length > s.size
-            or (s.lsn_max > applied and not _clipped(s))
-            or (s.clip_key_min is not None and _empty_clip(s))
-            or (s.version is not None and not s.lsn_min == s.lsn_max == s.version)
-        ):
-            yield _segment_rule(s, applied)
+        if s.key_min > s.key_max:
+            least = short_repr(s.key_min)
+            yield f"key_min at most key_max {short_repr(s.key_max)} in segment {s.id}", least
+        if s.lsn_min > s.lsn_max:
+            yield f"lsn_min at most lsn_max {s.lsn_max} in segment {s.id}", str(s.lsn_min)
+        if s.tombstones > s.rows:
+            yield f"tombstones at most rows {s.rows} in segment {s.id}", str(s.tombstones)
+        if s.footer_length > s.size:
+            yield f"footer_length at most size {s.size} in segment {s.id}", str(s.footer_length)
+        if s.lsn_max > applied and not _clipped(s):
+            yield f"lsn_max at most last_applied_lsn {applied} in segment {s.id}", str(s.lsn_max)
+        if s.version is not None and not s.lsn_min == s.lsn_max == s.version:
+            got = f"{s.lsn_min}, {s.lsn_max}"
+            yield f"lsn_min and lsn_max {s.version}, its version, in segment {s.id}", got
+        low, high = s.clip_key_min, s.clip_key_max
+        if low is not None and high is not None and low >= high:
+            expected = f"clip_key_min below clip_key_max {short_repr(high)} in segment {s.id}"
+            yield expected, short_repr(low)
     owners = {s.namespace for s in m.segments} - {""}
     if owners and m.origin is None:
-        yield "segments of others in a branch only", f"segments of {_show(min(owners))}"
+        yield "segments of others in a branch only", f"segments of {short_repr(min(owners))}"
     yield from _bad_names("namespace of a segment", owners)
     if m.namespace in owners:
-        yield "a segment of this namespace to give its namespace as ''", _show(m.namespace)
+        yield "a segment of this namespace to give its namespace as ''", short_repr(m.namespace)
     if len({s.id for s in m.segments}) < len(m.segments):
         yield from _repeated(
             "segment of one namespace, id and clip", map(_segment_name, m.segments)
         )
 
 
-def _segment_rule(s: SegmentRef, applied: int) -> Violation:
-    """Return the rule that one segment breaks, knowing that it breaks one."""
-    of = f"in segment {s.id}"
-    if s.key_min > s.key_max:
-        return f"key_min at most key_max {_show(s.key_max)} {of}", _show(s.key_min)
-    if s.lsn_min > s.lsn_max:
-        return f"lsn_min at most lsn_max {s.lsn_max} {of}", str(s.lsn_min)
-    if s.tombstones > s.rows:
-        return f"tombstones at most rows {s.rows} {of}", str(s.tombstones)
-    if s.footer_length > s.size:
-        return f"footer_length at most size {s.size} {of}", str(s.footer_length)
-    if s.lsn_max > applied and not _clipped(s):
-        return f"lsn_max at most last_applied_lsn {applied} {of}", str(s.lsn_max)
-    if s.version is not None and not s.lsn_min == s.lsn_max == s.version:
-        return f"lsn_min and lsn_max {s.version}, its version, {of}", f"{s.lsn_min}, {s.lsn_max}"
-    return f"clip_key_min below clip_key_max {_show(s.clip_key_max)} {of}", _show(s.clip_key_min)
-
-
 def _clipped(s: SegmentRef) -> bool:
     return not (s.clip_lsn is None and s.clip_key_min is None and s.clip_key_max is None)
-
-
-def _empty_clip(s: SegmentRef) -> bool:
-    low, high = s.clip_key_min, s.clip_key_max
-    return low is not None and high is not None and low >= high
 
 
 def _segment_name(s: SegmentRef) -> tuple[object, ...]:
@@ -223,16 +209,11 @@ def _bad_names(what: str, names: Iterable[str]) -> Iterator[Violation]:
         try:
             check_namespace(name)
         except InvalidInputError:
-            yield f"{what} to be a valid name of a namespace", _show(name)
+            yield f"{what} to be a valid name of a namespace", short_repr(name)
 
 
 def _repeated(what: str, values: Iterable[object]) -> Iterator[Violation]:
     listed = list(values)
     if len(set(listed)) < len(listed):
         value, times = Counter(listed).most_common(1)[0]
-        yield f"each {what} once", f"{_show(value)} {times} times"
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+        yield f"each {what} once", f"{short_repr(value)} {times} times"

@@ -37,10 +37,6 @@ from reef.format._manifest_model import U32, Count, Level, Lsn, Micros, Positive
 from reef.types import check_namespace, check_object_key
 
 FRAME = struct.Struct("<II")
-BLOCK_HEAD = struct.Struct("<BBHI")
-CODEC_NUMBERS = {"plain": 0, "lz4": 1, "zstd": 2}
-CODECS = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
-BLOCK_RAW_BYTES_MAX = 1 << 30
 TRAILER = struct.Struct("<IIQQ")
 SEAL = struct.Struct("<I4s8s")
 TRAILER_BYTES = TRAILER.size + SEAL.size

@@ -17,24 +17,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.errors import CorruptError, IncompleteError, InvalidInputError
-from reef.format._block_index import COLUMN_INDEX_SCHEMA, BlockPlace, BlockPlaces, row_index_schema
+from reef.format._block_index import (
+    COLUMN_INDEX_SCHEMA,
+    BlockPlace,
+    BlockPlaces,
+    BlockRanges,
+    row_index_schema,
+)
 from reef.format._bloom import BLOCK_BYTES, Bloom
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, check_head, crc32c
 from reef.format._manifest_model import SegmentRef
 from reef.format._rows import (
     SEGMENT_COLUMNS,
-    arrow_errors,
     decode_schema,
     decode_stream,
     nulls_problem,
     schema_problem,
 )
+from reef.format._segment_block import BLOCK_BYTES_MIN, decode_block
 from reef.format._segment_model import (
-    BLOCK_HEAD,
-    BLOCK_RAW_BYTES_MAX,
     BLOOM,
-    CODEC_NUMBERS,
-    CODECS,
     COLUMN_INDEX,
     FRAME,
     PREAMBLE_BYTES,
@@ -72,31 +74,22 @@ class SegmentTail:
     """For each wide column."""
 
     @cached_property
-    def _summaries(self) -> list[tuple[bytes, bytes, int, int, int]]:
-        columns = ("key_first", "key_last", "lsn_min", "lsn_max", "tombstones")
-        return list(zip(*(self.row_index[name].to_pylist() for name in columns), strict=True))
+    def ranges(self) -> BlockRanges:
+        """What the row index says of the rows in each block."""
+        return BlockRanges(*(self.row_index[name].to_pylist() for name in BlockRanges._fields))
 
     @cached_property
     def _narrow(self) -> pa.Schema:
         return split_schema(self.schema, self.footer.wide)[0]
-
-    @cached_property
-    def _key_first(self) -> list[bytes]:
-        found: list[bytes] = self.row_index["key_first"].to_pylist()
-        return found
-
-    @cached_property
-    def _key_last(self) -> list[bytes]:
-        found: list[bytes] = self.row_index["key_last"].to_pylist()
-        return found
 
     def blocks_of(self, start: bytes, end: bytes | None) -> range:
         """Return the numbers of the row blocks that may hold keys from `start` up to `end`.
 
         `end` is exclusive; None is past every key.
         """
-        first = bisect_left(self._key_last, start)
-        last = len(self._key_first) if end is None else bisect_left(self._key_first, end)
+        key_first = self.ranges.key_first
+        first = bisect_left(self.ranges.key_last, start)
+        last = len(key_first) if end is None else bisect_left(key_first, end)
         return range(first, max(first, last))
 
     def decode_rows(self, block: int, data: bytes) -> pa.RecordBatch:
@@ -118,7 +111,7 @@ class SegmentTail:
                 int(lsns.max()),
                 rows.column(2).true_count,
             )
-            said = self._summaries[block]
+            said = tuple(column[block] for column in self.ranges)
             problem = "" if found == said else f"{found}, where the index says {said}"
         if problem:
             offset = self.row_places[block].offset
@@ -331,40 +324,6 @@ def _decode_index(
     return index
 
 
-def decode_block(
-    block: pa.Buffer, place: BlockPlace, schema: pa.Schema, key: str
-) -> pa.RecordBatch:
-    """Return the rows of a block from its bytes, frame included."""
-    if block.size != place.length:
-        raise IncompleteError(key, place.offset, f"{place.length} bytes", f"{block.size}")
-    framed = block.slice(FRAME.size)
-    got = (framed.size, crc32c(framed))
-    if not FRAME.unpack_from(block) == got == (place.length - FRAME.size, place.checksum):
-        raise CorruptError(key, place.offset, f"crc32c {place.checksum:08x}", f"{got[1]:08x}")
-    with arrow_errors(key, place.offset, "an Arrow record batch"):
-        batch = pa.ipc.read_record_batch(_decompress(framed, place, key), schema)
-        batch.validate(full=True)
-    if batch.num_rows != place.rows:
-        raise CorruptError(key, place.offset, f"{place.rows} rows", f"{batch.num_rows}")
-    return batch
-
-
-def _decompress(framed: pa.Buffer, place: BlockPlace, key: str) -> pa.Buffer:
-    """Return the Arrow message of a block from what its frame holds."""
-    codec, padding, zero, raw = BLOCK_HEAD.unpack_from(framed)
-    body_bytes = framed.size - BLOCK_HEAD.size - padding
-    if zero or padding > 7 or body_bytes < 1 or raw > BLOCK_RAW_BYTES_MAX:
-        raise CorruptError(key, place.offset, "a block's head", f"{codec, padding, zero, raw}")
-    if padding and any(memoryview(framed)[-padding:]):
-        raise CorruptError(key, place.offset, f"{padding} zeros at its end", "something else")
-    body = framed.slice(BLOCK_HEAD.size, body_bytes)
-    if codec in CODECS:
-        return CODECS[codec].decompress(body, decompressed_size=raw, asbytes=False)
-    if codec != CODEC_NUMBERS["plain"] or raw != body_bytes:
-        raise CorruptError(key, place.offset, "a known codec", f"{codec, raw}")
-    return body
-
-
 def _decode_run(
     whole: pa.Buffer, places: Sequence[BlockPlace], schema: pa.Schema, key: str, start: int
 ) -> list[pa.RecordBatch]:
@@ -398,7 +357,7 @@ def _tail_problem(
         if problem:
             return problem
     lengths = np.concatenate([some.length for some in places])
-    if (lengths <= FRAME.size + BLOCK_HEAD.size).any():
+    if (lengths < BLOCK_BYTES_MIN).any():
         return "an empty block"
     lengths = np.append(lengths, [_framed_bytes(section) for section in outer])
     offsets = np.concatenate([some.offset for some in places])

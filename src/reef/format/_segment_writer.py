@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -33,19 +32,14 @@ from reef.format._rows import (
     LSN,
     SEGMENT_COLUMNS,
     TOMBSTONE,
-    WORTHWHILE,
     batch_problem,
     check_valid,
     encode_rows,
-    encode_stream,
     schema_problem,
 )
+from reef.format._segment_block import Block, BlockEncoder
 from reef.format._segment_model import (
-    BLOCK_HEAD,
-    BLOCK_RAW_BYTES_MAX,
     BLOOM,
-    CODEC_NUMBERS,
-    CODECS,
     COLUMN_INDEX,
     FRAME,
     PREAMBLE,
@@ -62,11 +56,6 @@ from reef.format._segment_model import (
 )
 
 Part: TypeAlias = bytes | pa.Buffer
-
-# A block that its codec barely shrinks is stored plain, to be read without a copy: vectors under
-# lz4, most of all. Whether the codec has become worthwhile is tried again once in a while.
-_PLAIN_RUN = 16
-_PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 
 
 class SegmentWriter:
@@ -103,13 +92,12 @@ class SegmentWriter:
         ]
         self._index = _RowIndex(narrow)
         self._column_index: list[tuple[int, ...]] = []
-        self._waiting: list[tuple[int, _Block]] = []
+        self._waiting: list[tuple[int, Block]] = []
         self._stripe_bytes = 0
         self._hashes: list[Hashes] = []
         self._last: tuple[bytes, int] | None = None
         self._size = 0
-        self._footer: Footer | None = None
-        self._tail: tuple[int, int] = (0, 0)
+        self._ref: SegmentRef | None = None
 
     def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
         """Yield the file's bytes, part by part, as `batches` come in. Call it once.
@@ -128,22 +116,9 @@ class SegmentWriter:
     @property
     def ref(self) -> SegmentRef:
         """What a manifest says of the finished segment."""
-        if self._footer is None:
+        if self._ref is None:
             raise InvariantError(f"segment {self._origin.id} is not finished")
-        footer, (tail_bytes, checksum) = self._footer, self._tail
-        return SegmentRef(
-            id=footer.id,
-            level=footer.level,
-            rows=footer.rows,
-            tombstones=footer.tombstones,
-            key_min=footer.key_min,
-            key_max=footer.key_max,
-            lsn_min=footer.lsn_min,
-            lsn_max=footer.lsn_max,
-            size=self._size,
-            footer_length=tail_bytes,
-            checksum=checksum,
-        )
+        return self._ref
 
     def _add(self, batch: pa.RecordBatch) -> Iterator[Part]:
         self._check(batch)
@@ -159,7 +134,7 @@ class SegmentWriter:
         """Let finished row blocks out, and column blocks when a stripe of them is waiting."""
         for block, batch in self._rows.cut(last=last):
             self._index.add(batch, block.place(self._size))
-            yield from self._place_block(block)
+            yield from map(self._place, block.parts)
         # A small wide column, too, goes out with its stripe: its slices keep whole batches alive.
         full = last or self._stripe_bytes >= self._options.stripe_bytes
         for column, cutter in enumerate(self._columns):
@@ -168,7 +143,7 @@ class SegmentWriter:
         if full:
             for column, block in self._waiting:
                 self._column_index.append((column, *block.place(self._size)))
-                yield from self._place_block(block)
+                yield from map(self._place, block.parts)
             self._waiting, self._stripe_bytes = [], 0
 
     def _finish(self) -> Iterator[Part]:
@@ -179,24 +154,41 @@ class SegmentWriter:
             or [pa.array([], pa.int64())] * len(COLUMN_INDEX_SCHEMA),
             schema=COLUMN_INDEX_SCHEMA,
         )
+        row_index = self._index.batch()
         bloom = build_bloom(self._hashes, self._options.bloom_bits_per_key)
         sections: list[Section] = []
         for name, data in self._indexes().items():
             yield from self._place_section(name, pa.py_buffer(data), sections)
         start = self._size
         yield from self._place_section(BLOOM, pa.py_buffer(bloom), sections)
-        yield from self._place_section(ROW_INDEX, encode_rows(self._index.batch(), codec), sections)
+        yield from self._place_section(ROW_INDEX, encode_rows(row_index, codec), sections)
         yield from self._place_section(COLUMN_INDEX, encode_rows(column_index, codec), sections)
-        self._footer = self._index.footer(self._origin, self._schema, self._wide, self._options)
-        self._footer = msgspec.structs.replace(self._footer, sections=tuple(sections))
-        footer = msgspec.msgpack.encode(self._footer)
+        sums = _sums(row_index)
+        footer = msgspec.msgpack.encode(
+            Footer(
+                **vars(self._origin),
+                **sums,
+                codec=codec,
+                schema=self._schema.serialize().to_pybytes(),
+                wide=self._wide,
+                sections=tuple(sections),
+            )
+        )
         msgspec.msgpack.decode(footer, type=Footer)  # what we write, we must be able to read
         padding = bytes(-len(footer) % 8)
         size = self._size + len(footer) + len(padding) + TRAILER_BYTES
-        self._tail = (size - start, crc32c(footer))
-        trailer = TRAILER.pack(len(footer), crc32c(footer), size - start, size)
+        checksum = crc32c(footer)
+        trailer = TRAILER.pack(len(footer), checksum, size - start, size)
         seal = SEAL.pack(crc32c(trailer), bytes(4), SEGMENT_MAGIC)
         yield self._place(footer + padding + trailer + seal)
+        self._ref = SegmentRef(
+            id=self._origin.id,
+            level=self._origin.level,
+            **sums,
+            size=size,
+            footer_length=size - start,
+            checksum=checksum,
+        )
 
     def _check(self, batch: pa.RecordBatch) -> None:
         """Raise unless `batch` goes on where the last one ended, sorted."""
@@ -230,35 +222,9 @@ class SegmentWriter:
         yield self._place(body)
         yield self._place(bytes(-body.size % 8))
 
-    def _place_block(self, block: _Block) -> Iterator[Part]:
-        yield self._place(FRAME.pack(block.framed, block.checksum) + block.head)
-        yield self._place(block.body)
-        yield self._place(block.padding)
-
     def _place(self, part: Part) -> Part:
-        self._size += len(part) if isinstance(part, bytes) else part.size
+        self._size += len(part)
         return part
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A finished block: which rows it holds, and their bytes without the frame."""
-
-    row: int
-    rows: int
-    head: bytes
-    body: pa.Buffer
-    padding: bytes
-    checksum: int
-
-    @property
-    def framed(self) -> int:
-        """The bytes that its frame speaks of."""
-        return len(self.head) + int(self.body.size) + len(self.padding)
-
-    def place(self, offset: int) -> tuple[int, int, int, int, int]:
-        """Return what an index says of the block when its frame starts at `offset`."""
-        return self.row, self.rows, offset, FRAME.size + self.framed, self.checksum
 
 
 def _check_origin(origin: SegmentOrigin, options: SegmentOptions) -> None:
@@ -268,9 +234,8 @@ def _check_origin(origin: SegmentOrigin, options: SegmentOptions) -> None:
     sizes = (options.row_block_bytes, options.column_block_bytes, options.stripe_bytes)
     if min(*sizes, options.bloom_bits_per_key) < 1:
         raise InvariantError(f"segment {origin.id}: {options} has a size below 1")
-    fields = {name: getattr(origin, name) for name in origin.__dataclass_fields__}
     rows = Footer(
-        **fields,
+        **vars(origin),
         codec=options.codec,
         schema=b"",
         wide=(),
@@ -302,26 +267,20 @@ class _BlockCutter:
     def __init__(self, schema: pa.Schema, block_bytes: int, codec: str) -> None:
         self.schema = schema
         self._block_bytes = block_bytes
-        self._codec = CODEC_NUMBERS[codec]
-        # A stream is a schema message, the batch message that we want, and 8 bytes that end it.
-        sink = pa.BufferOutputStream()
-        pa.ipc.new_stream(sink, schema, options=_PLAIN).close()
-        self._schema_bytes = sink.getvalue().size - 8
+        self._encoder = BlockEncoder(schema, codec)
         self._pending: deque[pa.RecordBatch] = deque()
         self._pending_bytes = 0
-        self._plain_left = 0
-        self._row = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         # Under our own schema: the batch's may have other metadata, and so another length.
         self._pending.append(pa.RecordBatch.from_arrays(batch.columns, schema=self.schema))
         self._pending_bytes += batch.nbytes
 
-    def cut(self, *, last: bool) -> Iterator[tuple[_Block, pa.RecordBatch]]:
+    def cut(self, *, last: bool) -> Iterator[tuple[Block, pa.RecordBatch]]:
         """Yield the blocks that are full, and their rows; with `last`, everything."""
         while self._pending_bytes >= self._block_bytes or (last and self._pending):
             batch = self._take()
-            yield self._encode(batch), batch
+            yield self._encoder.encode(batch), batch
 
     def _take(self) -> pa.RecordBatch:
         """Return the rows of the next block; those of one batch are sliced, not copied."""
@@ -342,34 +301,9 @@ class _BlockCutter:
         self._pending_bytes = sum(batch.nbytes for batch in self._pending)
         return pa.concat_batches(taken) if len(taken) > 1 else taken[0]
 
-    def _encode(self, batch: pa.RecordBatch) -> _Block:
-        stream = encode_stream(batch, _PLAIN)
-        message = stream.slice(self._schema_bytes, stream.size - self._schema_bytes - 8)
-        if message.size > BLOCK_RAW_BYTES_MAX:
-            raise InvariantError(f"a block of {message.size} bytes is more than a segment takes")
-        number, body = self._compressed(message)
-        padding = -body.size % 8
-        head = BLOCK_HEAD.pack(number, padding, 0, message.size)
-        checksum = crc32c(body, crc32c(head))
-        checksum = crc32c(bytes(padding), checksum)
-        block = _Block(self._row, batch.num_rows, head, body, bytes(padding), checksum)
-        self._row += batch.num_rows
-        return block
-
-    def _compressed(self, message: pa.Buffer) -> tuple[int, pa.Buffer]:
-        """Return the number of a codec, and what it makes of `message`."""
-        if self._plain_left:
-            self._plain_left -= 1
-            return CODEC_NUMBERS["plain"], message
-        body = CODECS[self._codec].compress(message, asbytes=False)
-        if body.size > message.size * WORTHWHILE:
-            self._plain_left = _PLAIN_RUN
-            return CODEC_NUMBERS["plain"], message
-        return self._codec, body
-
 
 class _RowIndex:
-    """Gathers what the row index and the footer say."""
+    """Gathers what the row index says."""
 
     def __init__(self, narrow: pa.Schema) -> None:
         self._schema = row_index_schema(narrow)
@@ -398,31 +332,14 @@ class _RowIndex:
             schema=self._schema,
         )
 
-    def footer(
-        self,
-        origin: SegmentOrigin,
-        schema: pa.Schema,
-        wide: tuple[str, ...],
-        options: SegmentOptions,
-    ) -> Footer:
-        index = self.batch()
-        return Footer(
-            id=origin.id,
-            namespace=origin.namespace,
-            level=origin.level,
-            author=origin.author,
-            created_at_us=origin.created_at_us,
-            codec=options.codec,
-            schema=schema.serialize().to_pybytes(),
-            wide=wide,
-            rows=pc.sum(index["rows"]).as_py(),
-            tombstones=pc.sum(index["tombstones"]).as_py(),
-            key_min=index["key_first"][0].as_py(),
-            key_max=index["key_last"][-1].as_py(),
-            lsn_min=pc.min(index["lsn_min"]).as_py(),
-            lsn_max=pc.max(index["lsn_max"]).as_py(),
-            replaced_segments=origin.replaced_segments,
-            replaced_slots=origin.replaced_slots,
-            part=origin.part,
-            sections=(),
-        )
+
+def _sums(index: pa.RecordBatch) -> dict[str, Any]:
+    """Return what a row index says of the segment as a whole: fields of its footer, and of its reference."""
+    return {
+        "rows": pc.sum(index["rows"]).as_py(),
+        "tombstones": pc.sum(index["tombstones"]).as_py(),
+        "key_min": index["key_first"][0].as_py(),
+        "key_max": index["key_last"][-1].as_py(),
+        "lsn_min": pc.min(index["lsn_min"]).as_py(),
+        "lsn_max": pc.max(index["lsn_max"]).as_py(),
+    }

@@ -54,8 +54,13 @@ class Damaged:
 
     slot: int
     checksum: int
-    """`damaged_checksum` of its bytes: by this and its slot it is passed over."""
+    """`damaged_checksum` of its bytes."""
     error: DamagedError
+
+    @property
+    def name(self) -> SkippedSlot:
+        """By this it is passed over."""
+        return SkippedSlot(self.slot, self.checksum)
 
 
 class LogFold:
@@ -66,7 +71,7 @@ class LogFold:
     ) -> None:
         self.point = point
         self.next_slot = next_slot
-        self._named = {(skip.slot, skip.checksum) for skip in skipped}
+        self._named = set(skipped)
         self._given_up: list[int] = []
         self._damaged: list[Damaged] = []
 
@@ -87,11 +92,11 @@ class LogFold:
     @property
     def damaged(self) -> tuple[SkippedSlot, ...]:
         """The damaged objects at the head, which the next fence has to name."""
-        return tuple(SkippedSlot(found.slot, found.checksum) for found in self._damaged)
+        return tuple(found.name for found in self._damaged)
 
     def give_up(self, skipped: Iterable[SkippedSlot]) -> None:
         """Take note of damaged objects that a later manifest names."""
-        self._named.update((skip.slot, skip.checksum) for skip in skipped)
+        self._named.update(skipped)
 
     def look_again(self) -> None:
         """Forget the damage at the head: it may have been on the way, or repaired since."""
@@ -100,7 +105,7 @@ class LogFold:
     def add_damaged(self, found: Damaged) -> None:
         """Take note that the object at `reach` is damaged."""
         self._damaged.append(found)
-        while self._damaged and (self._damaged[0].slot, self._damaged[0].checksum) in self._named:
+        while self._damaged and self._damaged[0].name in self._named:
             self._given_up.append(self._damaged.pop(0).slot)
             self.next_slot += 1
 
@@ -130,10 +135,7 @@ class LogFold:
         return follows and log.epoch >= self.point.epoch
 
     def _is_named_by(self, log: LogObject) -> bool:
-        if log.kind is not LogKind.FENCE:
-            return False
-        named = {(skip.slot, skip.checksum) for skip in log.records[0].skipped}
-        return all((found.slot, found.checksum) in named for found in self._damaged)
+        return log.kind is LogKind.FENCE and {*self.damaged} <= {*log.records[0].skipped}
 
 
 def _followed(found: Damaged, by_slot: int) -> CorruptError:

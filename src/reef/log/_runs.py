@@ -185,7 +185,7 @@ class _Reading:
                 attached=(*runs[-1].attached, *_attached(decoded[0])),
             )
         else:
-            runs.append(_run(*decoded))
+            runs.append(_run(*decoded[:2]))
 
 
 def _continues(run: LogRun, log: LogObject) -> bool:
@@ -197,7 +197,7 @@ def _continues(run: LogRun, log: LogObject) -> bool:
     )
 
 
-def _run(log: LogObject, checksum: int, _size: int) -> LogRun:
+def _run(log: LogObject, checksum: int) -> LogRun:
     return LogRun(
         log.slot,
         log.slot,

@@ -21,7 +21,6 @@ from reef.errors import (
     InvalidInputError,
     InvariantError,
     NotFoundError,
-    RetentionError,
 )
 from reef.format import (
     Boundary,
@@ -36,7 +35,7 @@ from reef.format import (
     schema_fingerprint,
     segment_key,
 )
-from reef.types import unpack_lsn
+from reef.manifest._retention import check_above_floor, last_seen
 
 _replace = msgspec.structs.replace
 
@@ -48,17 +47,9 @@ def add_pin(m: Manifest, *, lsn: int, child: str, nonce: str) -> Manifest:
     """
     if m.state != "live":
         raise NotFoundError(f"namespace {m.namespace!r} was {m.state}: there is nothing to branch")
-    if lsn < m.retention.floor_lsn:
-        raise RetentionError(
-            f"LSN {lsn} of namespace {m.namespace!r} lies below its retention floor "
-            f"{m.retention.floor_lsn}: what was visible there may be gone; branch from a later one"
-        )
-    seen = unpack_lsn(lsn)[0] if m.lsn_policy == "packed" else 0
-    return _replace(
-        m,
-        pins=(*m.pins, Pin(m.generation + 1, lsn, child, nonce)),
-        wal_last_seen=max(m.wal_last_seen, seen),
-    )
+    check_above_floor(m, lsn, "branch from a later one")
+    pin = Pin(m.generation + 1, lsn, child, nonce)
+    return _replace(m, pins=(*m.pins, pin), wal_last_seen=last_seen(m, lsn))
 
 
 def share_pin(m: Manifest, parent: Manifest, *, child: str, nonce: str) -> Manifest:
@@ -67,14 +58,8 @@ def share_pin(m: Manifest, parent: Manifest, *, child: str, nonce: str) -> Manif
     That stands: the generation of `parent` that the branch is made from names objects of `m`.
     """
     origin = parent.origin
-    held = next(
-        (
-            pin
-            for pin in m.pins
-            if origin is not None and (pin.child, pin.nonce) == (parent.namespace, origin.nonce)
-        ),
-        None,
-    )
+    owner = None if origin is None else (parent.namespace, origin.nonce)
+    held = next((pin for pin in m.pins if (pin.child, pin.nonce) == owner), None)
     if held is None:
         raise InvariantError(
             f"generation {parent.generation} of namespace {parent.namespace!r} names objects of "

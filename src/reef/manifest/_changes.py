@@ -279,11 +279,7 @@ def _check_author(m: Manifest, epoch: int | None, intent: str | None) -> str:
         check_intent(m, intent)
         return intent
     assert epoch is not None
-    if epoch > m.writer_epoch:
-        raise InvariantError(
-            f"writer epoch {epoch} was never given out in namespace {m.namespace!r}: "
-            f"its head, generation {m.generation}, has {m.writer_epoch}; nothing was written"
-        )
+    _check_given_out(m, "writer", epoch, m.writer_epoch)
     if epoch < m.writer_epoch:
         holder = "" if m.lease is None else f" by {m.lease.holder} on {m.lease.host}"
         raise FencedError(
@@ -296,19 +292,24 @@ def _check_author(m: Manifest, epoch: int | None, intent: str | None) -> str:
 def _check_compactor(m: Manifest, epoch: int | None, intent: str | None) -> str | None:
     if epoch is None and intent is None:
         raise InvariantError("segments are replaced under a compactor epoch or an intent")
-    if epoch is not None and epoch > m.compactor_epoch:
-        raise InvariantError(
-            f"compactor epoch {epoch} was never given out in namespace {m.namespace!r}: "
-            f"its head, generation {m.generation}, has {m.compactor_epoch}; nothing was written"
-        )
-    if epoch is not None and epoch < m.compactor_epoch:
-        raise FencedError(
-            f"namespace {m.namespace!r} has a compactor of epoch {m.compactor_epoch}, after this "
-            f"one's {epoch}; what this one planned cannot be published"
-        )
+    if epoch is not None:
+        _check_given_out(m, "compactor", epoch, m.compactor_epoch)
+        if epoch < m.compactor_epoch:
+            raise FencedError(
+                f"namespace {m.namespace!r} has a compactor of epoch {m.compactor_epoch}, after "
+                f"this one's {epoch}; what this one planned cannot be published"
+            )
     if intent is not None:
         check_intent(m, intent)
     return intent
+
+
+def _check_given_out(m: Manifest, what: str, epoch: int, newest: int) -> None:
+    if epoch > newest:
+        raise InvariantError(
+            f"{what} epoch {epoch} was never given out in namespace {m.namespace!r}: "
+            f"its head, generation {m.generation}, has {newest}; nothing was written"
+        )
 
 
 def check_intent(m: Manifest, id: str) -> None:

@@ -184,15 +184,12 @@ class ManifestFollower:
     def _known(self) -> Head:
         head = self.head
         if head is None:
-            raise self._nothing_there()
+            raise NotFoundError(
+                f"namespace {self.namespace!r} has no manifest in {self._store.url}: it does not "
+                "exist; open it for writing to create it"
+            )
         return head
 
     def _has_passed(self, head: Head, since: float) -> bool:
         """Return whether half the grace period lies between `since` and now."""
         return (self.clock.monotonic() - since) * 2000 > head.manifest.gc.grace_ms
-
-    def _nothing_there(self) -> NotFoundError:
-        return NotFoundError(
-            f"namespace {self.namespace!r} has no manifest in {self._store.url}: it does not exist; "
-            "open it for writing to create it"
-        )

@@ -51,18 +51,28 @@ def add_snapshot(
         was = "dropped" if m.state == "live" else m.state
         kind = NotFoundError if born is None else DroppedError
         raise kind(f"namespace {m.namespace!r} was {was}: open it anew, then take the snapshot")
-    if lsn < m.retention.floor_lsn:
-        raise RetentionError(
-            f"LSN {lsn} of namespace {m.namespace!r} lies below its retention floor "
-            f"{m.retention.floor_lsn}: what was visible there may be gone; take a later one"
-        )
+    check_above_floor(m, lsn, "take a later one")
     if find_snapshot(m, id) is not None:
         raise AlreadyExistsError(
             f"snapshot {id!r} of namespace {m.namespace!r} exists; release it, or use another id"
         )
-    seen = max(wal_last_seen, unpack_lsn(lsn)[0] if m.lsn_policy == "packed" else 0)
     snapshot = Snapshot(id, m.generation + 1, lsn, expires_at_us)
-    return _replace(m, snapshots=(*m.snapshots, snapshot), wal_last_seen=max(m.wal_last_seen, seen))
+    seen = max(wal_last_seen, last_seen(m, lsn))
+    return _replace(m, snapshots=(*m.snapshots, snapshot), wal_last_seen=seen)
+
+
+def check_above_floor(m: Manifest, lsn: int, instead: str) -> None:
+    """Raise RetentionError for a version that may not be readable; `instead` is what to do."""
+    if lsn < m.retention.floor_lsn:
+        raise RetentionError(
+            f"LSN {lsn} of namespace {m.namespace!r} lies below its retention floor "
+            f"{m.retention.floor_lsn}: what was visible there may be gone; {instead}"
+        )
+
+
+def last_seen(m: Manifest, lsn: int) -> int:
+    """Return `wal_last_seen` of a manifest whose author has seen `lsn`, whose slot it may tell."""
+    return max(m.wal_last_seen, unpack_lsn(lsn)[0] if m.lsn_policy == "packed" else 0)
 
 
 def renew_snapshot(m: Manifest, id: str, *, expires_at_us: int) -> Manifest:

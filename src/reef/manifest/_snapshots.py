@@ -12,6 +12,7 @@ would be, or refused below the floor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from reef.errors import InvalidInputError
 from reef.format import Manifest, Snapshot
@@ -41,21 +42,11 @@ def create_snapshot(
     """Keep what is visible at `lsn` for `ttl_s` seconds from now (None or 0: until released).
 
     `born` is the life of the namespace that is meant, if not any. Returns the generation that carries
-    it. Raises RetentionError below the floor,
-    AlreadyExistsError if the id is taken, NotFoundError, and what `publish` raises.
+    it. Raises what `add_snapshot` and `publish` raise.
     """
 
-    def add(m: Manifest, expires_at_us: int) -> Manifest:
-        return add_snapshot(
-            m,
-            id=id,
-            lsn=lsn,
-            expires_at_us=expires_at_us,
-            wal_last_seen=wal_last_seen,
-            born=born,
-        )
-
-    return _publish_until(chain, id, ttl_s, add)
+    add = partial(add_snapshot, id=id, lsn=lsn, wal_last_seen=wal_last_seen, born=born)
+    return _publish_until(chain, id, ttl_s, lambda m, at: add(m, expires_at_us=at))
 
 
 def renew(chain: ManifestChain, *, id: str, ttl_s: float | None) -> tuple[Head, Snapshot]:

@@ -8,6 +8,7 @@ reader. Repair may move what is derived (segments, the floor of the log) back; w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from reef.errors import InvariantError
@@ -78,23 +79,20 @@ def _identity(old: Manifest, new: Manifest) -> Iterator[Violation]:
 
 def _numbers(old: Manifest, new: Manifest) -> Iterator[Violation]:
     """What others act on only rises: for ever, but for the floor, which is that of a life."""
-    floors = old.retention.floor_lsn, new.retention.floor_lsn
-    if is_reborn(old, new):
-        floors = 0, floors[1]
+    floor = () if is_reborn(old, new) else ("retention.floor_lsn",)
+    boundary = ("gc.boundary.slot", "gc.boundary.generation")
+    names = ("writer_epoch", "compactor_epoch", *floor, *boundary, "wal_last_seen")
+    yield from _rising(old, new, *names)
     boundaries = old.gc.boundary, new.gc.boundary
-    rising = (
-        ("writer_epoch", old.writer_epoch, new.writer_epoch),
-        ("compactor_epoch", old.compactor_epoch, new.compactor_epoch),
-        ("retention.floor_lsn", *floors),
-        ("gc.boundary.slot", boundaries[0].slot, boundaries[1].slot),
-        ("gc.boundary.generation", boundaries[0].generation, boundaries[1].generation),
-        ("wal_last_seen", old.wal_last_seen, new.wal_last_seen),
-    )
-    for name, before, after in rising:
-        if after < before:
-            yield f"{name} at least {before}", after
     if boundaries[1].generation > max(old.generation, boundaries[0].generation):
         yield f"gc.boundary.generation at most {old.generation}", boundaries[1].generation
+
+
+def _rising(old: Manifest, new: Manifest, *names: str) -> Iterator[Violation]:
+    for name in names:
+        before, after = attrgetter(name)(old), attrgetter(name)(new)
+        if after < before:
+            yield f"{name} at least {before}", after
 
 
 def _epochs(old: Manifest, new: Manifest) -> Iterator[Violation]:
@@ -117,8 +115,7 @@ def _epochs(old: Manifest, new: Manifest) -> Iterator[Violation]:
 
 def _log(old: Manifest, new: Manifest) -> Iterator[Violation]:
     """The floor of the log, and what the segments reflect, move forward together."""
-    if new.wal_floor < old.wal_floor:
-        yield f"wal_floor at least {old.wal_floor}", new.wal_floor
+    yield from _rising(old, new, "wal_floor")
     if is_reborn(old, new):
         if new.wal_floor <= old.wal_last_seen + 1:
             yield (
@@ -126,12 +123,7 @@ def _log(old: Manifest, new: Manifest) -> Iterator[Violation]:
                 new.wal_floor,
             )
         return
-    if new.last_applied_lsn < old.last_applied_lsn:
-        yield f"last_applied_lsn at least {old.last_applied_lsn}", new.last_applied_lsn
-    if new.wal_anchor.slot < old.wal_anchor.slot:
-        yield f"wal_anchor.slot at least {old.wal_anchor.slot}", new.wal_anchor.slot
-    if new.wal_anchor.epoch < old.wal_anchor.epoch:
-        yield f"wal_anchor.epoch at least {old.wal_anchor.epoch}", new.wal_anchor.epoch
+    yield from _rising(old, new, "last_applied_lsn", "wal_anchor.slot", "wal_anchor.epoch")
     if new.wal_floor == old.wal_floor:
         for name in ("wal_anchor", "last_applied_lsn"):
             before, after = getattr(old, name), getattr(new, name)
@@ -187,20 +179,15 @@ def _pin(pin: Pin) -> tuple[str, str]:
 
 def _named(old: Manifest, new: Manifest) -> Iterator[Violation]:
     """What is not named any more waits in gc.pending; what waits there is not named again."""
-    pending = {p.key for p in new.gc.pending}
+    gone: set[str] = set()
+    if new.segments is not old.segments:
+        gone = {s.id for s in old.segments if not s.namespace}
+        gone -= {s.id for s in new.segments if not s.namespace}
+    keys = {segment_key(old.namespace, id) for id in gone}
     if old.dedup is not None and old.dedup != new.dedup:
-        key = dedup_key(old.namespace, old.dedup.id)
-        if key not in pending:
-            yield f"{key} in gc.pending, now that it is not named", "nothing of it"
-    if new.segments is old.segments:
-        return
-    before = {s.id for s in old.segments if not s.namespace}
-    after = {s.id for s in new.segments if not s.namespace}
-    gone = before - after
-    for id in gone:
-        key = segment_key(old.namespace, id)
-        if key not in pending:
-            yield f"{key} in gc.pending, now that it is not named", "nothing of it"
+        keys.add(dedup_key(old.namespace, old.dedup.id))
+    for key in keys.difference(p.key for p in new.gc.pending):
+        yield f"{key} in gc.pending, now that it is not named", "nothing of it"
     if gone and new.retention.floor_lsn != old.retention.floor_lsn:
         yield (
             "floor_lsn to be recorded before segments are replaced",

@@ -1,5 +1,8 @@
 """Segments: immutable sorted files of rows, written whole and read through caches.
 
+`_read` has the caches and all reads of segments, `_merge` what makes one order of several sources,
+`_check` the checks that verify makes.
+
 RowSource, RowVersion   anything that holds rows, as reads see it; one version of a key in it
 SegmentReader, SegmentSource
                         opens the segments that a manifest names; one of them, as a RowSource
@@ -22,24 +25,23 @@ cut_segment, SegmentPart, check_segment_part, CheckedPart, join_parts
                         the same in parts, and the parts joined
 """
 
-from reef.segment._cache import BlockCache
-from reef.segment._check import CheckedSegment, check_segment
-from reef.segment._check_parts import (
+from reef.segment._check._check import CheckedSegment, check_segment
+from reef.segment._check._parts import (
     CheckedPart,
     SegmentPart,
     check_segment_part,
     cut_segment,
     join_parts,
 )
-from reef.segment._clip import Clip
 from reef.segment._columns import align, at_or_below, changes, union, visible
-from reef.segment._disk_cache import DiskCache
-from reef.segment._merge import lookup, lookup_many, merge
-from reef.segment._merge_versions import merge_versions, versions_schema
-from reef.segment._model import Prune, RowSource, RowVersion
-from reef.segment._retention import keep_versions
-from reef.segment._sorted_runs import Duplicates, SortedRuns, UniqueKeys, merge_runs
-from reef.segment._source import SegmentReader, SegmentSource
+from reef.segment._merge._merge import lookup, lookup_many, merge
+from reef.segment._merge._retention import keep_versions
+from reef.segment._merge._sorted_runs import Duplicates, SortedRuns, UniqueKeys, merge_runs
+from reef.segment._merge._versions import merge_versions, versions_schema
+from reef.segment._model import Clip, Prune, RowSource, RowVersion
+from reef.segment._read._cache import BlockCache
+from reef.segment._read._disk_cache import DiskCache
+from reef.segment._read._source import SegmentReader, SegmentSource
 from reef.segment._write import write_segment
 
 __all__ = [

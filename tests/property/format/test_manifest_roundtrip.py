@@ -40,7 +40,7 @@ from reef.format import (
     schema_fingerprint,
     with_field_id,
 )
-from reef.format._manifest import check_invariants
+from reef.format._manifest_invariants import check_invariants
 from reef.types import LSN_MAX, SLOT_MAX, U32_MAX, pack_lsn
 from tests.support.samples import sample_dedup, sample_manifest
 

@@ -34,14 +34,14 @@ GUARDS = Guards()
 @GUARDS.needed(
     "a compaction keeps what each retained point sees",
     Edit(
-        "reef.segment._retention:_Rule.__init__",
+        "reef.segment._merge._retention:_Rule.__init__",
         "below = {point for point in points if point < floor_lsn}",
         "below = set()",
     ),
     symptom="a snapshot lost",
 )
 def test_975_compaction_keeps_what_a_snapshot_sees(parallel: int) -> None:
-    """Of each key the newest version at or below the snapshot: segment/_retention.py, `_Rule`."""
+    """Of each key the newest version at or below the snapshot: segment/_merge/_retention.py, `_Rule`."""
     world = open_world(parallel)
     kv, _ = filled(world)
     kv.put(b"a", b"old")

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from reef.errors import CorruptError, InvariantError
-from reef.format._manifest import check_invariants, decode_manifest, encode_manifest
+from reef.format._manifest import decode_manifest, encode_manifest
+from reef.format._manifest_invariants import check_invariants
 from reef.format._manifest_model import (
     Boundary,
     Manifest,

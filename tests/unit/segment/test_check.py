@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from reef.format import bounds_of, segment_schema
-from reef.segment._check_bounds import IndexedBounds
+from reef.segment._check._check import IndexedBounds
 
 NAN = float("nan")
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

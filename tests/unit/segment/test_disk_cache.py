@@ -17,7 +17,7 @@ from reef.clock import SystemClock
 from reef.errors import InvalidInputError
 from reef.metrics import Metrics
 from reef.segment import DiskCache
-from reef.segment._disk_cache import _digest
+from reef.segment._read._disk_cache import _digest
 
 TRAILER = 16
 

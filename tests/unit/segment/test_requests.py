@@ -20,8 +20,8 @@ from reef.format import (
     decode_tail,
     segment_key,
 )
-from reef.segment import _scan as scan_module
 from reef.segment import write_segment
+from reef.segment._read import _scan as scan_module
 from reef.store import Store
 from reef.types import LSN_MAX
 from tests.support.segments import (
@@ -103,7 +103,7 @@ def test_a_multi_get_asks_once_for_blocks_that_lie_together(bench: Bench) -> Non
 def test_a_multi_get_of_more_than_fits_keeps_rows_instead_of_blocks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reef.segment._point.AT_ONCE_BYTES", 2000)
+    monkeypatch.setattr("reef.segment._read._fetch.AT_ONCE_BYTES", 2000)
     for schema in (SCHEMA, WIDE):
         rows = [*keys_of(300), (b"z", 9, True)]
         ref = write(bench.store, rows, schema=schema, number=int(schema is WIDE))

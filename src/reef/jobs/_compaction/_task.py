@@ -130,20 +130,20 @@ def key_weights(
 
     They are first keys of row blocks, about `step_bytes` apart. Needs only the tail.
     """
-    entry = source._loader.tail(source.object_key, source.ref)
+    tail = source.tail()
     low = max(start, source.key_min)
     high = source.key_end if end is None else min(end, source.key_end)
-    blocks = entry.tail.blocks_of(low, high)
+    blocks = tail.blocks_of(low, high)
     if low >= high or not blocks:
         return []
-    rows = entry.tail.row_places.rows[blocks.start : blocks.stop]
-    sizes = entry.tail.row_places.length[blocks.start : blocks.stop].astype(np.float64)
-    for places in entry.tail.column_places.values():
-        sizes += rows * (places.length.sum() / entry.tail.footer.rows)
+    rows = tail.row_places.rows[blocks.start : blocks.stop]
+    sizes = tail.row_places.length[blocks.start : blocks.stop].astype(np.float64)
+    for places in tail.column_places.values():
+        sizes += rows * (places.length.sum() / tail.footer.rows)
     steps = np.cumsum(sizes) // step_bytes
     firsts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))
     sums = np.add.reduceat(sizes, firsts).astype(np.int64)
-    keys = (entry.key_first[blocks.start + i] for i in firsts.tolist())
+    keys = (tail.ranges.key_first[blocks.start + i] for i in firsts.tolist())
     return [(max(key, low), size) for key, size in zip(keys, sums.tolist(), strict=True)]
 
 
@@ -175,7 +175,7 @@ def _wide(sources: Sequence[SegmentSource], schema: pa.Schema) -> tuple[str, ...
     """Return the columns with blocks of their own: vectors, and those that had them in an input."""
     wide = set(vector_columns(schema))
     for source in sources:
-        wide.update(source._loader.tail(source.object_key, source.ref).wide)
+        wide.update(source.tail().footer.wide)
     return tuple(name for name in schema.names if name in wide)
 
 

@@ -16,13 +16,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from reef.format import hash_keys
-from reef.segment._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._cache import BlockCache
-from reef.segment._clip import Clip
-from reef.segment._load import Loader, Wanted
-from reef.segment._model import RowVersion
-
-AT_ONCE_BYTES = 32 << 20
+from reef.segment._model import Clip, RowVersion
+from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
+from reef.segment._read._cache import BlockCache
+from reef.segment._read._fetch import portions
+from reef.segment._read._load import Loader, Wanted
 
 
 class _Lookup(NamedTuple):
@@ -50,7 +48,7 @@ def get_many(
         inside = [i for i, key in enumerate(keys) if clipped.key_min <= key < clipped.key_end]
         if inside and clipped.file_lsn(lsn):
             visible.append((clipped, keys, inside, into))
-    entries = loader.tails([(clipped.object_key, clipped.ref) for clipped, *_ in visible])
+    entries = loader.tails([clipped for clipped, *_ in visible])
     lookups: list[_Lookup] = []
     for entry, (clipped, keys, inside, into) in zip(entries, visible, strict=True):
         file_lsn = clipped.file_lsn(lsn)
@@ -60,9 +58,10 @@ def get_many(
             if (numbers := entry.blocks_of(key := keys[i], file_lsn))
         ]
         lookups += _filtered(loader, entry, found)
-    portions = [*_portions(lookups)]
-    for portion in portions:
-        _answer(loader, portion, compact=len(portions) > 1, wide=wide)
+    lookups.sort(key=lambda one: (one.wanted[0].entry.tail.key, one.wanted[0].number))
+    parts = [*portions(lookups, _sizes(lookups))]
+    for part in parts:
+        _answer(loader, part, compact=len(parts) > 1, wide=wide)
     return answers
 
 
@@ -87,24 +86,13 @@ def _filtered(loader: Loader, entry: TailEntry, lookups: list[_Lookup]) -> list[
     ]
 
 
-def _portions(lookups: list[_Lookup]) -> Iterator[list[_Lookup]]:
-    """Yield lookups by the blocks they need, as many at once as need a bounded amount of bytes."""
-    lookups.sort(key=lambda one: (one.wanted[0].entry.tail.key, one.wanted[0].number))
-    portion: list[_Lookup] = []
+def _sizes(lookups: list[_Lookup]) -> Iterator[int]:
+    """Yield about how many bytes each has to read that those before it have not read."""
     counted: set[Wanted] = set()
-    size = 0
     for one in lookups:
-        portion.append(one)
-        for wanted in one.wanted:
-            if wanted not in counted:
-                counted.add(wanted)
-                size += wanted.place.length
-        size += _column_bytes(one.wanted[0].entry)
-        if size >= AT_ONCE_BYTES:
-            yield portion
-            portion, counted, size = [], set(), 0
-    if portion:
-        yield portion
+        size = sum(want.place.length for want in one.wanted if want not in counted)
+        yield size + _column_bytes(one.wanted[0].entry)
+        counted.update(one.wanted)
 
 
 def _column_bytes(entry: TailEntry) -> int:
@@ -112,14 +100,15 @@ def _column_bytes(entry: TailEntry) -> int:
     return sum(int(places.length.max()) for places in entry.tail.column_places.values())
 
 
-def _answer(loader: Loader, lookups: list[_Lookup], *, compact: bool, wide: bool) -> None:
+def _answer(loader: Loader, lookups: Sequence[_Lookup], *, compact: bool, wide: bool) -> None:
     """Put into place what the blocks say."""
     wanted = [*dict.fromkeys(want for one in lookups for want in one.wanted)]
     blocks = dict(zip(wanted, loader.blocks(wanted), strict=True))
     found: dict[Wanted, list[tuple[_Lookup, int]]] = {}
     for one in lookups:
         for want in one.wanted:
-            row = loader.find(want, blocks[want], one.key, one.file_lsn)
+            loader.keys(want, blocks[want])
+            row = blocks[want].find(one.key, one.file_lsn)
             if row >= 0:
                 found.setdefault(want, []).append((one, row))
                 break

@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 
 from reef.format import SegmentRef, Unreadable, segment_key
-from reef.segment._check import CheckedSegment, check_segment
+from reef.segment._check._check import CheckedSegment, check_segment
 from reef.store import Store
 
 

@@ -20,21 +20,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.format import SegmentRef, segment_key
+from reef.format import SegmentRef, SegmentTail, segment_key
 from reef.metrics import Metrics
-from reef.segment._cache import BlockCache
-from reef.segment._clip import Clip
-from reef.segment._disk_cache import DiskCache
-from reef.segment._join import NewestRows, join
-from reef.segment._load import Loader, Wanted
-from reef.segment._model import Prune, RowVersion
-from reef.segment._point import cached_row, get_many
-from reef.segment._scan import scan
+from reef.segment._model import Clip, Prune, RowVersion
+from reef.segment._read._cache import BlockCache
+from reef.segment._read._disk_cache import DiskCache
+from reef.segment._read._join import NewestRows, join
+from reef.segment._read._load import Loader, Wanted
+from reef.segment._read._point import cached_row, get_many
+from reef.segment._read._scan import scan
 from reef.store import Store
 
 _COLD: Any = object()
 _ONE_BY_ONE_MAX = 4
-_new = tuple.__new__  # what Found's own does, without the call
+_new = tuple.__new__  # what RowVersion's own does, without the call
 
 
 class SegmentReader:
@@ -54,14 +53,15 @@ class SegmentReader:
 
     def open(self, ref: SegmentRef) -> SegmentSource:
         """Return the rows that `ref` lets be seen. Fetches nothing yet."""
-        return SegmentSource(self, self._object_key(ref), ref)
+        key = segment_key(ref.namespace or self.namespace, ref.id)
+        return SegmentSource(self, key, ref)
 
     def prefetch_tails(self, refs: Sequence[SegmentRef]) -> None:
         """Bring the tails of segments into memory, those that are missing side by side.
 
         Raises NotFoundError, UnavailableError, DamagedError.
         """
-        self._loader.prefetch_tails([(self._object_key(ref), ref) for ref in refs])
+        self._loader.prefetch_tails([self.open(ref) for ref in refs])
 
     def get_many(
         self,
@@ -119,7 +119,7 @@ class SegmentReader:
         What is missing is fetched side by side, neighbours in one request, up to about `bytes_max`.
         """
         loader = self._loader
-        entries = loader.tails([(source.object_key, source.ref) for source in sources])
+        entries = loader.tails(sources)
         wanted: list[Wanted] = []
         size = 0
         for source, entry in zip(sources, entries, strict=True):
@@ -131,9 +131,6 @@ class SegmentReader:
                 size += wanted[-1].place.length
         if wanted:
             loader.blocks(wanted)
-
-    def _object_key(self, ref: SegmentRef) -> str:
-        return segment_key(ref.namespace or self.namespace, ref.id)
 
 
 class SegmentSource(Clip):
@@ -155,6 +152,10 @@ class SegmentSource(Clip):
         """Whether it is known to have columns that lie in blocks of their own."""
         entry = self._find(self.object_key)
         return entry is not None and bool(entry.wide)
+
+    def tail(self) -> SegmentTail:
+        """Return what the segment says of itself. Raises NotFoundError, UnavailableError, DamagedError."""
+        return self._loader.tail(self).tail
 
     def get(self, key: bytes, lsn: int) -> RowVersion | None:
         """Return the newest version of `key` at or below `lsn`, a tombstone too, or None.

@@ -11,7 +11,7 @@ are not kept are slices of their portion.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,12 +22,10 @@ import pyarrow.compute as pc
 
 from reef.errors import DamagedError
 from reef.format import KEY, LSN, TOMBSTONE
-from reef.segment._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._clip import Clip
-from reef.segment._fetch import fetch, fetch_ahead, owned
-from reef.segment._load import Loader, Wanted
-from reef.segment._model import Prune
-from reef.segment._reverse import blocks_in_reverse
+from reef.segment._model import Clip, Prune
+from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
+from reef.segment._read._fetch import fetch, fetch_ahead, owned
+from reef.segment._read._load import Loader, Wanted
 
 PORTION_BYTES_MIN = 1 << 20
 PORTION_BYTES_MAX = 8 << 20
@@ -52,7 +50,7 @@ def scan(
     file_lsn = clipped.file_lsn(lsn)
     if start >= end or not file_lsn:
         return
-    entry = loader.tail(clipped.object_key, clipped.ref)
+    entry = loader.tail(clipped)
     shape = _Shape(entry, clipped.ref.version, columns)
     first, last = bisect_left(entry.key_last, start), bisect_left(entry.key_first, end)
     numbers = [n for n in range(first, last) if entry.lsn_min[n] <= file_lsn]
@@ -66,7 +64,7 @@ def scan(
     reading = _BlockReads(loader, entry, shape.wide, numbers)
     blocks = (_pieces(reading, shape, number, start, end) for number in reading)
     if reverse:
-        yield from blocks_in_reverse(entry, numbers, blocks, file_lsn)
+        yield from _in_reverse(entry, numbers, blocks, file_lsn)
         return
     for number, pieces in zip(numbers, blocks, strict=True):
         for piece in pieces:
@@ -277,3 +275,47 @@ def _portion_ends(sizes: npt.NDArray[np.float64], bytes_max: int) -> list[int]:
         ends.append(at)
         most = min(2 * most, bytes_max)
     return ends
+
+
+def _reversed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return sorted rows with their keys in descending order; each key's rows stay as they are."""
+    keys = batch.column(0)
+    count = batch.num_rows
+    is_new = pc.not_equal(keys.slice(1), keys.slice(0, max(count - 1, 0)))
+    if is_new.true_count == len(is_new):
+        order = np.arange(count - 1, -1, -1)
+    else:
+        group = np.append(0, np.cumsum(is_new.to_numpy(zero_copy_only=False)))
+        order = np.argsort(-group, kind="stable")
+    return batch.take(pa.array(order))
+
+
+def _in_reverse(
+    entry: TailEntry,
+    numbers: list[int],
+    blocks: Iterable[list[pa.RecordBatch]],
+    file_lsn: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of blocks, given from the last to the first, in reverse.
+
+    Versions above `file_lsn` are left out. The versions of a key may go on from block to block: they wait
+    in memory until the block comes in which they begin.
+    """
+    waiting: list[pa.RecordBatch] = []
+    for i, (number, pieces) in enumerate(zip(numbers, blocks, strict=True)):
+        if entry.lsn_max[number] > file_lsn:
+            pieces = [piece.filter(pc.less_equal(piece.column(1), file_lsn)) for piece in pieces]
+        waiting = [*pieces, *waiting]
+        key = entry.key_first[number]
+        goes_on = i + 1 < len(numbers) and entry.key_last[numbers[i + 1]] == key
+        if goes_on and entry.key_last[number] == key:
+            continue  # nothing but versions of one key
+        if not waiting:
+            continue
+        rows = pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
+        waiting = []
+        if goes_on:
+            head = pc.equal(rows.column(0), pa.scalar(key, pa.binary())).true_count
+            waiting, rows = [rows.slice(0, head)], rows.slice(head)
+        if rows.num_rows:
+            yield _reversed(rows)

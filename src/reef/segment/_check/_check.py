@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,14 @@ from reef.format import (
     Section,
     SegmentRef,
     SegmentTail,
+    bounds_of,
     check_preamble,
     damaged_checksum,
     decode_tail,
     hash_keys,
+    ordered_columns,
     segment_key,
 )
-from reef.segment._check_bounds import IndexedBounds
 from reef.store import Store
 
 _PREAMBLE_BYTES = 16
@@ -115,8 +116,7 @@ def _check_blocks(
     store: Store, ref: SegmentRef, tail: SegmentTail, span: tuple[int, int]
 ) -> CheckedSegment:
     check = _DeepCheck(store, tail, span)
-    if span[0] == 0:
-        check.preamble()
+    check.preamble()
     check.sections(ref.size - ref.footer_length)
     check.rows()
     check.columns()
@@ -145,24 +145,24 @@ class _DeepCheck:
         self._bounds = IndexedBounds(tail.row_index)
 
     def preamble(self) -> None:
+        """Check how the segment begins."""
         key = self._tail.key
-
-        def check() -> None:
-            check_preamble(self._store.get_range(key, 0, _PREAMBLE_BYTES), key=key)
-
-        try:
-            _twice(check)
-        except UnreadableError as error:
-            self.errors.append(error)
+        if self._is_inside(0):
+            self._check_twice(
+                lambda: check_preamble(self._store.get_range(key, 0, _PREAMBLE_BYTES), key=key)
+            )
 
     def sections(self, tail_at: int) -> None:
         """Check the sections in front of the tail that are no blocks."""
         for section in self._tail.footer.sections:
             if section.offset < tail_at and self._is_inside(section.offset):
-                try:
-                    _twice(partial(self._check_section, section))
-                except UnreadableError as error:
-                    self.errors.append(error)
+                self._check_twice(partial(self._check_section, section))
+
+    def _check_twice(self, check: Callable[[], None]) -> None:
+        try:
+            _twice(check)
+        except UnreadableError as error:
+            self.errors.append(error)
 
     def _check_section(self, section: Section) -> None:
         offset, length = section.offset + _FRAME_BYTES, section.length
@@ -184,19 +184,21 @@ class _DeepCheck:
     def _check_run(self, run: Sequence[_Numbered]) -> None:
         """Fetch and check neighbours. Returning releases them before the next are fetched."""
         decoded: dict[int, pa.RecordBatch] = {}
-        for (number, place), data in zip(run, self._fetch(run), strict=True):
+        for one, data in zip(run, self._fetch(run), strict=True):
             try:
-                decoded[number] = self._decode_rows(number, place, data)
+                decoded[one[0]] = self._decoded(self._tail.decode_rows, one, data)
             except UnreadableError as error:
-                self._add(number, error)
+                self._add(one[0], error)
         if decoded:
             self._check_decoded(decoded)
 
-    def _decode_rows(self, number: int, place: BlockPlace, data: pa.Buffer) -> pa.RecordBatch:
+    def _decoded(self, decode: Callable[[int, Any], _T], one: _Numbered, data: pa.Buffer) -> _T:
+        """Return what `decode` makes of a block; a damaged one is read again, by itself."""
+        number, place = one
         try:
-            return self._tail.decode_rows(number, data)
+            return decode(number, data)
         except DamagedError:
-            return self._tail.decode_rows(number, self._read(place))
+            return decode(number, self._read(place))
 
     def _check_decoded(self, decoded: Mapping[int, pa.RecordBatch]) -> None:
         """Check the order of rows, the bounds in the index and the filter, for many blocks at once."""
@@ -218,10 +220,8 @@ class _DeepCheck:
                     problem = "a key that the filter denies"
             self._last = None if problem else (number, last)
             if problem:
-                offset, expected = (
-                    self._tail.row_places[number].offset,
-                    f"row block {number} in order",
-                )
+                offset = self._tail.row_places[number].offset
+                expected = f"row block {number} in order"
                 self._add(number, CorruptError(self._tail.key, offset, expected, problem))
 
     def _add(self, number: int, error: UnreadableError) -> None:
@@ -243,20 +243,14 @@ class _DeepCheck:
                 self._check_column(column, run)
 
     def _check_column(self, column: str, run: Sequence[_Numbered]) -> None:
-        for (number, place), data in zip(run, self._fetch(run), strict=True):
+        decode = partial(self._tail.decode_column, column)
+        for one, data in zip(run, self._fetch(run), strict=True):
             try:
-                self._decode_column(column, number, place, data)
+                self._decoded(decode, one, data)
             except UnreadableError as error:
                 self.errors.append(error)
+                place = one[1]
                 self.bad_rows.update(self._tail.row_places.of_rows(place.row, place.rows))
-
-    def _decode_column(
-        self, column: str, number: int, place: BlockPlace, data: pa.Buffer
-    ) -> pa.Array:
-        try:
-            return self._tail.decode_column(column, number, data)
-        except DamagedError:
-            return self._tail.decode_column(column, number, self._read(place))
 
     def _is_inside(self, offset: int) -> bool:
         return self._span[0] <= offset < self._span[1]
@@ -318,3 +312,39 @@ def _twice(read: Callable[[], _T]) -> _T:
         return read()
     except DamagedError:
         return read()
+
+
+class IndexedBounds:
+    """The bounds that the row index of a segment gives."""
+
+    def __init__(self, index: pa.RecordBatch) -> None:
+        self._index = index
+        self._values: dict[str, list[Any]] = {}
+        """Columns of the index as Python values: nearly all bounds agree, and compare fast so."""
+        self._columns: list[tuple[int, str]] | None = None
+
+    def problem(self, number: int, rows: pa.RecordBatch) -> str:
+        """Return the first column of block `number` whose bounds the index has wrong, or ""."""
+        for at, name in self._ordered(rows.schema):
+            bounds = bounds_of(rows.column(at))
+            for what, value in zip(("min", "max", "nulls"), bounds, strict=True):
+                if not self._agrees(f"{what}:{name}", number, value):
+                    return f"a column {name!r} whose {what} is not what the index says"
+        return ""
+
+    def _ordered(self, schema: pa.Schema) -> list[tuple[int, str]]:
+        """Return the positions and names of the columns that have bounds."""
+        if self._columns is None:  # they are the same in every block
+            names = [field.name for field in ordered_columns(schema)]
+            self._columns = [(schema.get_field_index(name), name) for name in names]
+        return self._columns
+
+    def _agrees(self, name: str, number: int, value: object) -> bool:
+        indexed = self._values.get(name)
+        if indexed is None:
+            indexed = self._values[name] = self._index[name].to_pylist()
+        plain = value.as_py() if isinstance(value, pa.Scalar) else value
+        if type(plain) is type(indexed[number]) and plain == indexed[number]:
+            return True
+        column = self._index[name]
+        return bool(pa.array([value], column.type).equals(column.slice(number, 1)))

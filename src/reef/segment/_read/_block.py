@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
 from operator import neg
 
-import numpy as np
 import pyarrow as pa
 
 from reef.format import SegmentTail
@@ -44,10 +42,11 @@ class RowBlock:
         if flags.true_count:
             self.tombstones = flags.to_numpy(zero_copy_only=False).tobytes()
         self.lsns = memoryview(self.batch.column(1).to_numpy())
+        column = self.batch.column(0)
         # Last: a reader without a lock that sees the keys must see the other fields, too.
-        self.keys, size = _key_list(self.batch.column(0))
-        buffers: int = self.batch.get_total_buffer_size()
-        return buffers + ENTRY_OVERHEAD_BYTES + size + len(self.tombstones or b"")
+        self.keys = column.to_pylist()
+        lists: int = column.nbytes + len(column) * KEY_OVERHEAD_BYTES + len(self.tombstones or b"")
+        return int(self.batch.get_total_buffer_size()) + ENTRY_OVERHEAD_BYTES + lists
 
     def find(self, key: bytes, lsn: int) -> int:
         """Return the row of the newest version of `key` at or below `lsn`, or -1."""
@@ -61,17 +60,6 @@ class RowBlock:
         end = bisect_right(keys, key, row)
         row = bisect_left(self.lsns, -lsn, row, end, key=neg)
         return row if row < end else -1
-
-
-def _key_list(column: pa.BinaryArray) -> tuple[list[bytes], int]:
-    """Return the values of a column without nulls, and what they take."""
-    count = len(column)
-    _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + count + 1]
-    first, size = int(ends[0]), int(ends[-1] - ends[0])
-    whole = data.slice(first, size).to_pybytes() if size else b""
-    keys = [whole[a:b] for a, b in pairwise((ends - ends[0]).tolist())]
-    return keys, size + count * KEY_OVERHEAD_BYTES
 
 
 class ColumnBlock:
@@ -113,17 +101,15 @@ class TailEntry:
         made = [*narrow, *self.wide]
         self.wide_order = [made.index(name) for name in tail.schema.names]
         """Where each column of a whole row is among the narrow ones with the wide ones behind."""
-        self.key_first, first_bytes = _key_list(index["key_first"])
-        self.key_last, last_bytes = _key_list(index["key_last"])
-        self.lsn_min: list[int] = index["lsn_min"].to_pylist()
-        self.lsn_max: list[int] = index["lsn_max"].to_pylist()
+        self.key_first, self.key_last, self.lsn_min, self.lsn_max, _ = tail.ranges
         blocks = len(tail.row_places) + sum(map(len, tail.column_places.values()))
         self.nbytes = (
             tail_bytes  # its index may be slices of them
             + len(tail.bloom.data)
             + index.get_total_buffer_size()
-            # Twice: the tail has lists of its own, made when a block is checked.
-            + 2 * (first_bytes + last_bytes)
+            + index["key_first"].nbytes
+            + index["key_last"].nbytes
+            + 2 * len(self.key_first) * KEY_OVERHEAD_BYTES
             + blocks * _INDEX_ROW_OVERHEAD_BYTES
             + ENTRY_OVERHEAD_BYTES
         )

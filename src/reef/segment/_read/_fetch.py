@@ -9,21 +9,43 @@ Requests go to the store's own pool, one GET per task: no task waits for another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from reef.errors import DamagedError
 from reef.store import Store, merge_ranges
 
+AT_ONCE_BYTES = 32 << 20
+
+_T = TypeVar("_T")
+_Request: TypeAlias = tuple[str, int, int]
+"""A key, an offset and a length."""
+_Place: TypeAlias = tuple[int, int, int]
+"""The number of a request, the offset in what it brings, and a length."""
+
 
 class Extent(NamedTuple):
-    """Some bytes of an object."""
+    """Some bytes of a segment."""
 
     key: str
     offset: int
     length: int
+    checksum: int
+    """Of the segment's footer."""
+
+
+def portions(items: Sequence[_T], sizes: Iterable[int]) -> Iterator[Sequence[_T]]:
+    """Yield neighbours together, until their `sizes` come to what may be in memory at once."""
+    first = nbytes = 0
+    for end, size in enumerate(sizes, 1):
+        nbytes += size
+        if nbytes >= AT_ONCE_BYTES:
+            yield items[first:end]
+            first, nbytes = end, 0
+    if first < len(items):
+        yield items[first:]
 
 
 def fetch(store: Store, extents: Sequence[Extent]) -> list[pa.Buffer]:
@@ -51,7 +73,7 @@ def owned(data: pa.Buffer) -> pa.Buffer:
     return data if data.parent is None else pa.py_buffer(data.to_pybytes())
 
 
-def _get(store: Store, request: Extent) -> pa.Buffer:
+def _get(store: Store, request: _Request) -> pa.Buffer:
     """Return the bytes of one request; a truncated answer is requested once more."""
     try:
         return pa.py_buffer(store.get_range(*request))
@@ -59,26 +81,23 @@ def _get(store: Store, request: Extent) -> pa.Buffer:
         return pa.py_buffer(store.get_range(*request))
 
 
-Place = tuple[int, int, int]
-
-
-def _plan(store: Store, extents: Sequence[Extent]) -> tuple[list[Extent], list[Place]]:
+def _plan(store: Store, extents: Sequence[Extent]) -> tuple[list[_Request], list[_Place]]:
     """Return the requests to make, and for each extent which of them it lies in, where, how long."""
     by_key: dict[str, list[int]] = {}
     for i, extent in enumerate(extents):
         by_key.setdefault(extent.key, []).append(i)
-    requests: list[Extent] = []
+    requests: list[_Request] = []
     places = [(0, 0, 0)] * len(extents)
     for key, numbers in by_key.items():
-        ranges = [extents[i][1:] for i in numbers]
+        ranges = [(extents[i].offset, extents[i].length) for i in numbers]
         merged, found = merge_ranges(ranges, store.merge_gap_bytes)
         for i, (request, at, length) in zip(numbers, found, strict=True):
             places[i] = (len(requests) + request, at, length)
-        requests += [Extent(key, *one) for one in merged]
+        requests += [(key, *one) for one in merged]
     return requests, places
 
 
-def _cut(chunks: list[pa.Buffer], places: list[Place]) -> list[pa.Buffer]:
+def _cut(chunks: list[pa.Buffer], places: list[_Place]) -> list[pa.Buffer]:
     return [
         chunks[i] if length == chunks[i].size else chunks[i].slice(at, length)
         for i, at, length in places

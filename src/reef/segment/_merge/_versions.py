@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from reef.format import KEY, LSN, segment_schema
 from reef.segment._columns import align, union
-from reef.segment._source import SegmentSource
+from reef.segment._read._source import SegmentSource
 from reef.types import LSN_MAX
 
 PIECE_BYTES = 1 << 20
@@ -67,8 +67,7 @@ def versions_schema(
     """
     fields: list[pa.Field] = []
     for source in sorted(sources, key=lambda source: source.lsn_max):
-        tail = source._loader.tail(source.object_key, source.ref).tail
-        fields = union(list(tail.schema)[_SYSTEM:], fields)
+        fields = union(list(source.tail().schema)[_SYSTEM:], fields)
     if columns is not None:
         known = {field.name: field for field in fields}
         fields = [known[name] for name in dict.fromkeys(columns) if name in known]

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.format import hash_keys
-from reef.segment._block import TailEntry
-from reef.segment._clip import Clip
-from reef.segment._load import Loader, Wanted
-
-AT_ONCE_BYTES = 32 << 20
+from reef.segment._model import Clip
+from reef.segment._read._block import TailEntry
+from reef.segment._read._fetch import portions
+from reef.segment._read._load import Loader, Wanted
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -82,7 +81,7 @@ def join(
     in blocks of their own.
     """
     visible = [clipped for clipped in segments if clipped.file_lsn(lsn)]
-    entries = loader.tails([(clipped.object_key, clipped.ref) for clipped in visible])
+    entries = loader.tails(visible)
     listed = keys.to_pylist()
     asked = [
         one
@@ -90,7 +89,7 @@ def join(
         for one in _blocks_to_read(loader, number, clipped, entry, (keys, listed), newest, lsn)
     ]
     found: list[list[_BlockVersions]] = [[] for _ in visible]
-    for portion in _portions(asked, [one.want.place.length for one in asked]):
+    for portion in portions(asked, [one.want.place.length for one in asked]):
         blocks = loader.blocks([one.want for one in portion])
         for one, block in zip(portion, blocks, strict=True):
             some = _versions_in_block(visible[one.segment], one, block.batch, keys, lsn)
@@ -147,18 +146,6 @@ def _blocks_to_read(
     for a, b in pairwise(edges):
         if b > a:
             yield _BlockKeys(number, Wanted(entry, int(block[a])), place[a:b])
-
-
-def _portions(asked: Sequence[_BlockKeys], sizes: Sequence[int]) -> Iterator[Sequence[_BlockKeys]]:
-    """Yield what needs a bounded amount of bytes at once."""
-    first = size = 0
-    for i, length in enumerate(sizes, 1):
-        size += length
-        if size >= AT_ONCE_BYTES:
-            yield asked[first:i]
-            first, size = i, 0
-    if first < len(asked):
-        yield asked[first:]
 
 
 def _versions_in_block(
@@ -223,7 +210,7 @@ def _wide_values(loader: Loader, entry: TailEntry, column: str, rows: _Numbers) 
         for a, b in pairwise(edges)
     ]
     values = []
-    for portion in _portions(asked, [one.want.place.length for one in asked]):
+    for portion in portions(asked, [one.want.place.length for one in asked]):
         found = loader.blocks([one.want for one in portion])
         values += [
             block.values.take(pa.array(one.at)) for one, block in zip(portion, found, strict=True)

@@ -11,21 +11,20 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from reef.errors import DamagedError
-from reef.format import BlockPlace, SegmentRef, decode_tail, hash_key
+from reef.format import BlockPlace, decode_tail, hash_key
 from reef.metrics import Metrics
-from reef.segment._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._cache import BlockCache
-from reef.segment._disk_cache import DiskCache
-from reef.segment._fetch import Extent, fetch, owned
+from reef.segment._model import Clip
+from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
+from reef.segment._read._cache import BlockCache
+from reef.segment._read._disk_cache import DiskCache
+from reef.segment._read._fetch import Extent, fetch, owned, portions
 from reef.store import Store
-
-TAILS_AT_ONCE_BYTES = 32 << 20
 
 
 class Wanted(NamedTuple):
@@ -50,7 +49,8 @@ class Wanted(NamedTuple):
     @property
     def extent(self) -> Extent:
         place = self.place
-        return Extent(self.entry.tail.key, place.offset, place.length)
+        tail = self.entry.tail
+        return Extent(tail.key, place.offset, place.length, tail.checksum)
 
     def decode(self, data: pa.Buffer) -> pa.RecordBatch | pa.Array:
         """Return rows, or values of the column, from bytes. Raises DamagedError, FormatVersionError."""
@@ -61,8 +61,6 @@ class Wanted(NamedTuple):
 
 
 Block: TypeAlias = RowBlock | ColumnBlock
-TailAt: TypeAlias = tuple[str, SegmentRef]
-"""A segment's key in the store, and what the manifest says of it."""
 
 
 class Loader:
@@ -77,24 +75,23 @@ class Loader:
         self.metrics = metrics
         self._hashed = (b"", hash_key(b""))
 
-    def tail(self, key: str, ref: SegmentRef) -> TailEntry:
-        """Return the tail of the segment at `key`."""
-        entry: TailEntry | None = self.cache.use("tail", key)
-        return entry if entry is not None else self._fetch_tails([(key, ref)])[0]
+    def tail(self, segment: Clip) -> TailEntry:
+        """Return the tail of a segment."""
+        entry: TailEntry | None = self.cache.use("tail", segment.object_key)
+        return entry if entry is not None else self._fetch_tails([segment])[0]
 
-    def tails(self, segments: Sequence[TailAt]) -> list[TailEntry]:
+    def tails(self, segments: Sequence[Clip]) -> list[TailEntry]:
         """Return the tails of segments; those that are nowhere cached are fetched side by side."""
-        found = {key: self.cache.use("tail", key) for key, _ in segments}
-        missing = [(key, ref) for key, ref in dict(segments).items() if found[key] is None]
-        for (key, _), entry in zip(missing, self._fetch_tails(missing), strict=True):
-            found[key] = entry
-        return [found[key] for key, _ in segments]
+        found = {one.object_key: self.cache.use("tail", one.object_key) for one in segments}
+        missing = {one.object_key: one for one in segments if found[one.object_key] is None}
+        found.update(zip(missing, self._fetch_tails([*missing.values()]), strict=True))
+        return [found[one.object_key] for one in segments]
 
-    def prefetch_tails(self, segments: Sequence[TailAt]) -> None:
+    def prefetch_tails(self, segments: Sequence[Clip]) -> None:
         """Have the tails of segments in memory, as many of them as it takes."""
-        found = dict(segments).items()
-        missing = [(key, ref) for key, ref in found if self.cache.use("tail", key) is None]
-        for some in _portions(missing):
+        distinct = {one.object_key: one for one in segments}
+        missing = [one for key, one in distinct.items() if self.cache.use("tail", key) is None]
+        for some in portions(missing, [one.ref.footer_length for one in missing]):
             self._fetch_tails(some)
 
     def blocks(self, wanted: Sequence[Wanted]) -> list[Any]:
@@ -107,9 +104,7 @@ class Loader:
                 missing.append(want)
             else:
                 found[want] = block
-        data = self._read(
-            [want.extent for want in missing], [want.entry.tail.checksum for want in missing]
-        )
+        data = self._read([want.extent for want in missing])
         for want, some in zip(missing, data, strict=True):
             found[want] = self.keep(want, self.decode(want, owned(some)))
         return [found[want] for want in wanted]
@@ -127,11 +122,6 @@ class Loader:
             assert block.keys is not None
         return block.keys
 
-    def find(self, want: Wanted, block: RowBlock, key: bytes, lsn: int) -> int:
-        """Return the row of the newest version of `key` at or below `lsn` in a block, or -1."""
-        self.keys(want, block)
-        return block.find(key, lsn)
-
     def may_contain(self, entry: TailEntry, key: bytes) -> bool:
         """Return False, and count that, if the filter rules out that a segment has `key`."""
         of, hashed = self._hashed
@@ -148,77 +138,55 @@ class Loader:
         try:
             return want.decode(data)
         except DamagedError:
-            return want.decode(self._read_again(want.extent, want.entry.tail.checksum))
+            return want.decode(self._read_again(want.extent))
 
     def on_disk(self, want: Wanted) -> pa.Buffer | None:
         """Return the bytes of a block if the cache on disk is known to have them."""
         if self.disk is None:
             return None
-        name = self._name(want.extent, want.entry.tail.checksum)
+        name = self._name(want.extent)
         return self.disk.get(name) if name in self.disk else None
 
-    def _fetch_tails(self, segments: Sequence[TailAt]) -> list[TailEntry]:
-        extents = [_tail_extent(key, ref) for key, ref in segments]
-        checksums = [ref.checksum for _, ref in segments]
+    def _fetch_tails(self, segments: Sequence[Clip]) -> list[TailEntry]:
+        extents = [_tail_extent(one) for one in segments]
         entries = []
-        for (key, ref), extent, data in zip(
-            segments, extents, self._read(extents, checksums), strict=True
-        ):
+        for one, extent, data in zip(segments, extents, self._read(extents), strict=True):
             try:
-                entry = _tail_entry(key, ref, data)
+                entry = _tail_entry(one, data)
             except DamagedError:
-                entry = _tail_entry(key, ref, self._read_again(extent, ref.checksum))
-            self.cache.put(key, entry)
+                entry = _tail_entry(one, self._read_again(extent))
+            self.cache.put(one.object_key, entry)
             entries.append(entry)
         return entries
 
-    def _read(self, extents: Sequence[Extent], checksums: Sequence[int]) -> list[pa.Buffer]:
+    def _read(self, extents: Sequence[Extent]) -> list[pa.Buffer]:
         """Return bytes from the cache on disk, else from the store."""
         if self.disk is None:
             return fetch(self.store, extents)
-        found = [
-            self.disk.get(self._name(extent, checksum))
-            for extent, checksum in zip(extents, checksums, strict=True)
-        ]
+        found = [self.disk.get(self._name(extent)) for extent in extents]
         missing = [i for i, data in enumerate(found) if data is None]
         for i, data in zip(missing, fetch(self.store, [extents[i] for i in missing]), strict=True):
             found[i] = data
-            self._keep(extents[i], checksums[i], data)
+            self.disk.put(self._name(extents[i]), data)
         return [data for data in found if data is not None]
 
-    def _read_again(self, extent: Extent, checksum: int) -> pa.Buffer:
+    def _read_again(self, extent: Extent) -> pa.Buffer:
         if self.disk is not None:
-            self.disk.drop(self._name(extent, checksum))
-        return pa.py_buffer(self.store.get_range(*extent))
+            self.disk.drop(self._name(extent))
+        return pa.py_buffer(self.store.get_range(extent.key, extent.offset, extent.length))
 
-    def _keep(self, extent: Extent, checksum: int, data: pa.Buffer) -> None:
-        if self.disk is not None:
-            self.disk.put(self._name(extent, checksum), data)
-
-    def _name(self, extent: Extent, checksum: int) -> str:
+    def _name(self, extent: Extent) -> str:
         # With the checksum of its footer: a bucket of the same address may be another one some day.
-        key, offset, length = extent
+        key, offset, length, checksum = extent
         return f"{self.store.url} {key} {checksum:08x} {offset} {length}"
 
 
-def _tail_extent(key: str, ref: SegmentRef) -> Extent:
-    return Extent(key, ref.size - ref.footer_length, ref.footer_length)
+def _tail_extent(segment: Clip) -> Extent:
+    ref = segment.ref
+    offset = ref.size - ref.footer_length
+    return Extent(segment.object_key, offset, ref.footer_length, ref.checksum)
 
 
-def _tail_entry(key: str, ref: SegmentRef, data: pa.Buffer) -> TailEntry:
-    tail = decode_tail(data.to_pybytes(), key=key, size=ref.size, ref=ref)
-    return TailEntry(tail, data.size)
-
-
-def _portions(segments: Sequence[TailAt]) -> Iterator[Sequence[TailAt]]:
-    """Yield segments in portions whose tails take a bounded amount of memory."""
-    portion: list[TailAt] = []
-    size = 0
-    for key, ref in segments:
-        portion.append((key, ref))
-        size += ref.footer_length
-        if size >= TAILS_AT_ONCE_BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
+def _tail_entry(segment: Clip, data: pa.Buffer) -> TailEntry:
+    key, ref = segment.object_key, segment.ref
+    return TailEntry(decode_tail(data.to_pybytes(), key=key, size=ref.size, ref=ref), data.size)

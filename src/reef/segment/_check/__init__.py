@@ -1,0 +1,1 @@
+"""Segments checked against their manifest, whole or in parts."""
