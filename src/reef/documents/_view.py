@@ -16,18 +16,18 @@ from reef.documents.query import (
     Query,
     Selection,
     StoredRows,
+    explain_sql,
     frame_of_pandas,
     frame_of_polars,
     read_page,
     run_query,
     run_search,
+    run_sql,
 )
 from reef.documents.types import Attribute, Schema, documents_of
-from reef.engine import View
+from reef.engine import HeldSnapshot, SnapshotView, View
 from reef.errors import InvalidInputError
 from reef.segment import RowVersion, align
-
-__all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView"]
 
 SEARCH_LIMIT_DEFAULT = 10
 _METRIC_DEFAULT = "cosine"
@@ -179,14 +179,10 @@ class DocumentView:
 
     def sql(self, text: str, parameters: Sequence[Any] | None = None) -> pa.Table:
         """Return what a SELECT over the table `docs` gives. Raises InvalidInputError."""
-        from reef.documents.query import run_sql
-
         return run_sql(self, text, parameters)
 
     def explain_sql(self, text: str, parameters: Sequence[Any] | None = None) -> str:
         """Run a SELECT, and return how: what its scans evaluated, and DuckDB's plan for the rest."""
-        from reef.documents.query import explain_sql
-
         return explain_sql(self, text, parameters)
 
     def to_pandas(self, **query: Any) -> Any:
@@ -229,6 +225,14 @@ class DocumentView:
             f"an attribute that holds vectors, which are: {known}",
             "lists of numbers under other names than 'vector' are plain lists, unless the namespace declares a vector: schema={'name': 'vector[3]'}",
         )
+
+
+class DocumentSnapshot(HeldSnapshot, DocumentView):
+    """A view that stays readable until it expires or is released, in this process or another."""
+
+    def __init__(self, view: SnapshotView, schema: Schema) -> None:
+        HeldSnapshot.__init__(self, view)
+        DocumentView.__init__(self, view, schema)
 
 
 def _key(name: str, id: object) -> bytes:
