@@ -12,7 +12,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -21,25 +21,20 @@ from reef.documents.filter._mask import Batches
 from reef.documents.filter._nodes import (
     ID,
     And,
-    Compare,
-    CompareIncoming,
-    Contains,
-    In,
+    Condition,
     Incoming,
-    IsNull,
-    Match,
     Node,
     Not,
     Or,
-    Order,
+    conditions_of,
+    encoded,
     joined,
-    leaves,
     negated,
+    tuples_of,
 )
 from reef.documents.filter._parse_sql import parse_sql
 from reef.documents.filter._pattern import problem_of
 from reef.documents.filter._prune import Answers, Blocks, KeyRange, key_range
-from reef.documents.filter._show import encoded, filter_tuples
 from reef.documents.filter._values import mismatch, stored_bound, stored_value, stored_values
 from reef.documents.types import Attribute, Schema
 from reef.errors import InvalidInputError
@@ -82,15 +77,15 @@ class Filter:
 
     def __init__(self, root: Node) -> None:
         self._root = root
-        conditions = list(leaves(root))
-        self.names: frozenset[str] = frozenset(leaf.attribute.name for leaf in conditions)
+        conditions = list(conditions_of(root))
+        self.names: frozenset[str] = frozenset(one.attribute.name for one in conditions)
         """The attributes of stored documents that it asks about."""
-        attributes = (leaf.attribute for leaf in conditions)
+        attributes = (one.attribute for one in conditions)
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(attribute.column for attribute in attributes if attribute.id != ID.id)
         )
         """The columns that hold them, without the key."""
-        self.needs_incoming: bool = any(isinstance(leaf, CompareIncoming) for leaf in conditions)
+        self.needs_incoming: bool = any(one.is_incoming for one in conditions)
 
     def mask(
         self, batch: pa.RecordBatch, incoming: pa.RecordBatch | None = None
@@ -133,7 +128,7 @@ class Filter:
     @cached_property
     def where(self) -> tuple[Any, ...]:
         """The filter as tuples, from which `parse_filter` makes an equal one."""
-        return filter_tuples(self._root)
+        return tuples_of(self._root)
 
     def __eq__(self, other: object) -> bool:
         return self._root == other._root if isinstance(other, Filter) else NotImplemented
@@ -196,14 +191,15 @@ class _TupleParser:
             raise mismatch(attribute, operator, expected, rest[0] if rest else None)
         suits = _SUITS.get(attribute.type.kind, _SUITS_REST)
         if operator in ("Eq", "NotEq") and rest[0] is None:
-            return IsNull(attribute) if operator == "Eq" else Not(IsNull(attribute))
+            is_null = Condition(attribute, "IsNull")
+            return is_null if operator == "Eq" else Not(is_null)
         if operator not in suits:
             raise InvalidInputError(
                 f"the filter on attribute {name!r} of type {attribute.type} cannot be used: "
                 f"expected one of {', '.join(suits)}, got {operator}"
             )
         if operator == "IsNull":
-            return IsNull(attribute)
+            return Condition(attribute, "IsNull")
         if operator in _NEGATIVE:
             return Not(self._positive(attribute, _NEGATIVE[operator], rest[0]))
         return self._positive(attribute, operator, rest[0])
@@ -211,43 +207,35 @@ class _TupleParser:
     def _attribute(self, name: str) -> Attribute:
         return ID if name == "id" else self._schema.attribute(name)
 
-    def _positive(self, attribute: Attribute, operator: str, value: object) -> Node:
+    def _positive(self, attribute: Attribute, operator: str, value: object) -> Condition:
         type = attribute.type.item or attribute.type
         if operator in _ORDERS:
-            order = cast(Order, operator)
             if isinstance(value, Incoming):
-                return self._incoming(attribute, order, value)
-            return Compare(order, attribute, stored_bound(attribute, order, value))
-        match operator:
-            case "In":
-                values = stored_values(attribute, operator, value, type)
-                return (
-                    Compare("Eq", attribute, *values) if len(values) == 1 else In(attribute, values)
-                )
-            case "Contains":
-                return Contains(attribute, (stored_value(attribute, operator, value, type),))
-            case "ContainsAny":
-                values = stored_values(attribute, operator, value, type)
-                if attribute.type.kind == "string":
-                    if len(values) > PARTS_MAX:
-                        raise mismatch(
-                            attribute,
-                            operator,
-                            f"at most {PARTS_MAX} parts of a string",
-                            len(values),
-                        )
-                    _check_patterns(attribute, operator, *map(str, values))
-                return Contains(attribute, values)
-        pattern = str(stored_value(attribute, operator, value, type))
-        _check_patterns(attribute, operator, pattern)
-        return Match(cast(Literal["Glob", "IGlob", "Regex"], operator), attribute, pattern)
+                return Condition(attribute, operator, self._incoming(attribute, operator, value))
+            return Condition(attribute, operator, stored_bound(attribute, operator, value))
+        if operator in ("In", "ContainsAny"):
+            values = stored_values(attribute, operator, value, type)
+            if operator == "In":
+                is_one = len(values) == 1
+                return Condition(attribute, *(("Eq", values[0]) if is_one else ("In", values)))
+            if attribute.type.kind == "string":
+                if len(values) > PARTS_MAX:
+                    expected = f"at most {PARTS_MAX} parts of a string"
+                    raise mismatch(attribute, operator, expected, len(values))
+                _check_patterns(attribute, operator, *map(str, values))
+            return Condition(attribute, "Contains", values)
+        stored = stored_value(attribute, operator, value, type)
+        if operator == "Contains":
+            return Condition(attribute, "Contains", (stored,))
+        _check_patterns(attribute, operator, str(stored))
+        return Condition(attribute, operator, stored)
 
-    def _incoming(self, attribute: Attribute, order: Order, value: Incoming) -> Node:
+    def _incoming(self, attribute: Attribute, order: str, value: Incoming) -> Attribute:
         other = self._attribute(value.name)
         if other.type != attribute.type:
             expected = f"an incoming value of type {attribute.type}"
             raise mismatch(attribute, order, expected, f"{other.name}: {other.type}")
-        return CompareIncoming(order, attribute, other)
+        return other
 
 
 def _check_patterns(attribute: Attribute, operator: str, *patterns: str) -> None:
