@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from reef.documents.input._given import RequestColumns
-from reef.documents.input._input import InputRows, documents_of, read_rows
+from reef.documents.input._input import InputRows, read_rows
+from reef.documents.types import documents_of
 from reef.documents.types._schema import Schema
 from reef.documents.types._types import Type
 from tests.support.document_input import NOON, ONE, refused

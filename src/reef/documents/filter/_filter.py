@@ -10,7 +10,7 @@ cannot fail on account of what it says.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from reef.documents.filter._mask import Batches
 from reef.documents.filter._nodes import (
-    ID,
     And,
     Condition,
     Incoming,
@@ -36,7 +35,7 @@ from reef.documents.filter._parse_sql import parse_sql
 from reef.documents.filter._pattern import problem_of
 from reef.documents.filter._prune import Answers, Blocks, KeyRange, key_range
 from reef.documents.filter._values import mismatch, stored_bound, stored_value, stored_values
-from reef.documents.types import Attribute, Schema
+from reef.documents.types import ID_ATTRIBUTE, Attribute, Schema
 from reef.errors import InvalidInputError
 
 __all__ = ["Filter", "Incoming", "Where", "parse_filter"]
@@ -82,7 +81,9 @@ class Filter:
         """The attributes of stored documents that it asks about."""
         attributes = (one.attribute for one in conditions)
         self.columns: tuple[str, ...] = tuple(
-            dict.fromkeys(attribute.column for attribute in attributes if attribute.id != ID.id)
+            dict.fromkeys(
+                attribute.column for attribute in attributes if attribute.id != ID_ATTRIBUTE.id
+            )
         )
         """The columns that hold them, without the key."""
         self.needs_incoming: bool = any(one.is_incoming for one in conditions)
@@ -116,6 +117,10 @@ class Filter:
         without bounds in `stats` may hold anything.
         """
         return Blocks(stats, absent).may(self._root)
+
+    def prune(self, index: pa.RecordBatch, names: Collection[str]) -> Answers:
+        """Return which blocks of a segment that has the columns `names` can hold a match."""
+        return self.may_match(index, frozenset(self.columns) - frozenset(names))
 
     def key_range(self) -> KeyRange:
         """Return the first key that may match, and one that all that may match are below, or None."""
@@ -181,7 +186,7 @@ class _TupleParser:
             raise InvalidInputError(
                 f"the filter has more than {CONDITIONS_MAX} conditions: use In for lists of values"
             )
-        attribute = self._attribute(name)
+        attribute = self._schema.attribute_or_id(name)
         if operator not in _OPERATORS:
             raise InvalidInputError(
                 f"the filter has the operator {operator!r}: expected one of {', '.join(_OPERATORS)}"
@@ -203,9 +208,6 @@ class _TupleParser:
         if operator in _NEGATIVE:
             return Not(self._positive(attribute, _NEGATIVE[operator], rest[0]))
         return self._positive(attribute, operator, rest[0])
-
-    def _attribute(self, name: str) -> Attribute:
-        return ID if name == "id" else self._schema.attribute(name)
 
     def _positive(self, attribute: Attribute, operator: str, value: object) -> Condition:
         type = attribute.type.item or attribute.type
@@ -231,7 +233,7 @@ class _TupleParser:
         return Condition(attribute, operator, stored)
 
     def _incoming(self, attribute: Attribute, order: str, value: Incoming) -> Attribute:
-        other = self._attribute(value.name)
+        other = self._schema.attribute_or_id(value.name)
         if other.type != attribute.type:
             expected = f"an incoming value of type {attribute.type}"
             raise mismatch(attribute, order, expected, f"{other.name}: {other.type}")

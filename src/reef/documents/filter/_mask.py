@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.filter._nodes import ID, And, Condition, Node, Not, Or
-from reef.documents.types import Attribute, list_of_each_item
+from reef.documents.filter._nodes import And, Condition, Node, Not, Or
+from reef.documents.types import ID_ATTRIBUTE, Attribute, list_of_each_item
 
 _COMPARE: Final = {
     "Eq": pc.get_function("equal"),
@@ -107,7 +107,7 @@ class Batches:
 
 
 def _column(batch: pa.RecordBatch, attribute: Attribute) -> pa.Array | None:
-    if attribute is ID or attribute.id == ID.id:
+    if attribute.id == ID_ATTRIBUTE.id:
         return batch.column("_key").view(pa.string())  # ids are UTF-8, checked when written
     index = batch.schema.get_field_index(attribute.column)
     return None if index < 0 else batch.column(index)

@@ -24,9 +24,7 @@ import pyarrow as pa
 
 from reef.documents.filter._pattern import Matcher, matcher
 from reef.documents.filter._values import Value, shown_value
-from reef.documents.types import Attribute, Type
-
-ID = Attribute(0, "id", Type.parse("string"))  # no attribute has the number 0: it is the key
+from reef.documents.types import Attribute
 
 _NEGATABLE = ("Eq", "In", "Contains", "Glob")
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.filter._nodes import ID, And, Condition, Node, Not, Or, plain_value
+from reef.documents.filter._nodes import And, Condition, Node, Not, Or, plain_value
 from reef.documents.filter._pattern import glob_prefix
 from reef.documents.filter._values import Value
-from reef.documents.types import Attribute
+from reef.documents.types import ID_ATTRIBUTE, Attribute
 from reef.types import after_prefix
 
 Answers: TypeAlias = npt.NDArray[np.bool_]
@@ -92,7 +92,7 @@ class _Bounds:
     def of(blocks: Blocks, attribute: Attribute) -> _Bounds:
         stats, column = blocks.stats, attribute.column
         unknown = pa.nulls(stats.num_rows)
-        if attribute.id == ID.id:
+        if attribute.id == ID_ATTRIBUTE.id:
             keys = stats.column("key_first"), stats.column("key_last")
             return _Bounds(blocks, *keys, blocks.all, blocks.none)
         if column in blocks.absent:
@@ -164,7 +164,7 @@ def key_range(node: Node) -> KeyRange:
             lows, highs = _ends(parts)
             ends = [high for high in highs if high is not None]
             return min(lows), max(ends) if len(ends) == len(highs) else None
-        case Condition(attribute, operator, value) if attribute.id == ID.id:
+        case Condition(attribute, operator, value) if attribute.id == ID_ATTRIBUTE.id:
             return _key_range_of(operator, value)
     return EVERY_KEY
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.input._coerce import arrow_text, coerce, plain
-from reef.documents.input._coerce_vectors import may_be_vector
 from reef.documents.types import (
     CONVERSION_ERRORS,
     DIMENSION_MAX,
@@ -30,6 +29,7 @@ from reef.documents.types import (
     first_true,
     first_valid,
     is_list,
+    is_number_or_null,
 )
 from reef.errors import InvalidInputError
 
@@ -100,14 +100,14 @@ def _inferred(column: pa.Array, spot: InputColumn) -> Type | None:
                 raise spot.refusal(i, column[i], _KEPT, "a list that holds a null")
             return None
     try:
-        if is_list(arrow) and is_vector_name(spot.name) and may_be_vector(arrow.value_type):
+        if is_list(arrow) and is_vector_name(spot.name) and is_number_or_null(arrow.value_type):
             # By the first that has numbers: one that is empty is refused then, and not forgotten.
             telling = first_true(pc.greater(pc.list_value_length(column), 0))
             half = pa.types.is_float16(arrow.value_type)
             return None if telling is None else Type.vector(len(column[telling]), half=half)
         return Type.of_arrow(arrow)
     except InvalidInputError:
-        if is_list(arrow) and may_be_vector(arrow.value_type):
+        if is_list(arrow) and is_number_or_null(arrow.value_type):
             got = f"a list of {len(column[i])} numbers"
             raise spot.refusal(i, column[i], _VECTOR, got) from None
         raise spot.refusal(i, column[i], _KEPT, str(arrow)) from None

@@ -11,15 +11,14 @@ Aggregation, Aggregates
                     aggregates and their groups
 run_sql, explain_sql
                     one SELECT over the table `docs`, on DuckDB; what was pushed down, and the plan
-matching_documents, prune_by
-                    documents that match a filter, and the blocks that can hold one
+matching_documents  the documents that match a filter, in no order
 frame_of_pandas, frame_of_polars
                     results as frames
 """
 
 from reef.documents.query._aggregate import Aggregates, Aggregation
 from reef.documents.query._frames import frame_of_pandas, frame_of_polars
-from reef.documents.query._matching import matching_documents, prune_by
+from reef.documents.query._matching import matching_documents
 from reef.documents.query._order import Order, OrderBy
 from reef.documents.query._page import page_version, read_page
 from reef.documents.query._query import Query, run_query, run_search
@@ -40,7 +39,6 @@ __all__ = [
     "frame_of_polars",
     "matching_documents",
     "page_version",
-    "prune_by",
     "read_page",
     "run_query",
     "run_search",

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from reef.documents.filter import Filter
 from reef.documents.query._distance import Distance, Floats, matrix_of
-from reef.documents.query._matching import prune_by
+from reef.documents.query._matching import matching_documents
 from reef.documents.query._nearest import NearestRows, by_distance
 from reef.documents.types import Attribute, Schema
-from reef.engine import FEW_ROWS_MAX, ReadState, View, are_newest, candidates, matching
+from reef.engine import FEW_ROWS_MAX, ReadState, View, are_newest, candidates
 from reef.errors import InvalidInputError
 from reef.format import KEY, LSN
 from reef.segment import RowSource
@@ -109,15 +109,7 @@ class _Search:
         if self._filter is None or self._column in self._filter.columns:
             return None
         found: list[bytes] = []
-        for rows in matching(
-            self._state,
-            self._lsn,
-            self._match,
-            start=self._start,
-            end=self._end,
-            columns=self._filter.columns,
-            prune=prune_by(self._filter),
-        ):
+        for rows in matching_documents(self._filter, self._state, self._lsn, ()):
             if len(found) + rows.num_rows > _FEW_ROWS:
                 return None
             found += rows.column(0).to_pylist()
@@ -167,7 +159,7 @@ class _Search:
             start=self._start,
             end=self._end,
             columns=columns,
-            prune=None if self._filter is None else prune_by(self._filter),
+            prune=None if self._filter is None else self._filter.prune,
         ):
             if rows.schema.get_field_index(self._column) < 0:
                 continue
@@ -194,7 +186,9 @@ class _Search:
         """Return which rows have a vector and match; None: all."""
         if self._filter is None and not vectors.null_count:
             return None
-        wanted = np.ones(rows.num_rows, np.bool_) if self._filter is None else self._match(rows)
+        wanted = np.ones(rows.num_rows, np.bool_)
+        if self._filter is not None:
+            wanted = self._filter.matches(rows)
         if vectors.null_count:
             wanted = wanted & vectors.is_valid().to_numpy(zero_copy_only=False)
         return None if wanted.all() else np.flatnonzero(wanted)
@@ -218,7 +212,3 @@ class _Search:
                 break
         seen = np.concatenate(kept) if kept else np.empty(0, np.int64)
         return keys.take(pa.array(seen)), distances[seen]
-
-    def _match(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        assert self._filter is not None
-        return self._filter.matches(rows)

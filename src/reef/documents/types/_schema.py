@@ -44,6 +44,10 @@ class Attribute:
         return f"a{self.id}"
 
 
+ID_ATTRIBUTE = Attribute(0, "id", Type.parse("string"))
+"""The id, which is the key. No attribute of a schema has the number 0."""
+
+
 @dataclass(frozen=True)
 class Schema:
     """The attributes of a namespace, in the order they were added; `next_id` was never given out."""
@@ -72,6 +76,10 @@ class Schema:
             known = ", ".join(self._by_name) or "none yet"
             raise InvalidInputError(f"there is no attribute {name!r}; the attributes are: {known}")
         return found
+
+    def attribute_or_id(self, name: str) -> Attribute:
+        """Return the attribute called `name`, or the id. Raises InvalidInputError."""
+        return ID_ATTRIBUTE if name == ID_ATTRIBUTE.name else self.attribute(name)
 
     def added(self, types: Mapping[str, Type]) -> Schema:
         """Return this schema with new attributes. Raises InvalidInputError if a name is taken."""
