@@ -11,6 +11,7 @@ from reef.documents.filter import Filter, Where, parse_filter
 from reef.documents.query import (
     Aggregates,
     Aggregation,
+    Distance,
     Order,
     OrderBy,
     Query,
@@ -23,8 +24,9 @@ from reef.documents.query import (
     run_query,
     run_search,
     run_sql,
+    vector_attribute,
 )
-from reef.documents.types import Attribute, Schema, documents_of
+from reef.documents.types import Schema, documents_of
 from reef.engine import HeldSnapshot, SnapshotView, View
 from reef.errors import InvalidInputError
 from reef.segment import RowVersion, align
@@ -129,26 +131,18 @@ class DocumentView:
                     "a search by vector is ordered by distance and has no pages: leave out order_by "
                     "and after, and ask for a greater limit"
                 )
+            column = vector_attribute(self.schema, vector_column)
+            distance = Distance(_METRIC_DEFAULT if metric is None else metric, vector, column)
+            most = SEARCH_LIMIT_DEFAULT if limit is None else limit
             return run_search(
-                self._view,
-                self.schema,
-                selection,
-                vector=vector,
-                column=self._vector_column(vector_column),
-                metric=_METRIC_DEFAULT if metric is None else metric,
-                filter=filter,
-                limit=SEARCH_LIMIT_DEFAULT if limit is None else limit,
+                self._view, self.schema, selection, distance, filter=filter, limit=most
             )
-        if vector_column is not None:
-            raise InvalidInputError(
-                f"vector_column = {vector_column!r} is given without vector: give the "
-                "vector to search for, or leave vector_column out"
-            )
-        if metric is not None:
-            raise InvalidInputError(
-                f"metric = {metric!r} is given without vector: give the vector to "
-                "search for, or leave metric out"
-            )
+        for name, value in (("vector_column", vector_column), ("metric", metric)):
+            if value is not None:
+                raise InvalidInputError(
+                    f"{name} = {value!r} is given without vector: give the vector to search for, or "
+                    f"leave {name} out"
+                )
         order = Order.of(order_by, self.schema)
         page = read_page(after)
         position = None if page is None else page.start(self._view.life, self.lsn, order, filter)
@@ -210,21 +204,6 @@ class DocumentView:
                 f"{filter!r} compares with incoming documents: only the condition of a write can"
             )
         return filter
-
-    def _vector_column(self, name: str | None) -> Attribute:
-        vectors = [a for a in self.schema.attributes if a.type.kind == "vector"]
-        if name is None and len(vectors) == 1:
-            return vectors[0]
-        for attribute in vectors:
-            if attribute.name == name:
-                return attribute
-        known = ", ".join(a.name for a in vectors) or "none"
-        raise InvalidInputError.of(
-            "vector_column",
-            name,
-            f"an attribute that holds vectors, which are: {known}",
-            "lists of numbers under other names than 'vector' are plain lists, unless the namespace declares a vector: schema={'name': 'vector[3]'}",
-        )
 
 
 class DocumentSnapshot(HeldSnapshot, DocumentView):

@@ -178,7 +178,7 @@ class _TupleParser:
                 return negated(self.node(part, depth + 1))
             case (str(name), str(operator), *rest) if len(rest) <= 1:
                 return self._condition(name, operator, rest)
-        raise InvalidInputError.of("filter", _Shortened(where), f"one of {_SHAPES}")
+        raise InvalidInputError.of("filter", where, f"one of {_SHAPES}")
 
     def _condition(self, name: str, operator: str, rest: list[object]) -> Node:
         self._conditions += 1
@@ -244,13 +244,3 @@ def _check_patterns(attribute: Attribute, operator: str, *patterns: str) -> None
     problem = problem_of(operator, *patterns)
     if problem:
         raise mismatch(attribute, operator, f"a valid pattern ({problem})", ", ".join(patterns))
-
-
-class _Shortened:
-    """Any value, with a repr that fits a message."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return _REPR.repr(self._value)
