@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from reef.documents._bulk import bulk_digest, delete_matching, patch_matching
 from reef.documents._change import Change, Condition, change_of
 from reef.documents._feed import shown_changes, stored_columns
 from reef.documents._namespace_schema import (
@@ -18,6 +17,7 @@ from reef.documents._namespace_schema import (
 )
 from reef.documents._receipt import DocumentReceipt
 from reef.documents._view import DocumentSnapshot, DocumentView
+from reef.documents._where import bulk_digest, delete_matching, patch_matching
 from reef.documents.filter import Where, parse_filter
 from reef.documents.input import ID, Duplicates, RequestColumns
 from reef.documents.query import Aggregates, OrderBy, Selection, page_version

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from reef.documents.input import read_rows
-from reef.documents.input._input import InputRows
+from reef.documents.input._input_rows import InputRows
 from reef.documents.types import Schema, Type, documents_of, is_list
 from reef.errors import InvalidInputError
 

@@ -13,7 +13,7 @@ from reef.documents._view import DocumentView
 from reef.documents.query import _stored_rows, _wide
 from reef.documents.types import documents_of
 from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.engine import Face, open_for_reading
 from reef.engine._read import _view
 from reef.errors import InvalidInputError, InvariantError

@@ -20,21 +20,21 @@ import pyarrow as pa
 from reef.documents.filter._mask import Batches
 from reef.documents.filter._nodes import (
     And,
-    Condition,
+    Comparison,
     Incoming,
     Node,
     Not,
     Or,
-    conditions_of,
+    comparisons_of,
     encoded,
     joined,
     negated,
     tuples_of,
 )
+from reef.documents.filter._operands import mismatch, stored_bound, stored_value, stored_values
 from reef.documents.filter._parse_sql import parse_sql
 from reef.documents.filter._pattern import problem_of
 from reef.documents.filter._prune import Answers, Blocks, KeyRange, key_range
-from reef.documents.filter._values import mismatch, stored_bound, stored_value, stored_values
 from reef.documents.types import ID_ATTRIBUTE, Attribute, Schema
 from reef.errors import InvalidInputError
 
@@ -76,17 +76,17 @@ class Filter:
 
     def __init__(self, root: Node) -> None:
         self._root = root
-        conditions = list(conditions_of(root))
-        self.names: frozenset[str] = frozenset(one.attribute.name for one in conditions)
+        comparisons = list(comparisons_of(root))
+        self.names: frozenset[str] = frozenset(one.attribute.name for one in comparisons)
         """The attributes of stored documents that it asks about."""
-        attributes = (one.attribute for one in conditions)
+        attributes = (one.attribute for one in comparisons)
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(
                 attribute.column for attribute in attributes if attribute.id != ID_ATTRIBUTE.id
             )
         )
         """The columns that hold them, without the key."""
-        self.needs_incoming: bool = any(one.is_incoming for one in conditions)
+        self.needs_incoming: bool = any(one.is_incoming for one in comparisons)
 
     def mask(
         self, batch: pa.RecordBatch, incoming: pa.RecordBatch | None = None
@@ -196,7 +196,7 @@ class _TupleParser:
             raise mismatch(attribute, operator, expected, rest[0] if rest else None)
         suits = _SUITS.get(attribute.type.kind, _SUITS_REST)
         if operator in ("Eq", "NotEq") and rest[0] is None:
-            is_null = Condition(attribute, "IsNull")
+            is_null = Comparison(attribute, "IsNull")
             return is_null if operator == "Eq" else Not(is_null)
         if operator not in suits:
             raise InvalidInputError(
@@ -204,33 +204,33 @@ class _TupleParser:
                 f"expected one of {', '.join(suits)}, got {operator}"
             )
         if operator == "IsNull":
-            return Condition(attribute, "IsNull")
+            return Comparison(attribute, "IsNull")
         if operator in _NEGATIVE:
             return Not(self._positive(attribute, _NEGATIVE[operator], rest[0]))
         return self._positive(attribute, operator, rest[0])
 
-    def _positive(self, attribute: Attribute, operator: str, value: object) -> Condition:
+    def _positive(self, attribute: Attribute, operator: str, value: object) -> Comparison:
         type = attribute.type.item or attribute.type
         if operator in _ORDERS:
             if isinstance(value, Incoming):
-                return Condition(attribute, operator, self._incoming(attribute, operator, value))
-            return Condition(attribute, operator, stored_bound(attribute, operator, value))
+                return Comparison(attribute, operator, self._incoming(attribute, operator, value))
+            return Comparison(attribute, operator, stored_bound(attribute, operator, value))
         if operator in ("In", "ContainsAny"):
             values = stored_values(attribute, operator, value, type)
             if operator == "In":
                 is_one = len(values) == 1
-                return Condition(attribute, *(("Eq", values[0]) if is_one else ("In", values)))
+                return Comparison(attribute, *(("Eq", values[0]) if is_one else ("In", values)))
             if attribute.type.kind == "string":
                 if len(values) > PARTS_MAX:
                     expected = f"at most {PARTS_MAX} parts of a string"
                     raise mismatch(attribute, operator, expected, len(values))
                 _check_patterns(attribute, operator, *map(str, values))
-            return Condition(attribute, "Contains", values)
+            return Comparison(attribute, "Contains", values)
         stored = stored_value(attribute, operator, value, type)
         if operator == "Contains":
-            return Condition(attribute, "Contains", (stored,))
+            return Comparison(attribute, "Contains", (stored,))
         _check_patterns(attribute, operator, str(stored))
-        return Condition(attribute, operator, stored)
+        return Comparison(attribute, operator, stored)
 
     def _incoming(self, attribute: Attribute, order: str, value: Incoming) -> Attribute:
         other = self._schema.attribute_or_id(value.name)

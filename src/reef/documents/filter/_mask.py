@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.filter._nodes import And, Condition, Node, Not, Or
+from reef.documents.filter._nodes import And, Comparison, Node, Not, Or
 from reef.documents.types import ID_ATTRIBUTE, Attribute, list_of_each_item
 
 _COMPARE: Final = {
@@ -78,7 +78,7 @@ class Batches:
                 answers = [self.compared_plainly(part) for part in parts]
                 known = [answer for answer in answers if answer is not None]
                 return reduce(join, known) if len(known) == len(parts) else None
-            case Condition(attribute, operator, int() | float() as value) if (
+            case Comparison(attribute, operator, int() | float() as value) if (
                 operator in _COMPARE_PLAINLY and attribute.type.kind in _NUMBERS
             ):
                 column = _column(self.rows, attribute)
@@ -113,7 +113,7 @@ def _column(batch: pa.RecordBatch, attribute: Attribute) -> pa.Array | None:
     return None if index < 0 else batch.column(index)
 
 
-def _in_reach(node: Condition, column: pa.Array) -> pa.Array:
+def _in_reach(node: Comparison, column: pa.Array) -> pa.Array:
     """Return the values that lie between the least and the greatest of the column.
 
     Arrow hashes the values anew for each batch, which for long lists costs more than all the rest.

@@ -1,13 +1,14 @@
-"""What a filter is made of: conditions on attributes, joined by And, Or and Not.
+"""What a filter is made of: comparisons of attributes, joined by And, Or and Not.
 
-A condition is what callers write: an attribute, an operator and a value.
+A comparison is what callers write: an attribute, an operator and a value.
 
 A tree is always in one form, so that two ways to say the same thing compare equal: no And within
-an And, no Or within an Or, no Not of a Not, and no operator that a Not of another expresses
-(NotEq, NotIn, ...), nor ContainsAny, which is Contains of several values. Values are as they are stored: a datetime is microseconds since 1970 in UTC, a
-uuid is its 16 bytes; lists of values are sorted and hold each value once.
+an And, no Or within an Or, no Not of a Not, no operator that a Not of another expresses (NotEq,
+NotIn, ...), and no ContainsAny, which is Contains of several values. Values are as they are stored:
+a datetime is microseconds since 1970 in UTC, a uuid is its 16 bytes; lists of values are sorted and
+hold each value once.
 
-Logic is SQL's: a condition on a null attribute is neither true nor false but null, `Not` of null
+Logic is SQL's: a comparison of a null attribute is neither true nor false but null, `Not` of null
 is null, and what is null at the end does not match.
 """
 
@@ -22,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from reef.documents.filter._operands import Value, shown_value
 from reef.documents.filter._pattern import Matcher, matcher
-from reef.documents.filter._values import Value, shown_value
 from reef.documents.types import Attribute
 
 _NEGATABLE = ("Eq", "In", "Contains", "Glob")
@@ -58,10 +59,10 @@ class Not:
 
 
 @dataclass(frozen=True)
-class Condition:
+class Comparison:
     """What holds of one attribute; what `value` is depends on the operator.
 
-    IsNull                None; the one condition that is never null
+    IsNull                None; the one comparison that is never null
     Eq Lt Lte Gt Gte      a value, or an attribute of the incoming document, of the same type
     In                    values: the attribute is one of them
     Contains              values: any is an item of the list, or a part of the string
@@ -110,7 +111,7 @@ class Condition:
         return np.array([plain_value(value) for value in self.values], dtype=object)
 
 
-Node: TypeAlias = And | Or | Not | Condition
+Node: TypeAlias = And | Or | Not | Comparison
 
 
 def plain_value(value: Value) -> Value:
@@ -133,13 +134,13 @@ def negated(node: Node) -> Node:
     return node.part if isinstance(node, Not) else Not(node)
 
 
-def conditions_of(node: Node) -> Iterator[Condition]:
-    """Yield the conditions of a tree, from left to right."""
+def comparisons_of(node: Node) -> Iterator[Comparison]:
+    """Yield the comparisons of a tree, from left to right."""
     if isinstance(node, And | Or):
         for part in node.parts:
-            yield from conditions_of(part)
+            yield from comparisons_of(part)
     elif isinstance(node, Not):
-        yield from conditions_of(node.part)
+        yield from comparisons_of(node.part)
     else:
         yield node
 
@@ -151,7 +152,7 @@ def tuples_of(node: Node) -> tuple[Any, ...]:
             return type(node).__name__, [tuples_of(part) for part in parts]
         case Not(part):
             inner = tuples_of(part)
-            if isinstance(part, Condition) and inner[1] in _NEGATABLE:
+            if isinstance(part, Comparison) and inner[1] in _NEGATABLE:
                 return inner[0], f"Not{inner[1]}", *inner[2:]
             return "Not", inner
     attribute, operator, value = node.attribute, node.operator, node.value
@@ -175,9 +176,9 @@ def encoded(node: Node) -> list[Any]:
             return [type(node).__name__, *map(encoded, parts)]
         case Not(part):
             return ["Not", encoded(part)]
-        case Condition(attribute, operator, None):
+        case Comparison(attribute, operator, None):
             return [operator, attribute.column]
-        case Condition(attribute, operator, Attribute() as other):
+        case Comparison(attribute, operator, Attribute() as other):
             return [f"{operator}Incoming", attribute.column, other.column]
-        case Condition(attribute, operator, value):
+        case Comparison(attribute, operator, value):
             return [operator, attribute.column, value]

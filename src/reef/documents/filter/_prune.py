@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.filter._nodes import And, Condition, Node, Not, Or, plain_value
+from reef.documents.filter._nodes import And, Comparison, Node, Not, Or, plain_value
+from reef.documents.filter._operands import Value
 from reef.documents.filter._pattern import glob_prefix
-from reef.documents.filter._values import Value
 from reef.documents.types import ID_ATTRIBUTE, Attribute
 from reef.types import after_prefix
 
@@ -53,13 +53,13 @@ class Blocks:
                 return reduce(or_, answers, self.none)
         bounds = _Bounds.of(self, node.attribute)
         match node:
-            case Condition(_, "IsNull"):
+            case Comparison(_, "IsNull"):
                 return bounds.has_null if truth else bounds.has_value
-            case Condition(_, "In") if truth:
+            case Comparison(_, "In") if truth:
                 may = bounds.among(node.plain_values)
-            case Condition(_, "Glob", str(pattern)) if truth:
+            case Comparison(_, "Glob", str(pattern)) if truth:
                 may = bounds.starting(glob_prefix(pattern))
-            case Condition(_, operator, str() | bytes() | int() | float() as value) if (
+            case Comparison(_, operator, str() | bytes() | int() | float() as value) if (
                 operator in _OPPOSITE
             ):
                 may = (
@@ -164,7 +164,7 @@ def key_range(node: Node) -> KeyRange:
             lows, highs = _ends(parts)
             ends = [high for high in highs if high is not None]
             return min(lows), max(ends) if len(ends) == len(highs) else None
-        case Condition(attribute, operator, value) if attribute.id == ID_ATTRIBUTE.id:
+        case Comparison(attribute, operator, value) if attribute.id == ID_ATTRIBUTE.id:
             return _key_range_of(operator, value)
     return EVERY_KEY
 

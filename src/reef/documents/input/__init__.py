@@ -15,7 +15,7 @@ is_vector_name, may_be_sparse, SPARSE_KEYS
 
 from reef.documents.input._coerce import coerce
 from reef.documents.input._given import CheckedRequest, RequestColumns, outcomes_of_rows
-from reef.documents.input._input import ID, Duplicates, read_rows
+from reef.documents.input._input_rows import ID, Duplicates, read_rows
 from reef.documents.input._text import (
     CELL_ERRORS,
     LIKE_A_NAME,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input._input import ID, Duplicates, InputRows, read_rows
+from reef.documents.input._input_rows import ID, Duplicates, InputRows, read_rows
 from reef.documents.input._sources import SourceColumns, columns_of
 from reef.documents.types import Schema, is_list
 from reef.errors import InvalidInputError

@@ -16,9 +16,9 @@ InputColumn, ReadColumn, first_failure, first_true, first_valid, CONVERSION_ERRO
                     a column being read, and which of its values is refused
 """
 
+from reef.documents.types._dicts import documents_of, values_of
 from reef.documents.types._json import TOO_DEEP, check_nesting, encode_json
 from reef.documents.types._lists import hides_items, list_of_each_item, rebuild_lists
-from reef.documents.types._output import documents_of, values_of
 from reef.documents.types._refusal import (
     CONVERSION_ERRORS,
     InputColumn,
@@ -34,7 +34,7 @@ from reef.documents.types._schema import (
     Schema,
     check_attribute_name,
 )
-from reef.documents.types._types import (
+from reef.documents.types._type import (
     DIMENSION_MAX,
     MICROSECONDS_MAX,
     MICROSECONDS_MIN,

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.errors import InvalidInputError, InvariantError, StalePlanError
 from reef.format import field_id, with_field_id
 
