@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import reef
-from bench._measure import Share
+from bench._measure import Share, check
 from bench._places import file_place
 from bench.kernel import rows_of
-from reef.format import log_key
-from reef.store import open_store
+from reef.engine import Memtable
+from reef.format import decode_log, log_key, seal_log
+from reef.store import MemoryStore, open_store
 from reef.types import unpack_lsn
 
 SOURCE = Path(reef.__file__).parent
@@ -25,9 +26,10 @@ FILES = 16
 
 
 def bench_put(count: int = 500) -> Iterator[Share]:
-    """A put on `file://` against the bare put of the same bytes; then Reef's part of it by file."""
+    """A put on `file://` against the bare put of the same bytes; then Reef's part of it, in memory."""
     rows = rows_of(count)
     yield from _around(rows)
+    yield from _by_part(rows)
     yield from _by_file(rows)
 
 
@@ -59,15 +61,46 @@ def _around(rows: dict[bytes, bytes]) -> Iterator[Share]:
     yield Share("a put on file://: what Reef adds", whole - put, 1 - put / whole)
 
 
+def _by_part(rows: dict[bytes, bytes]) -> Iterator[Share]:
+    """A put on `memory://`, in turn with each part of it alone, on the log object that it wrote."""
+    whole: list[float] = []
+    times: dict[str, list[float]] = {"encode the log object": [], "memtable": [], "bare put": []}
+    memtable, bare = Memtable(), MemoryStore()
+    now = time.perf_counter
+    with reef.connect("memory://") as db, db.kv("puts") as kv:
+        for key, value in rows.items():
+            begun = now()
+            lsn = kv.put(key, value).lsn
+            whole.append(now() - begun)
+            at = log_key("puts", unpack_lsn(lsn)[0])
+            log = decode_log(db.store.get(at))
+            check(len(log.records) == 1, "a put of a lone writer is a log object of its own")
+            batch = log.records[0].batch
+            nbytes = batch.nbytes
+            begun = now()
+            sealed = seal_log(log)
+            encoded = now()
+            memtable.apply(lsn, batch, nbytes)
+            applied = now()
+            bare.put_if_absent(at, sealed.data)
+            stored = now()
+            alone = (encoded - begun, applied - encoded, stored - applied)
+            for some, seconds in zip(times.values(), alone, strict=True):
+                some.append(seconds)
+    put = statistics.median(whole)
+    parts = {part: statistics.median(seconds) for part, seconds in times.items()}
+    parts["the rest"] = put - sum(parts.values())
+    yield Share("a put on memory://", put, 1.0, f"median of {len(rows)}")
+    for part, seconds in parts.items():
+        yield Share(f"a put on memory://: {part}", seconds, seconds / put)
+
+
 def _by_file(rows: dict[bytes, bytes]) -> Iterator[Share]:
-    """A put on `memory://`, and the time and calls of each of Reef's files under a profiler."""
+    """The time and the calls of each of Reef's files under a profiler, of a put on `memory://`."""
     items = list(rows.items())
     with reef.connect("memory://") as db, db.kv("puts") as kv:
-        times: list[float] = []
-        for key, value in items:
-            begun = time.perf_counter()
+        for key, value in items:  # for the code and the caches
             kv.put(key, value)
-            times.append(time.perf_counter() - begun)
         profile = cProfile.Profile()
         profile.enable()
         for key, value in items:
@@ -75,15 +108,18 @@ def _by_file(rows: dict[bytes, bytes]) -> Iterator[Share]:
         profile.disable()
     seconds: dict[str, float] = {}
     calls: dict[str, int] = {}
+    functions = 0
     for (file, _, _), (_, called, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         path = Path(file)
-        name = str(path.relative_to(SOURCE)) if path.is_relative_to(SOURCE) else "outside of Reef"
+        is_ours = path.is_relative_to(SOURCE)
+        functions += is_ours
+        name = str(path.relative_to(SOURCE)) if is_ours else "outside of Reef"
         seconds[name] = seconds.get(name, 0.0) + own / len(items)
         calls[name] = calls.get(name, 0) + called
     outside = calls.pop("outside of Reef", 0) / len(items)
     inside, whole = sum(calls.values()) / len(items), sum(seconds.values())
-    note = f"{inside:.0f} calls in {len(calls)} files, {outside:.0f} calls of others"
-    yield Share("a put on memory://", statistics.median(times), 1.0, note)
+    note = f"{inside:.0f} calls of {functions} functions in {len(calls)} files; {outside:.0f} of others"
+    yield Share("a put on memory://, profiled", whole, 1.0, note)
     for name in sorted(seconds, key=seconds.__getitem__, reverse=True)[:FILES]:
-        note = f"profiled, {calls[name] / len(items):.1f} calls" if name in calls else "profiled"
-        yield Share(f"a put on memory://: {name}", seconds[name], seconds[name] / whole, note)
+        note = f"{calls[name] / len(items):.1f} calls" if name in calls else ""
+        yield Share(f"a put, profiled: {name}", seconds[name], seconds[name] / whole, note)

@@ -23,7 +23,6 @@ from reef.jobs import (
     end_job,
     standing_intents,
 )
-from reef.jobs._compaction._options import SOURCE_BYTES, TASK_BYTES
 from reef.kv import KeyValue, KeyValueSnapshot
 from reef.testing import Operation
 from tests.crash.kernel_points import NAMESPACE, POINTS, Scene, big_rows
@@ -100,7 +99,7 @@ def _compact(scene: Scene) -> Any:
         target_file_size_bytes=3000,
         min_input_files=2,
         full=True,
-        memory_bytes=TASK_BYTES + 2 * SOURCE_BYTES,  # few runs at a time: several publishes
+        memory_bytes=100 << 20,  # the least there is: few runs at a time, several publishes
     )
     return jobs.compact(scene.db, NAMESPACE, runner=_runner(scene), options=options)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import random
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,14 +19,12 @@ from reef.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from reef.settings import Settings
-from reef.store import TwoPhaseStore, create, open_store
+from reef.store import TwoPhaseStore, open_store
 from reef.store.two_phase import Record, Records
-from reef.testing import ManualClock
 from tests.support.databases import PASSWORD, Database, MariaDB, PostgreSQL
 from tests.support.proxy import Fault, Proxy
 from tests.support.servers import SeaweedFS
-from tests.support.two_phase import EVER, LostError, Site, SQLRecordsContract, race
+from tests.support.two_phase import EVER, LostError, Site, SQLRecordsContract, commit, race
 
 pytestmark = pytest.mark.servers
 
@@ -162,19 +159,6 @@ def test_racing_clients_of_every_kind_agree(
     assert list(open_records().pending()) == []
     assert len(list(open_records().committed())) == 25
     site.close()
-
-
-def commit(store: TwoPhaseStore, key: str, data: bytes) -> None:
-    create(
-        store,
-        key,
-        data,
-        nonce=data,
-        is_collected=lambda: False,
-        settings=Settings(cas_max_retries=50),
-        clock=ManualClock(),
-        rng=random.Random(1),
-    )
 
 
 def test_a_wrong_password_is_refused_and_not_shown(server: Database) -> None:

@@ -26,10 +26,9 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.settings import Settings
-from reef.store import ObjectMeta, TwoPhaseStore, create
+from reef.store import ObjectMeta, TwoPhaseStore
 from reef.store.two_phase import TEMPORARY_PREFIX, Record
-from tests.support.two_phase import EVER, RecordsContract
+from tests.support.two_phase import EVER, RecordsContract, commit
 
 KEY = "wal/1"
 
@@ -214,16 +213,7 @@ def persistent_creator(data: bytes) -> Client:
     """A creator behind the loop that every commit goes through."""
 
     def run(store: TwoPhaseStore) -> None:
-        create(
-            store,
-            KEY,
-            data,
-            nonce=data,
-            is_collected=lambda: False,
-            settings=Settings(cas_max_retries=2),
-            clock=StoppedClock(),
-            rng=random.Random(0),
-        )
+        commit(store, KEY, data, retries=2, clock=StoppedClock(), seed=0)
 
     return Client(run, data)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-import typer
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 import reef
-from reef.cli._export import export as export_command
-from reef.cli._ingest import ingest as ingest_command
+from reef import cli
 from reef.errors import InvalidInputError, NotFoundError
 from reef.jobs import Bucket, PassProgress
 from reef.spark import register
@@ -42,14 +40,14 @@ def registered(spark: SparkSession) -> None:
 
 
 @pytest.fixture
-def run() -> Run:
-    app = typer.Typer()
-    app.command("ingest")(ingest_command)
-    app.command("export")(export_command)
-
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: object) -> Any:
-        result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
-        return json.loads(result.stdout) if "--json" in arguments else result.stdout
+        capfd.readouterr()
+        code = cli.run([str(one) for one in arguments])
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        assert code == 0, err
+        return json.loads(out) if "--json" in arguments else out
 
     return run
 

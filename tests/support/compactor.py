@@ -16,12 +16,11 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine import Context, load_dedup, write_window
-from reef.engine._commit._flush import FlushPlan, plan_flush
-from reef.engine._open import _replay
+from reef.engine import Context, Dedup, Tail, load_dedup, write_window
 from reef.errors import NotFoundError, ReefError, StalePlanError
-from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
+from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef, WalAnchor
 from reef.jobs import Job
+from reef.log import LogReader
 from reef.manifest import (
     Head,
     ManifestChain,
@@ -198,31 +197,37 @@ def runs_of(m: Manifest) -> list[Run]:
 def fold_log(context: Context, namespace: str) -> Manifest | None:
     """Fold the whole log into a segment, as a job that is not the writer; return the manifest, or None.
 
-    By the engine's recovery and flush, and not by the pipeline's parts: `index` is compared with it.
+    By the engine's memtable in one piece, and not by the pipeline's parts: `index` is compared with it.
     None says that there was nothing to fold. Raises StalePlanError if somebody else has folded
     meanwhile, NotFoundError if what they have folded is even collected.
     """
     job = Job.begin(context, namespace, "index")
     try:
-        plan = _plan_fold(context, job.head.manifest)
-        if plan is None:
+        known = job.head.manifest
+        tail, dedup = _replay(context, known)
+        slots = known.wal_floor, tail.fold.next_slot - 1
+        if slots[1] < slots[0]:
             job.end()
             return None
-        segments = (*plan.attached, *_fold_rows(context, namespace, job.id, plan))
-        window = None if plan.window is None else write_window(context, namespace, plan.window)
+        segments = (*tail.attached, *_fold_rows(context, namespace, job.id, tail, slots))
+        window = None
+        if dedup.last_lsn > known.last_applied_lsn:
+            entries = dedup.window(tail.lsn, context.clock.now_us())
+            window = write_window(context, namespace, entries)
+        point = tail.fold.point
 
         def folded(m: Manifest) -> Manifest:
             done = fold(
                 m,
                 intent=job.id,
-                slot_first=plan.slot_first,
-                slot_last=plan.slot_last,
-                anchor=plan.anchor,
+                slot_first=slots[0],
+                slot_last=slots[1],
+                anchor=WalAnchor(slot=point.slot, checksum=point.checksum, epoch=point.epoch),
                 segments=segments,
-                last_applied_lsn=plan.lsn,
+                last_applied_lsn=tail.lsn,
                 dedup=window or m.dedup,
-                skipped=plan.skipped,
-                schema=plan.schema,
+                skipped=tail.skipped,
+                schema=tail.schema,
             )
             return end_intent(done, job.id)
 
@@ -232,16 +237,21 @@ def fold_log(context: Context, namespace: str) -> Manifest | None:
         raise
 
 
-def _plan_fold(context: Context, m: Manifest) -> FlushPlan | None:
-    dedup = load_dedup(context, m)
-    tail, _ = _replay(context, m, lambda entry: dedup.replay(entry.log) if entry.is_valid else None)
-    return plan_flush(m, tail, dedup, context.clock.now_us())
+def _replay(context: Context, m: Manifest) -> tuple[Tail, Dedup]:
+    """Return what the log above `m` gives."""
+    tail, dedup = Tail(m), load_dedup(context, m)
+    reader = LogReader(context.store, m.namespace, m.lsn_policy)
+    for entry in reader.read(tail.fold, last_known=m.wal_last_seen):
+        if entry.is_valid:
+            dedup.replay(entry.log)
+        tail.replay(entry)
+    return tail, dedup
 
 
 def _fold_rows(
-    context: Context, namespace: str, job: str, plan: FlushPlan
+    context: Context, namespace: str, job: str, tail: Tail, slots: tuple[int, int]
 ) -> tuple[SegmentRef, ...]:
-    batches = list(plan.memtable.flush_batches(plan.lsn))
+    batches = list(tail.memtable.flush_batches(tail.lsn))
     if not sum(batch.num_rows for batch in batches):
         return ()
     origin = SegmentOrigin(
@@ -250,7 +260,7 @@ def _fold_rows(
         level=0,
         author="test",
         created_at_us=context.clock.now_us(),
-        replaced_slots=(plan.slot_first, plan.slot_last),
+        replaced_slots=slots,
     )
     schema = batches[0].schema
     return (write_segment(context.store, namespace, schema, origin, None, batches),)

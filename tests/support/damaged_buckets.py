@@ -7,19 +7,29 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import reef
 from reef.engine import Context
-from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef
-from reef.kv import KeyValue
+from reef.format import (
+    KEY,
+    LSN,
+    Manifest,
+    SegmentOptions,
+    SegmentOrigin,
+    SegmentRef,
+    segment_schema,
+)
+from reef.kv import FACE, KeyValue
 from reef.manifest import Head, open_compactor, replace_segments, retained_points
 from reef.segment import keep_versions, write_segment
 from reef.types import LSN_MAX, new_ulid, unpack_lsn
 from tests.support.collecting import collect_garbage
 
 NAMESPACE = "stock"
+SORTED_ROWS = [(b"a", 5), (b"b", 9), (b"b", 4), (b"c", 6)]
 
 
 class Commit(NamedTuple):
@@ -198,3 +208,32 @@ def cut(path: Path, by: int = 1) -> None:
 def _manifest(head: Head | None) -> Manifest:
     assert head is not None
     return head.manifest
+
+
+def publish_rows(bucket: Bucket, rows: list[tuple[bytes, int]], block_bytes: int = 1 << 20) -> None:
+    """Write a segment of `rows` as they come, and name it in the next generation."""
+    context = bucket.context()
+    schema = segment_schema(list(FACE.schema))
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([key for key, _ in rows], pa.binary()),
+            pa.array([lsn for _, lsn in rows], pa.int64()),
+            pa.array([False] * len(rows)),
+            pa.array([b"v%d" % lsn for _, lsn in rows], pa.binary()),
+        ],
+        schema=schema,
+    )
+    origin = SegmentOrigin(
+        id=new_ulid(context.clock, context.rng),
+        namespace=NAMESPACE,
+        level=0,
+        author="test",
+        created_at_us=0,
+    )
+    options = SegmentOptions(row_block_bytes=block_bytes)
+    ref = write_segment(context.store, NAMESPACE, schema, origin, options, [batch])
+
+    def named(manifest: Manifest) -> Manifest:
+        return msgspec.structs.replace(manifest, segments=(*manifest.segments, ref))
+
+    context.chain(NAMESPACE).publish(lambda head: None if head is None else named(head.manifest))

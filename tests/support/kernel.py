@@ -10,7 +10,6 @@ import pytest
 
 from reef.clock import Clock
 from reef.database import Database
-from reef.engine._commit._log_writer import LogWriter
 from reef.store import Store, open_store
 from reef.testing import FaultyStore
 
@@ -40,15 +39,16 @@ def flip(store: Store, key: str) -> bytes:
     return whole
 
 
-def interrupt_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Ctrl-C come in the middle of the next write; those behind it go on."""
-    encode = LogWriter.encode
+def interrupt_next_write(monkeypatch: pytest.MonkeyPatch, db: Database) -> None:
+    """Let Ctrl-C come when the next write draws the nonce of its log object; those behind it go on."""
+    rng = db.context().rng
+    randbytes = rng.randbytes
 
-    def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(LogWriter, "encode", encode)
+    def interrupted(_: int) -> bytes:
+        monkeypatch.setattr(rng, "randbytes", randbytes)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LogWriter, "encode", interrupted)
+    monkeypatch.setattr(rng, "randbytes", interrupted)
 
 
 class Gate(FaultyStore):

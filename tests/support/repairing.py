@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from reef.doctor import RepairReport, RepairStep, repair, verify
-from reef.doctor._quarantine import Quarantine
 from tests.support.damaged_buckets import NAMESPACE, Bucket
 
 
@@ -47,9 +46,9 @@ def only(report: RepairReport) -> RepairStep:
     return step
 
 
-def is_quarantined(bucket: Bucket, path: Path, checksum: int | None = None) -> bool:
+def is_quarantined(bucket: Bucket, path: Path) -> bool:
     """Return whether the bytes of `path` were copied."""
-    place = Quarantine(bucket.context().store, NAMESPACE).key_of(bucket.key(path), checksum)
-    folder = bucket.root / Path(place).parent
+    own = bucket.root / "namespaces" / NAMESPACE
+    folder = own / "quarantine" / path.parent.relative_to(own)
     copies = [copy.read_bytes() for copy in folder.glob(f"{path.name}*")]
     return copies == [path.read_bytes()]

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from reef.doctor import verify
 from reef.engine import Context
 from reef.format import Footer, SegmentRef
-from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult
-from reef.jobs._compaction._plan import plan_compaction
+from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult, preview_compaction
 from reef.segment import check_segment
 from tests.support.collecting import NAMESPACE, World
 from tests.support.passes import compact
@@ -51,7 +50,8 @@ class Shop(World):
         return compact(self.context, NAMESPACE, options=None if plan else options, plan=plan)
 
     def plan(self, options: CompactionOptions = SMALL) -> CompactionPlan | None:  # type: ignore[override]
-        return plan_compaction(self.context, NAMESPACE, options)
+        (planned,) = preview_compaction(self.database(), NAMESPACE, options=options)
+        return planned.result
 
     def planned(self, options: CompactionOptions = SMALL) -> CompactionPlan:
         plan = self.plan(options)

@@ -17,14 +17,39 @@ from typing import Any
 
 import pytest
 
+from reef.clock import Clock
 from reef.errors import UnavailableError
-from reef.store import MemoryStore, TwoPhaseStore
+from reef.settings import Settings
+from reef.store import MemoryStore, TwoPhaseStore, create
 from reef.store.two_phase import PAGE_ROWS, TEMPORARY_PREFIX, PlainStore, Record, Records
 from reef.testing import ManualClock
 from reef.types import OBJECT_KEY_BYTES_MAX
 
 EVER = 2**62
 """Later than any object: what is collected "before" it is everything."""
+
+
+def commit(
+    store: TwoPhaseStore,
+    key: str,
+    data: bytes,
+    *,
+    nonce: bytes = b"",
+    retries: int = 50,
+    clock: Clock | None = None,
+    seed: int = 1,
+) -> None:
+    """Create an object through the loop that every commit goes through; by default its nonce is `data`."""
+    create(
+        store,
+        key,
+        data,
+        nonce=nonce or data,
+        is_collected=lambda: False,
+        settings=Settings(cas_max_retries=retries),
+        clock=clock or ManualClock(),
+        rng=random.Random(seed),
+    )
 
 
 class Crash(BaseException):

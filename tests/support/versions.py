@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from reef.format import log_schema, segment_schema
-from reef.segment import RowVersion
+from reef.segment import RowSource, RowVersion, merge
 
 History = dict[bytes, dict[int, bytes | None]]
 """For each key its versions: by LSN the value, or None for a tombstone."""
@@ -138,3 +138,30 @@ class ArraySource:
             self.batches_given += 1
             batch = segment_batch(self.history, versions[first : first + self.rows_per_batch])
             yield batch.select([*batch.schema.names[:3], *wanted])
+
+
+def scan(
+    *sources: RowSource,
+    start: bytes = b"",
+    end: bytes | None = None,
+    lsn: int = 100,
+    columns: Sequence[str] | None = None,
+    reverse: bool = False,
+    batch_bytes: int = 1 << 20,
+    schema: pa.Schema | None = None,
+    ordered: bool = True,
+    passed: Callable[[bytes], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Merge the sources, by default all keys at version 100."""
+    return merge(
+        sources,
+        start=start,
+        end=end,
+        lsn=lsn,
+        columns=columns,
+        reverse=reverse,
+        batch_bytes=batch_bytes,
+        schema=schema,
+        ordered=ordered,
+        passed=passed,
+    )

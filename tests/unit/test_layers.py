@@ -80,7 +80,6 @@ AMBIENT_ALLOWED = {
     ("reef.clock", "time.time_ns"): "this is the clock",
     ("reef.clock", "time.monotonic"): "this is the clock",
     ("reef.clock", "time.sleep"): "this is the clock",
-    ("reef.sqlite._interrupts", "time.sleep"): "part of a handler of signals, which gets no clock",
     ("reef.store._file", "uuid.uuid4"): "names of temporary files, which no other process may "
     "choose even if it was given the same seed",
 }
@@ -104,27 +103,6 @@ HAVE_THREADS = frozenset({"threads", "store", "testing"})
 
 # Folders of tests whose sub-folders are named after the package that they test.
 SORTED_BY_PACKAGE = frozenset({"unit", "property", "sim", "crash", "integration"})
-# Tests that still use private modules of other packages, to be moved with the code that they name.
-PRIVATE_IMPORTS_LEFT: dict[str, set[str]] = {
-    "tests.crash.pipeline_scenes": {"jobs"},
-    "tests.spark.test_ingest_export": {"cli"},
-    "tests.support.compactor": {"engine"},
-    "tests.support.kernel": {"engine"},
-    "tests.support.repairing": {"doctor"},
-    "tests.support.shop": {"jobs"},
-    "tests.unit.cli.test_commands": {"engine", "format", "store"},
-    "tests.unit.doctor.test_inspect": {"engine"},
-    "tests.unit.doctor.test_repair_log": {"kv"},
-    "tests.unit.doctor.test_verify": {"format"},
-    "tests.unit.documents.test_query": {"engine"},
-    "tests.unit.documents.test_view": {"engine"},
-    "tests.unit.jobs.test_tasks": {"spark"},
-    "tests.unit.jobs.test_verify": {"format"},
-    "tests.unit.pages.test_reads": {"engine"},
-    "tests.unit.segment.test_check": {"format"},
-    "tests.unit.spark.test_write_plan": {"jobs"},
-    "tests.unit.sqlite.test_copy": {"cli"},
-}
 
 
 def modules() -> Iterator[tuple[str, str]]:
@@ -235,12 +213,12 @@ def package_under_test(module: str) -> str:
 
 def private_imports_of_tests(module: str, source: str) -> list[str]:
     """Imports, in tests, of private modules or names of a package that they do not test."""
-    allowed = {package_under_test(module), *PRIVATE_IMPORTS_LEFT.get(module, ())}
+    tested = package_under_test(module)
     names = (f"{imported}.{name}".rstrip(".") for _, imported, name in imports(source))
     return [
         f"{module} imports {name}"
         for name in names
-        if name.startswith("reef.") and package_of(name) not in allowed and is_private(name)
+        if name.startswith("reef.") and package_of(name) != tested and is_private(name)
     ]
 
 
@@ -366,25 +344,8 @@ def test_there_is_code_to_look_at() -> None:
 
 
 def test_every_exception_is_still_needed() -> None:
-    used = {
-        (module, name)
-        for module, source in modules()
-        for name in (name for _, name in AMBIENT_ALLOWED)
-        if name.split(".")[-1] in source
-    }
+    used = {(module, name) for module, source in modules() for name in used_names(source)}
     assert AMBIENT_ALLOWED.keys() <= used
-
-
-def test_every_private_import_that_is_allowed_is_still_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for module, packages in [*PRIVATE_IMPORTS_LEFT.items()]:
-        monkeypatch.delitem(PRIVATE_IMPORTS_LEFT, module)
-        source = (
-            TESTS.parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-        )
-        problems = private_imports_of_tests(module, source)
-        assert {package_of(problem.split(" imports ")[1]) for problem in problems} == packages
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from tests.support.versions import (
     newest,
     ordered,
     rows_of,
+    scan,
     segment_batch,
     told,
     visible,
@@ -81,15 +82,7 @@ def test_a_merge_shows_what_a_dict_does(
 ) -> None:
     history, sources = given
     found = list(
-        merge(
-            sources,
-            start=start,
-            end=end,
-            lsn=lsn,
-            columns=None,
-            reverse=reverse,
-            batch_bytes=batch_bytes,
-        )
+        scan(*sources, start=start, end=end, lsn=lsn, reverse=reverse, batch_bytes=batch_bytes)
     )
     assert rows_of(found) == visible(history, lsn, start, end, reverse=reverse)
     assert all(batch.num_rows for batch in found)
@@ -113,15 +106,8 @@ def test_a_merge_that_need_not_be_in_order_shows_the_same_and_says_how_far_it_is
         is_behind = [row for row in expected if (row[0] >= key if reverse else row[0] <= key)]
         assert sorted(found) == sorted(is_behind)
 
-    for batch in merge(
-        sources,
-        start=start,
-        end=end,
-        lsn=lsn,
-        columns=None,
-        reverse=reverse,
-        ordered=False,
-        passed=passed,
+    for batch in scan(
+        *sources, start=start, end=end, lsn=lsn, reverse=reverse, ordered=False, passed=passed
     ):
         assert batch.num_rows
         found += rows_of([batch])

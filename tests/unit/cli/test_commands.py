@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.main import get_command
 
@@ -81,14 +83,39 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
 
 def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
     from reef.cli import _check_store, _idempotency, _kv
-    from reef.engine._commit import _path as _commit
-    from reef.format import _log_model
-    from reef.store import _check
+    from reef.engine import WriteRequest, check_idempotency_key, open_for_writing
+    from reef.format import KEY, TOMBSTONE, log_schema
+    from reef.kv import FACE
+    from reef.store import StoreCheck, open_store
 
-    for name in ("RACERS_DEFAULT", "RACERS_MAX", "ROUNDS_DEFAULT", "ROUNDS_MAX"):
-        assert getattr(_check_store, name) == getattr(_check, name)
-    assert _idempotency.KEY_BYTES_MAX == _log_model.IDEMPOTENCY_KEY_BYTES_MAX
-    assert _kv.OVERHEAD_BYTES == _commit._OVERHEAD_BYTES
+    defaults = inspect.signature(StoreCheck).parameters
+    assert defaults["racers"].default == _check_store.RACERS_DEFAULT
+    assert defaults["rounds"].default == _check_store.ROUNDS_DEFAULT
+    context = reef.Database(open_store("memory://"), log_segment_max_bytes="8KiB").context()
+
+    def check(racers: int, rounds: int) -> None:
+        parts = {"settings": context.settings, "clock": context.clock, "rng": context.rng}
+        StoreCheck(context.store, racers=racers, rounds=rounds, **parts)
+
+    racers, rounds = _check_store.RACERS_MAX, _check_store.ROUNDS_MAX
+    check(racers, rounds)
+    for wrong in ((racers + 1, rounds), (racers, rounds + 1)):
+        with pytest.raises(errors.InvalidInputError):
+            check(*wrong)
+
+    longest = b"k" * _idempotency.KEY_BYTES_MAX
+    assert check_idempotency_key(longest) == longest
+    with pytest.raises(errors.InvalidInputError):
+        check_idempotency_key(longest + b"k")
+
+    row = {KEY: b"key", TOMBSTONE: False, "value": b"value"}
+    batch = pa.RecordBatch.from_pylist([row], schema=log_schema(FACE.schema))
+    most = (8 << 10) - _kv.OVERHEAD_BYTES
+    writer = open_for_writing(context, "stock", FACE)
+    writer.write(WriteRequest(batch=batch, nbytes=most))
+    with pytest.raises(errors.InvalidInputError):
+        writer.write(WriteRequest(batch=batch, nbytes=most + 1))
+    writer.close()
 
 
 SECRET = "hunter2"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from reef.doctor import (
     storage_stats,
 )
 from reef.engine import encode_condition
-from reef.engine._commit._receipt import pack_codes
 from reef.format import decode_log, encode_log
 from reef.types import pack_lsn
 from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
@@ -190,7 +190,8 @@ def test_what_a_request_said_is_shown_as_text_if_it_is_some(bucket: Bucket) -> N
     }
     # Another face may write them down in another way.
     assert shown(condition=b"\xc1")["condition"] == {"base64": "wQ=="}
-    found = shown(outcomes=pack_codes(bytes([0] * 100 + [2] * 50 + [77])))
+    runs = struct.pack("<3I", 100, 50, 1) + bytes([0, 2, 77])
+    found = shown(outcomes=b"\1" + runs)
     assert found["outcome_counts"] == {"written": 100, "exists": 50, "code 77": 1}
     assert found["outcomes"] == ["written"] * 10
     assert shown(outcomes=b"\1\xff")["outcomes"] == []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import reef
 from reef.doctor import repair, verify
 from reef.engine import Face, WriteRequest, open_for_reading, open_for_writing
+from reef.format import KEY, TOMBSTONE, log_schema
 from reef.kv import FACE
-from reef.kv._rows import rows_of
 from reef.types import ORDINAL_MAX, pack_lsn
 from tests.support.damaged_buckets import NAMESPACE, Bucket, flip, make_bucket
 from tests.support.repairing import expect, is_quarantined, mend, only, plan
@@ -29,7 +30,7 @@ def test_a_log_object_that_others_follow_is_skipped_by_name(either: Bucket) -> N
     mend(either)
     (skipped,) = either.manifest.skipped_slots
     assert skipped.slot == slot
-    assert is_quarantined(either, either.slot(slot), skipped.checksum)
+    assert is_quarantined(either, either.slot(slot))
     expect(either, either.rows(without=[slot]))
 
 
@@ -161,7 +162,8 @@ def test_lsns_that_the_caller_gives_are_bounded_by_their_neighbours(tmp_path: Pa
     context = bucket.context()
     writer = open_for_writing(context, NAMESPACE, face)
     for lsn in (100, 250, 300, 470, 500):
-        batch = rows_of({b"k%d" % lsn: b"v"}, [])
+        row = {KEY: b"k%d" % lsn, TOMBSTONE: False, "value": b"v"}
+        batch = pa.RecordBatch.from_pylist([row], schema=log_schema(FACE.schema))
         writer.write(WriteRequest(batch=batch, nbytes=100, lsn=lsn))
         if lsn == 250:
             writer.flush()

@@ -35,7 +35,7 @@ def test_a_damaged_head_is_gone_on_behind(
     manifest = either.manifest
     assert manifest.repaired_from == report.generation
     assert manifest.writer_epoch > epoch
-    assert all(is_quarantined(either, path, 0) for path in damaged)
+    assert all(is_quarantined(either, path) for path in damaged)
     expect(either, either.rows())
 
 
@@ -57,7 +57,7 @@ def test_an_older_generation_is_quarantined(either: Bucket) -> None:
     report = plan(either)
     assert (only(report).kind, report.fences) == ("quarantine", False)
     mend(either)
-    assert is_quarantined(either, path, 0)
+    assert is_quarantined(either, path)
     assert either.manifest.writer_epoch == epoch
     expect(either, either.rows())
 

@@ -16,27 +16,22 @@ from reef.database import Database
 from reef.doctor import VerifyReport, verify
 from reef.doctor._restore_rows import own_rows
 from reef.format import (
-    KEY,
-    LSN,
-    TOMBSTONE,
     Manifest,
     SegmentOptions,
     SegmentOrigin,
     SegmentRef,
+    SegmentWriter,
     decode_manifest,
     encode_manifest,
     segment_key,
     segment_schema,
 )
-from reef.format import _segment_writer as segment_writer
 from reef.jobs import InProcess
-from reef.kv import FACE
 from reef.manifest import Head
 from reef.segment import check_segment, write_segment
 from reef.store import Store, open_store
-from reef.types import new_ulid
 from tests.support.compactor import Compactor
-from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.support.damaged_buckets import NAMESPACE, SORTED_ROWS, Bucket, cut, flip, publish_rows
 from tests.support.log_script import NS, LogScript
 from tests.support.passes import index
 
@@ -254,39 +249,6 @@ def test_a_manifest_and_a_dedup_window_that_do_not_fit(bucket: Bucket) -> None:
     assert kinds(look(bucket)) == ["dedup-damaged"]
 
 
-ROWS = [(b"a", 5), (b"b", 9), (b"b", 4), (b"c", 6)]
-
-
-def publish_rows(bucket: Bucket, rows: list[tuple[bytes, int]], block_bytes: int = 1 << 20) -> None:
-    """Write a segment of `rows` as they come, and name it in the next generation."""
-    context = bucket.context()
-    schema = segment_schema(list(FACE.schema))
-    batch = pa.RecordBatch.from_arrays(
-        [
-            pa.array([key for key, _ in rows], pa.binary()),
-            pa.array([lsn for _, lsn in rows], pa.int64()),
-            pa.array([False] * len(rows)),
-            pa.array([b"v%d" % lsn for _, lsn in rows], pa.binary()),
-        ],
-        schema=schema,
-    )
-    assert batch.schema.names[:3] == [KEY, LSN, TOMBSTONE]
-    origin = SegmentOrigin(
-        id=new_ulid(context.clock, context.rng),
-        namespace=NAMESPACE,
-        level=0,
-        author="test",
-        created_at_us=0,
-    )
-    options = SegmentOptions(row_block_bytes=block_bytes)
-    ref = write_segment(context.store, NAMESPACE, schema, origin, options, [batch])
-
-    def named(manifest: Manifest) -> Manifest:
-        return msgspec.structs.replace(manifest, segments=(*manifest.segments, ref))
-
-    context.chain(NAMESPACE).publish(lambda head: None if head is None else named(head.manifest))
-
-
 # Columns in blocks of their own.
 
 VECTORS = segment_schema(
@@ -364,7 +326,7 @@ def no_problem(*_: object) -> str:
 
 
 def test_rows_in_order_are_no_problem(bucket: Bucket) -> None:
-    publish_rows(bucket, ROWS)
+    publish_rows(bucket, SORTED_ROWS)
     assert look(bucket).problems == ()
 
 
@@ -384,31 +346,15 @@ def test_rows_that_are_not_sorted(
     block_bytes: int,
     says: str,
 ) -> None:
-    monkeypatch.setattr(segment_writer.SegmentWriter, "_order_problem", no_problem)
+    monkeypatch.setattr(SegmentWriter, "_order_problem", no_problem)
     publish_rows(bucket, rows, block_bytes)
     assert look(bucket, deep=False).problems == ()
     (problem,) = look(bucket).problems
     assert says in problem.text
 
 
-def test_a_filter_that_denies_a_key(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_writer, "build_bloom", lambda *_: bytes(32))
-    publish_rows(bucket, ROWS)
-    (problem,) = look(bucket).problems
-    assert "a key that the filter denies" in problem.text
-
-
-def test_bounds_that_are_not_those_of_the_values(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segment_writer, "bounds_of", lambda _: (b"v5", b"v9", 0))
-    publish_rows(bucket, ROWS)
-    (problem,) = look(bucket).problems
-    assert "column 'value' whose min is not what the index says" in problem.text
-
-
 def test_segments_that_overlap(bucket: Bucket) -> None:
-    publish_rows(bucket, ROWS)
+    publish_rows(bucket, SORTED_ROWS)
     publish_rows(bucket, [(b"bb", 9)])
     (problem,) = look(bucket, deep=False).problems
     assert problem.kind == "segments-overlap"

@@ -20,7 +20,7 @@ from reef.documents.filter._filter import Incoming
 from reef.documents.query import _order, _query, _stored_rows, page_version
 from reef.documents.query._page import AFTER
 from reef.documents.types import documents_of
-from reef.engine._read import _view
+from reef.engine import ReadState
 from reef.errors import InvalidInputError
 from tests.support.document_rows import schema_of
 from tests.support.stored_documents import Document, Namespace, busy_namespace, comparable
@@ -44,10 +44,10 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr(_stored_rows, "MATCHES_MAX", -1)
     if request.param == "in small pieces":
         monkeypatch.setattr(_stored_rows, "_PIECE_BYTES", 640)
-        monkeypatch.setattr(_view, "POINTS_MAX", 0)
+        monkeypatch.setattr(ReadState, "points_max", 0)
         monkeypatch.setattr(_order, "_WAITING_ROWS", 3)
     if request.param == "by points":
-        monkeypatch.setattr(_view, "POINTS_MAX", 10**6)
+        monkeypatch.setattr(ReadState, "points_max", 10**6)
         monkeypatch.setattr(_stored_rows, "_DOUBTFUL_MAX", 10**6)
         monkeypatch.setattr(_query, "_MATCHES_MIN", 1)
     return request.param
@@ -471,7 +471,7 @@ def test_many_matches_are_left_to_a_scan(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("points_max", [0, 10**6])
 def test_vectors_belong_to_their_rows(monkeypatch: pytest.MonkeyPatch, points_max: int) -> None:
-    monkeypatch.setattr(_view, "POINTS_MAX", points_max)
+    monkeypatch.setattr(ReadState, "points_max", points_max)
     namespace = numbered(500)
     namespace.write({"id": f"{i:06}", "n": i, "vector": [-i, 2]} for i in range(0, 500, 7))
     namespace.flush()

@@ -14,8 +14,7 @@ from reef.documents.query import _stored_rows, _wide
 from reef.documents.types import documents_of
 from reef.documents.types._schema import Schema
 from reef.documents.types._type import Type
-from reef.engine import Face, open_for_reading
-from reef.engine._read import _view
+from reef.engine import Face, ReadState, open_for_reading
 from reef.errors import InvalidInputError, InvariantError
 from reef.store import open_store
 from reef.testing import CountingStore
@@ -221,7 +220,7 @@ def test_blocks_that_cannot_match_are_not_read(cold: CountingStore) -> None:
 def test_vectors_are_read_for_the_rows_that_are_given_alone(
     cold: CountingStore, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(_view, "POINTS_MAX", most)
+    monkeypatch.setattr(ReadState, "points_max", most)
     vectors = 4000 * DIMENSION * 4
     best = opened(cold).query(order_by=("rank", "desc"), limit=2)
     assert best["rank"].to_pylist() == [3999, 3998]
@@ -244,7 +243,7 @@ def test_wide_values_come_in_pieces_of_bounded_size(
 def test_rows_that_are_not_there_any_more_are_never_taken_for_others(
     cold: CountingStore, monkeypatch: pytest.MonkeyPatch, points_max: int
 ) -> None:
-    monkeypatch.setattr(_view, "POINTS_MAX", points_max)
+    monkeypatch.setattr(ReadState, "points_max", points_max)
     view = opened(cold)._view
     layout = pa.schema([("_key", pa.binary()), ("_lsn", pa.int64()), ("a1", pa.int64())])
     with pytest.raises(InvariantError, match="of 2 rows that were found, 1 are still there"):

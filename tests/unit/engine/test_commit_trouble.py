@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -81,9 +81,9 @@ def test_a_row_that_was_not_logged_is_never_seen(
     kv.put(b"a", b"1")
     apply = Memtable.apply
 
-    def interrupted(self: Memtable, lsn: int, batch: object, nbytes: int | None = None) -> None:
+    def interrupted(self: Memtable, *args: Any) -> None:
         if when == "after":
-            apply(self, lsn, batch, nbytes)  # type: ignore[arg-type]
+            apply(self, *args)
         raise error
 
     monkeypatch.setattr(Memtable, "apply", interrupted)
@@ -221,8 +221,9 @@ def test_an_interrupt_at_any_line_of_a_flush_keeps_nobody_from_flushing() -> Non
 def test_closing_sends_what_nobody_waits_for_any_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kv = database(store).kv("ns")
-    interrupt_next_write(monkeypatch)
+    db = database(store)
+    kv = db.kv("ns")
+    interrupt_next_write(monkeypatch, db)
     with pytest.raises(KeyboardInterrupt):
         kv.put(b"a", b"1")
     assert Beside(kv.close).finish() is None

@@ -12,7 +12,6 @@ import pytest
 import reef
 from reef.documents import Documents
 from reef.engine import ReadState
-from reef.engine._read import _view
 from reef.format import KEY, LSN
 from reef.store import MemoryStore
 from reef.testing import CountingStore
@@ -66,7 +65,7 @@ def test_a_join_finds_what_point_reads_find(seed: int, monkeypatch: pytest.Monke
     view = namespace.view()._view
 
     def found(points_max: int, lsn: int) -> tuple[list[int], list[bool], list[dict[str, object]]]:
-        monkeypatch.setattr(_view, "POINTS_MAX", points_max)
+        monkeypatch.setattr(ReadState, "points_max", points_max)
 
         def read(state: ReadState) -> tuple[list[int], list[bool], list[dict[str, object]]]:
             latest = state.many(keys, lsn)

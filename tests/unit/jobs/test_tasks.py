@@ -1,4 +1,4 @@
-"""Tasks without Spark: what crosses, how a bucket is opened elsewhere, how work is spread."""
+"""Tasks without Spark: what crosses, how a bucket is opened elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import reef
 from reef.engine import Context
@@ -22,7 +20,6 @@ from reef.errors import (
 )
 from reef.jobs import Bucket, InProcess, TaskWire
 from reef.jobs._bucket import CACHE_BYTES_MAX
-from reef.spark._spread import spread
 from reef.store import open_store
 
 
@@ -180,19 +177,3 @@ def test_what_is_not_there_is_not_made_up(tmp_path: Path) -> None:
 def test_tasks_need_no_spark() -> None:
     script = "import sys, reef.jobs; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
-@given(st.lists(st.integers(0, 1 << 40), max_size=200), st.integers(1, 40))
-def test_spread_gives_every_place_once_in_few_even_parts(weights: list[int], most: int) -> None:
-    parts = spread(weights, most)
-    assert sorted(place for part in parts for place in part) == [*range(len(weights))]
-    assert len(parts) == min(most, len(weights))
-    assert all(parts)
-    loads = [sum(weights[place] + 1 for place in part) for part in parts]
-    assert loads == sorted(loads, reverse=True)
-    if loads:  # longest first is never worse than the mean and the heaviest together
-        assert loads[0] <= sum(loads) / len(loads) + max(weights) + 1
-
-
-def test_one_heavy_descriptor_has_a_part_of_its_own() -> None:
-    assert spread([1, 1, 100, 1, 1, 1], 3)[0] == [2]

@@ -18,11 +18,11 @@ from reef.format import (
     SegmentOptions,
     SegmentOrigin,
     SegmentRef,
+    SegmentWriter,
     decode_manifest,
     encode_manifest,
     segment_schema,
 )
-from reef.format import _segment_writer as segment_writer
 from reef.jobs import InProcess, PassProgress, PassResult, VerifyOptions
 from reef.jobs import verify as verify_deep
 from reef.jobs._verify import verify_parts
@@ -201,7 +201,7 @@ def test_parts_of_a_segment_find_what_the_whole_does(bucket: Bucket) -> None:
 
 
 def test_rows_out_of_order_between_two_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_writer.SegmentWriter, "_order_problem", lambda *_: "")
+    monkeypatch.setattr(SegmentWriter, "_order_problem", lambda *_: "")
     schema = segment_schema([pa.field("value", pa.binary())])
     batch = pa.RecordBatch.from_arrays(
         [

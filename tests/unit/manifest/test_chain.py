@@ -313,6 +313,15 @@ class TestLostReplies:
             chain.publish(change)
 
 
+def slow_chain(world: World) -> tuple[ManifestChain, Intruder]:
+    """Return a chain that knows generation 1, and what comes between its requests."""
+    world.grow(1)
+    intruder = Intruder(world.store)
+    chain = world.chain("slow", store=intruder)
+    chain.load()
+    return chain, intruder
+
+
 class TestSleepers:
     """Put-if-absent forgets deleted names: who slept through a collection has published nothing."""
 
@@ -380,10 +389,7 @@ class TestSleepers:
 
     def test_who_was_collected_before_it_was_confirmed_does_not_know(self, world: World) -> None:
         """It was published, it may have been built upon, and it is gone: neither yes nor no."""
-        world.grow(1)
-        intruder = Intruder(world.store)
-        chain = world.chain("slow", store=intruder)
-        chain.load()
+        chain, intruder = slow_chain(world)
 
         def change(head: Head | None) -> Manifest:
             def meanwhile() -> None:
@@ -401,10 +407,7 @@ class TestSleepers:
 
     def test_refused_and_collected_since_is_unknown(self, world: World) -> None:
         """The name was taken when the PUT came, and free when it was read back."""
-        world.grow(1)
-        intruder = Intruder(world.store)
-        chain = world.chain("slow", store=intruder)
-        chain.load()
+        chain, intruder = slow_chain(world)
 
         def change(head: Head | None) -> Manifest:
             world.grow(10)
@@ -429,10 +432,7 @@ class TestSleepers:
 
     def test_an_unreadable_newer_head_leaves_it_unknown(self, world: World) -> None:
         """It may hold a boundary above what was just written."""
-        world.grow(1)
-        intruder = Intruder(world.store)
-        chain = world.chain("slow", store=intruder)
-        chain.load()
+        chain, intruder = slow_chain(world)
 
         def change(head: Head | None) -> Manifest:
             def meanwhile() -> None:

@@ -456,9 +456,10 @@ def test_an_unknown_outcome_is_found_out_before_the_next_commit(bucket: Bucket) 
 def test_what_an_interrupted_caller_left_is_cut_off_too(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
-    store = bucket.open(log_segment_max_bytes=8192).pages(NAME, page_size=SIZE)
+    db = bucket.open(log_segment_max_bytes=8192)
+    store = db.pages(NAME, page_size=SIZE)
     store.write(large(10))
-    interrupt_next_write(monkeypatch)
+    interrupt_next_write(monkeypatch, db)
     with pytest.raises(KeyboardInterrupt):
         store.write(large(3000) if is_large else {100: page("x")})
     store.truncate(5)

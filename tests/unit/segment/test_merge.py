@@ -17,6 +17,7 @@ from tests.support.versions import (
     ArraySource,
     History,
     rows_of,
+    scan,
     segment_batch,
     told,
     visible,
@@ -65,30 +66,6 @@ def together(*histories: History) -> History:
         for key, versions in history.items():
             whole[key] = {**whole.get(key, {}), **versions}
     return whole
-
-
-def scan(
-    *sources: ArraySource | BatchSource,
-    start: bytes = b"",
-    end: bytes | None = None,
-    lsn: int = 100,
-    columns: Sequence[str] | None = None,
-    reverse: bool = False,
-    batch_bytes: int = 1 << 20,
-    schema: pa.Schema | None = None,
-    ordered: bool = True,
-) -> Iterator[pa.RecordBatch]:
-    return merge(
-        sources,
-        start=start,
-        end=end,
-        lsn=lsn,
-        columns=columns,
-        reverse=reverse,
-        batch_bytes=batch_bytes,
-        schema=schema,
-        ordered=ordered,
-    )
 
 
 NEW: History = {b"a": {9: b"a9"}, b"c": {8: None}, b"e": {9: b"e9", 7: None}}

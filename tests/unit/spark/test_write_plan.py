@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 import reef
-from reef.engine import Context
 from reef.errors import (
     ConditionFailedError,
     FencedError,
@@ -24,8 +23,9 @@ from reef.errors import (
     InvalidInputError,
     StalePlanError,
 )
+from reef.format import Manifest
 from reef.jobs import end_job
-from reef.jobs.load import LoadPlan, _intent
+from reef.manifest import Head, ManifestChain
 from reef.spark._write import _commit as _write_commit
 from reef.spark._write import _log as _write_log
 from reef.spark._write import _merge as _load_merge
@@ -319,17 +319,18 @@ def test_a_task_that_is_overtaken_while_it_begins_stages_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
     write = begin(url, method="bulk")
-    register_load = _intent.register_load
+    publish = ManifestChain.publish
 
-    def overtaken(context: Context, plan: LoadPlan) -> bool:
-        monkeypatch.setattr(_intent, "register_load", register_load)
+    def overtaken(chain: ManifestChain, change: Callable[[Head | None], Manifest | None]) -> Head:
+        """The first manifest that the task publishes registers its intent."""
+        monkeypatch.setattr(ManifestChain, "publish", publish)
         if is_committed:
             assert written(write, [rows([1])]).rows == 1  # by the other attempt
         else:
             abort(write, [None])
-        return register_load(context, plan)
+        return publish(chain, change)
 
-    monkeypatch.setattr(_intent, "register_load", overtaken)
+    monkeypatch.setattr(ManifestChain, "publish", overtaken)
     with pytest.raises(FencedError, match="is over"):
         staged(write, [[rows([1])]])
     assert intents(url) == []

@@ -43,6 +43,14 @@ def connected(db: Database) -> apsw.Connection:
     return connection
 
 
+def stall_first(connection: apsw.Connection, faults: FaultyStore) -> None:
+    """Commit the row 1 without waiting for its put, which does not come through."""
+    connection.execute("PRAGMA synchronous=OFF")
+    faults.arm(Fault("stall", on="put_if_absent", key=LOG))
+    connection.execute("INSERT INTO t VALUES (1)")
+    faults.wait_for_stalled()
+
+
 def rows(connection: apsw.Connection) -> list[int]:
     return [int(str(row[0])) for row in connection.execute("SELECT a FROM t ORDER BY a")]
 
@@ -61,10 +69,7 @@ def test_a_commit_is_acknowledged_while_its_put_is_on_its_way(
     db: Database, faults: FaultyStore
 ) -> None:
     connection, other = connected(db), connected(db)
-    connection.execute("PRAGMA synchronous=OFF")
-    faults.arm(Fault("stall", on="put_if_absent", key=LOG))
-    connection.execute("INSERT INTO t VALUES (1)")
-    faults.wait_for_stalled()
+    stall_first(connection, faults)
     for i in range(2, 11):
         connection.execute("INSERT INTO t VALUES (?)", (i,))
     assert rows(connection) == rows(other) == list(range(1, 11))
@@ -86,10 +91,7 @@ def test_the_lsn_is_that_of_everything_that_was_acknowledged(
 
     drained = Behind.drain
     connection = connected(db)
-    connection.execute("PRAGMA synchronous=OFF")
-    faults.arm(Fault("stall", on="put_if_absent", key=LOG))
-    connection.execute("INSERT INTO t VALUES (1)")
-    faults.wait_for_stalled()
+    stall_first(connection, faults)
     connection.execute("INSERT INTO t VALUES (2)")
     monkeypatch.setattr(Behind, "drain", drain)
     then = int(connection.execute("PRAGMA reef_lsn").get)
@@ -199,10 +201,7 @@ def test_a_transaction_on_top_of_what_was_lost_is_refused(
     db: Database, faults: FaultyStore
 ) -> None:
     connection, other = connected(db), connected(db)
-    connection.execute("PRAGMA synchronous=OFF")
-    faults.arm(Fault("stall", on="put_if_absent", key=LOG))
-    connection.execute("INSERT INTO t VALUES (1)")
-    faults.wait_for_stalled()
+    stall_first(connection, faults)
     faults.arm(Fault("denied", on="put_if_absent", key=LOG, times=0))
     connection.execute("INSERT INTO t VALUES (2)")
     other.execute("BEGIN IMMEDIATE; INSERT INTO t VALUES (3)")

@@ -16,7 +16,6 @@ import pytest
 import reef
 import reef.sqlite
 from reef import cli
-from reef.cli import _sqlite
 from reef.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -278,7 +277,7 @@ def test_whoever_reads_what_the_shell_prints_may_have_seen_enough(tmp_path: Path
 
 
 def test_without_apsw_it_is_said_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sqlite, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "apsw", None)
     code, out, err = run("log")
     assert (code, out) == (1, "")
     assert "pip install 'reefdb[sqlite]'" in err

@@ -21,7 +21,8 @@ from reef.errors import (
 )
 from reef.pages import PageView
 from reef.sqlite._file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
-from reef.sqlite._shared import Busy, SharedStore, said_size
+from reef.sqlite._header import said_size
+from reef.sqlite._shared import Busy, SharedStore
 from reef.sqlite._version import TransactionPages, merged
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
@@ -55,6 +56,21 @@ def write(file: DatabaseFile, *writes: tuple[bytes, int], cut: int | None = None
 def put(file: DatabaseFile, *writes: tuple[bytes, int], cut: int | None = None) -> None:
     write(file, *writes, cut=cut)
     file.commit()
+    file.unlock(NONE)
+
+
+def two_writers(store: Store) -> tuple[DatabaseFile, DatabaseFile]:
+    """Return the files of two processes: whichever writes fences the other."""
+    return opened(shared_store(store)), opened(shared_store(store))
+
+
+def leave_unknown(file: DatabaseFile, faults: FaultyStore, *armed: Fault) -> None:
+    """Commit b"b" over b"a", without ever learning whether that is durable."""
+    put(file, (b"a" * PAGE, 0))
+    write(file, (b"b" * PAGE, 0))
+    faults.arm(*armed)
+    with pytest.raises(OutcomeUnknownError):
+        file.commit()
     file.unlock(NONE)
 
 
@@ -231,16 +247,11 @@ def test_an_unknown_outcome_is_settled_before_anything_is_read(landed: bool) -> 
     faults = FaultyStore(open_store("memory://"))
     shared = shared_store(faults)
     file, other = opened(shared), opened(shared)
-    put(file, (b"a" * PAGE, 0))
-    write(file, (b"b" * PAGE, 0))
     if landed:
-        faults.arm(Fault("reply_lost", on="put_if_absent", key=LOG))
-        faults.arm(Fault("error_before", on="get", key=LOG, times=2))
+        lost = Fault("reply_lost", on="put_if_absent", key=LOG)
+        leave_unknown(file, faults, lost, Fault("error_before", on="get", key=LOG, times=2))
     else:
-        faults.arm(Fault("error_before", on="put_if_absent", key=LOG))
-    with pytest.raises(OutcomeUnknownError):
-        file.commit()
-    file.unlock(NONE)
+        leave_unknown(file, faults, Fault("error_before", on="put_if_absent", key=LOG))
     faults.arm(Fault("error_before", on="list", times=0), Fault("error_before", on="get", times=0))
     with pytest.raises(UnavailableError):
         other.lock(SHARED)
@@ -252,23 +263,15 @@ def test_an_unknown_outcome_is_settled_before_anything_is_read(landed: bool) -> 
 
 def test_what_lands_after_it_was_settled_does_not_count() -> None:
     faults = FaultyStore(open_store("memory://"))
-    shared = shared_store(faults)
-    file = opened(shared)
-    put(file, (b"a" * PAGE, 0))
-    write(file, (b"b" * PAGE, 0))
-    faults.arm(Fault("lands_late", on="put_if_absent", key=LOG))
-    with pytest.raises(OutcomeUnknownError):
-        file.commit()
-    file.unlock(NONE)
+    file = opened(shared_store(faults))
+    leave_unknown(file, faults, Fault("lands_late", on="put_if_absent", key=LOG))
     assert whole(file) == b"a" * PAGE
     assert [type(answer).__name__ for answer in faults.land()] == ["AlreadyExistsError"]
     assert whole(file) == whole(opened(shared_store(faults))) == b"a" * PAGE
 
 
 def test_a_fenced_writer_reads_on_and_may_write_again() -> None:
-    store = open_store("memory://")
-    mine, theirs = shared_store(store), shared_store(store)
-    file, rival = opened(mine), opened(theirs)
+    file, rival = two_writers(open_store("memory://"))
     put(file, (b"a" * PAGE, 0))
     write(file, (b"b" * PAGE, 0))
     put(rival, (b"r" * PAGE, 0))
@@ -282,18 +285,14 @@ def test_a_fenced_writer_reads_on_and_may_write_again() -> None:
 
 
 def test_a_writer_that_is_idle_finds_out_that_it_was_superseded() -> None:
-    store = open_store("memory://")
-    mine, theirs = shared_store(store), shared_store(store)
-    file, rival = opened(mine), opened(theirs)
+    file, rival = two_writers(open_store("memory://"))
     put(file, (b"a" * PAGE, 0))
     put(rival, (b"r" * PAGE, 0))
     assert whole(file) == b"r" * PAGE
 
 
 def test_a_reader_turned_writer_does_not_write_over_what_it_has_not_read() -> None:
-    store = open_store("memory://")
-    mine, theirs = shared_store(store), shared_store(store)
-    file, rival = opened(mine), opened(theirs)
+    file, rival = two_writers(open_store("memory://"))
     put(rival, (b"a" * PAGE, 0))
     file.lock(SHARED)
     put(rival, (b"b" * PAGE, 0))
@@ -474,14 +473,8 @@ def test_merging_commits_is_doing_one_after_the_other() -> None:
 
 def test_an_epoch_without_its_fence_settles_nothing() -> None:
     faults = FaultyStore(open_store("memory://"))
-    shared = shared_store(faults)
-    file = opened(shared)
-    put(file, (b"a" * PAGE, 0))
-    write(file, (b"b" * PAGE, 0))
-    faults.arm(Fault("lands_late", on="put_if_absent", key=LOG))
-    with pytest.raises(OutcomeUnknownError):
-        file.commit()
-    file.unlock(NONE)
+    file = opened(shared_store(faults))
+    leave_unknown(file, faults, Fault("lands_late", on="put_if_absent", key=LOG))
     faults.arm(Fault("error_before", on="put_if_absent", key=LOG))  # the fence, not the manifest
     with pytest.raises(OutcomeUnknownError):
         file.lock(SHARED)
@@ -493,14 +486,8 @@ def test_an_epoch_without_its_fence_settles_nothing() -> None:
 def test_what_another_writer_has_settled_is_not_fenced_again() -> None:
     store = open_store("memory://")
     faults = FaultyStore(store)
-    mine, theirs = shared_store(faults), shared_store(store)
-    file, rival = opened(mine), opened(theirs)
-    put(file, (b"a" * PAGE, 0))
-    write(file, (b"b" * PAGE, 0))
-    faults.arm(Fault("error_before", on="put_if_absent", key=LOG))
-    with pytest.raises(OutcomeUnknownError):
-        file.commit()
-    file.unlock(NONE)
+    file, rival = opened(shared_store(faults)), opened(shared_store(store))
+    leave_unknown(file, faults, Fault("error_before", on="put_if_absent", key=LOG))
     write(rival, (b"r" * PAGE, 0))
     assert whole(file) == b"a" * PAGE
     rival.commit()  # it was left in peace

@@ -21,11 +21,10 @@ from reef.errors import (
     NotWrittenError,
     UnavailableError,
 )
-from reef.settings import Settings
-from reef.store import MemoryStore, create
+from reef.store import MemoryStore
 from reef.store.two_phase._store import CollectReport, RecoveryReport, TwoPhaseStore
-from reef.testing import Fault, FaultyStore, ManualClock, WrapperStore
-from tests.support.two_phase import EVER, Crash, FaultyRecords, LostError, Site, Steps, race
+from reef.testing import Fault, FaultyStore, WrapperStore
+from tests.support.two_phase import EVER, Crash, FaultyRecords, LostError, Site, Steps, commit, race
 
 KEY = "wal/1"
 NONCE = b"our own nonce"
@@ -39,18 +38,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
-def commit(store: TwoPhaseStore, data: bytes = OURS, nonce: bytes = NONCE) -> None:
-    """Create KEY through the loop that every commit goes through."""
-    create(
-        store,
-        KEY,
-        data,
-        nonce=nonce,
-        is_collected=lambda: False,
-        settings=Settings(cas_max_retries=4),
-        clock=ManualClock(),
-        rng=random.Random(1),
-    )
+def commit_ours(store: TwoPhaseStore) -> None:
+    commit(store, KEY, OURS, nonce=NONCE, retries=4)
 
 
 def test_what_is_created_is_there_and_nothing_else(site: Site) -> None:
@@ -253,7 +242,7 @@ def test_the_commit_loop_survives_a_lost_answer_of_the_store(
     site: Site, operation: str, kind: str
 ) -> None:
     inner = faulty(site, operation, kind)
-    commit(site.client(inner=inner))
+    commit_ours(site.client(inner=inner))
     assert len(inner.fired) == 1
     assert site.get(KEY) == OURS
     site.client().recover()
@@ -267,7 +256,7 @@ def test_the_commit_loop_survives_a_lost_answer_of_the_database(
     site: Site, call: str, when: str
 ) -> None:
     records = FaultyRecords(site.records.url, bucket=site.records.bucket, call=call, when=when)
-    commit(site.client(records=records))
+    commit_ours(site.client(records=records))
     assert records.fired == 1
     assert site.get(KEY) == OURS
     site.client().recover()
@@ -278,7 +267,7 @@ def test_the_commit_loop_survives_a_lost_answer_of_the_database(
 
 def test_the_commit_loop_meets_its_own_record_and_knows_it(site: Site) -> None:
     steps = Steps()
-    commit(site.client(steps, inner=faulty(site, "copy", "error_before")))
+    commit_ours(site.client(steps, inner=faulty(site, "copy", "error_before")))
     assert steps.seen == [
         *("head-destination", "put-temporary", "insert-record", "copy"),
         *("head-destination", "put-temporary", "insert-record", "find-record"),
@@ -415,16 +404,7 @@ def test_racing_creators_recoverers_and_collectors_agree(site: Site) -> None:
         else:
             data = b"%d nonce %d" % (racer, number)
             try:
-                create(
-                    creators[racer],
-                    f"wal/{number}",
-                    data,
-                    nonce=data,
-                    is_collected=lambda: False,
-                    settings=Settings(cas_max_retries=50),
-                    clock=ManualClock(),
-                    rng=random.Random(racer),
-                )
+                commit(creators[racer], f"wal/{number}", data, seed=racer)
             except AlreadyExistsError:
                 raise LostError from None
 

@@ -53,6 +53,8 @@ _WARM_SEGMENTS_MAX = 64
 class ReadState:
     """Where the rows of a namespace are, as of one manifest."""
 
+    points_max = POINTS_MAX
+
     def __init__(
         self, manifest: Manifest, sources: tuple[RowSource, ...], segments: SegmentReader
     ) -> None:
@@ -112,7 +114,7 @@ class ReadState:
 
         Without `wide`, rows from segments lack the columns that lie in blocks of their own.
         """
-        if len(keys) <= POINTS_MAX:
+        if len(keys) <= self.points_max:
             listed = keys.to_pylist() if isinstance(keys, pa.Array) else keys
             return Latest(Points(keys, self._points(listed, lsn, wide=wide)))
         array = keys if isinstance(keys, pa.Array) else pa.array(keys, pa.binary())
