@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.documents.filter import Filter
+from reef.documents.filter import Filter, Where, parse_filter
 from reef.documents.input import CheckedRequest, outcomes_of_rows
 from reef.documents.query import wide_of
 from reef.documents.types import Schema
@@ -23,14 +23,17 @@ from reef.engine import (
     EXISTS,
     MISSING,
     CreateOnly,
+    Equals,
     Latest,
     MustExist,
     ReadState,
     Resolved,
     View,
+    WriteRequest,
+    encode_condition,
     refuse,
 )
-from reef.errors import ConditionFailedError
+from reef.errors import ConditionFailedError, InvalidInputError
 from reef.format import KEY, LSN, TOMBSTONE, field_id, log_schema, owned_rows
 from reef.segment import align, union
 from reef.types import LSN_MAX
@@ -38,7 +41,8 @@ from reef.types import LSN_MAX
 _SYSTEM = (KEY, LSN, TOMBSTONE)
 _KEY_FIELD = pa.field(KEY, pa.binary())
 
-DocumentCondition = CreateOnly | MustExist | Filter
+Condition = CreateOnly | MustExist | Equals | Where
+"""What must hold of a document for its row to be written, as callers say it."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,28 @@ class Change:
     """The batch as it is logged, if it is encoded already."""
     is_kept: bytes | None = None
     """As `CheckedRequest` has it."""
-    condition: DocumentCondition | None = None
+    condition: CreateOnly | MustExist | Filter | None = None
+    condition_bytes: bytes | None = None
+    """The condition as the log records it."""
     atomic: bool = True
+    digest: bytes | None = None
+    """Of the logical request, if it has an idempotency key."""
 
-    @property
-    def needs_state(self) -> bool:
-        """Whether it depends on what is there."""
-        return bool(self.patches) or self.condition is not None
+    def request(self, key: bytes | None, source: str | None, sequence: int | None) -> WriteRequest:
+        """Return what the writer commits."""
+        needs_state = bool(self.patches) or self.condition is not None
+        return WriteRequest(
+            batch=self.batch,
+            stream=self.stream,
+            nbytes=self.nbytes,
+            resolve=self.resolve if needs_state else None,
+            prepare=self.prepare if needs_state else None,
+            condition=self.condition_bytes,
+            idempotency_key=key,
+            digest=self.digest,
+            source=source,
+            sequence=sequence,
+        )
 
     def prepare(self, view: View) -> None:
         """Bring what `resolve` will read into memory."""
@@ -144,13 +163,15 @@ def change_of(
     schema: Schema,
     given: CheckedRequest,
     *,
-    condition: DocumentCondition | None = None,
-    atomic: bool = True,
+    condition: Condition | None,
+    atomic: bool,
+    needs_digest: bool,
 ) -> Change:
     """Put a request together, in the columns of `schema`, which has all of its attributes.
 
     It has memory of its own: the caller may change its buffers afterwards.
     """
+    wanted, condition_bytes = condition_of(condition, schema)
     parts = [rows for rows in (given.upserts, given.patches) if rows is not None]
     patches, deletes = given.patches, given.deletes
     names = {name for rows in parts for name in rows.columns}
@@ -187,9 +208,32 @@ def change_of(
         else tuple(schema.attribute(name).column for name in patches.columns),
         nbytes=given.nbytes,
         is_kept=given.is_kept,
-        condition=condition,
+        condition=wanted,
+        condition_bytes=condition_bytes,
         atomic=atomic,
+        digest=given.digest(condition_bytes, b"atomic" if atomic else b"rows")
+        if needs_digest
+        else None,
     )
+
+
+def condition_of(
+    condition: Condition | None, schema: Schema
+) -> tuple[CreateOnly | MustExist | Filter | None, bytes | None]:
+    """Return a condition as it is evaluated, and as it is recorded. Raises InvalidInputError."""
+    if condition is None:
+        return None, None
+    if isinstance(condition, type):
+        raise InvalidInputError(
+            f"condition = {condition.__name__} is the class: give {condition.__name__}(...)"
+        )
+    if isinstance(condition, CreateOnly | MustExist):
+        return condition, encode_condition(condition)
+    if isinstance(condition, Equals):
+        equal = [(name, "Eq", value) for name, value in condition.expected.items()]
+        condition = ("And", [("Not", ("id", "IsNull")), *equal])  # what is not there equals nothing
+    filter = parse_filter(condition, schema)
+    return filter, filter.encode()
 
 
 def _joined(*arrays: pa.Array) -> pa.Array:

@@ -11,23 +11,25 @@ from reef.documents.filter import Filter, Where, parse_filter
 from reef.documents.query import (
     Aggregates,
     Aggregation,
+    Distance,
     Order,
     OrderBy,
     Query,
     Selection,
     StoredRows,
+    explain_sql,
     frame_of_pandas,
     frame_of_polars,
     read_page,
     run_query,
     run_search,
+    run_sql,
+    vector_attribute,
 )
-from reef.documents.types import Attribute, Schema, documents_of
-from reef.engine import View
+from reef.documents.types import Schema, documents_of
+from reef.engine import HeldSnapshot, SnapshotView, View
 from reef.errors import InvalidInputError
 from reef.segment import RowVersion, align
-
-__all__ = ["SEARCH_LIMIT_DEFAULT", "DocumentView"]
 
 SEARCH_LIMIT_DEFAULT = 10
 _METRIC_DEFAULT = "cosine"
@@ -129,26 +131,18 @@ class DocumentView:
                     "a search by vector is ordered by distance and has no pages: leave out order_by "
                     "and after, and ask for a greater limit"
                 )
+            column = vector_attribute(self.schema, vector_column)
+            distance = Distance(_METRIC_DEFAULT if metric is None else metric, vector, column)
+            most = SEARCH_LIMIT_DEFAULT if limit is None else limit
             return run_search(
-                self._view,
-                self.schema,
-                selection,
-                vector=vector,
-                column=self._vector_column(vector_column),
-                metric=_METRIC_DEFAULT if metric is None else metric,
-                filter=filter,
-                limit=SEARCH_LIMIT_DEFAULT if limit is None else limit,
+                self._view, self.schema, selection, distance, filter=filter, limit=most
             )
-        if vector_column is not None:
-            raise InvalidInputError(
-                f"vector_column = {vector_column!r} is given without vector: give the "
-                "vector to search for, or leave vector_column out"
-            )
-        if metric is not None:
-            raise InvalidInputError(
-                f"metric = {metric!r} is given without vector: give the vector to "
-                "search for, or leave metric out"
-            )
+        for name, value in (("vector_column", vector_column), ("metric", metric)):
+            if value is not None:
+                raise InvalidInputError(
+                    f"{name} = {value!r} is given without vector: give the vector to search for, or "
+                    f"leave {name} out"
+                )
         order = Order.of(order_by, self.schema)
         page = read_page(after)
         position = None if page is None else page.start(self._view.life, self.lsn, order, filter)
@@ -179,14 +173,10 @@ class DocumentView:
 
     def sql(self, text: str, parameters: Sequence[Any] | None = None) -> pa.Table:
         """Return what a SELECT over the table `docs` gives. Raises InvalidInputError."""
-        from reef.documents.query import run_sql
-
         return run_sql(self, text, parameters)
 
     def explain_sql(self, text: str, parameters: Sequence[Any] | None = None) -> str:
         """Run a SELECT, and return how: what its scans evaluated, and DuckDB's plan for the rest."""
-        from reef.documents.query import explain_sql
-
         return explain_sql(self, text, parameters)
 
     def to_pandas(self, **query: Any) -> Any:
@@ -215,20 +205,13 @@ class DocumentView:
             )
         return filter
 
-    def _vector_column(self, name: str | None) -> Attribute:
-        vectors = [a for a in self.schema.attributes if a.type.kind == "vector"]
-        if name is None and len(vectors) == 1:
-            return vectors[0]
-        for attribute in vectors:
-            if attribute.name == name:
-                return attribute
-        known = ", ".join(a.name for a in vectors) or "none"
-        raise InvalidInputError.of(
-            "vector_column",
-            name,
-            f"an attribute that holds vectors, which are: {known}",
-            "lists of numbers under other names than 'vector' are plain lists, unless the namespace declares a vector: schema={'name': 'vector[3]'}",
-        )
+
+class DocumentSnapshot(HeldSnapshot, DocumentView):
+    """A view that stays readable until it expires or is released, in this process or another."""
+
+    def __init__(self, view: SnapshotView, schema: Schema) -> None:
+        HeldSnapshot.__init__(self, view)
+        DocumentView.__init__(self, view, schema)
 
 
 def _key(name: str, id: object) -> bytes:

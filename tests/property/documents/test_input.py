@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 
 from reef.documents.input import read_rows
-from reef.documents.input._input import InputRows, documents_of
-from reef.documents.types import Schema, Type, is_list
+from reef.documents.input._input_rows import InputRows
+from reef.documents.types import Schema, Type, documents_of, is_list
 from reef.errors import InvalidInputError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

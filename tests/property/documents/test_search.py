@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reef.documents.filter import parse_filter
-from reef.documents.query import _search
+from reef.documents.query import Distance, _search
 from reef.documents.query._search import search
 from tests.support.document_rows import DocumentRows, schema_of
 
@@ -128,10 +128,7 @@ def searched(
 ) -> list[tuple[str, float]]:
     ids, distances = search(
         rows.view(),
-        SCHEMA,
-        vector=query,
-        column=SCHEMA.attribute("v"),
-        metric=metric,
+        Distance(metric, query, SCHEMA.attribute("v")),
         filter=None if where is None else parse_filter(where, SCHEMA),
         limit=limit,
     )

@@ -12,7 +12,7 @@ import pytest
 from reef.database import Database
 from reef.documents import Documents
 from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.engine import CreateOnly
 from reef.errors import ClosedError, IdempotencyError, InvalidInputError
 from tests.support.sample_document import everything

@@ -21,9 +21,9 @@ from reef.documents.filter._filter import (
     Incoming,
     parse_filter,
 )
-from reef.documents.filter._values import VALUES_MAX
+from reef.documents.filter._operands import VALUES_MAX
 from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.errors import InvalidInputError
 from reef.format import bounds_of
 from tests.support.document_rows import schema_of

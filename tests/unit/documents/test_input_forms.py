@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from reef.documents.input._given import RequestColumns
-from reef.documents.input._input import InputRows, documents_of, read_rows
+from reef.documents.input._input_rows import InputRows, read_rows
+from reef.documents.types import documents_of
 from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from tests.support.document_input import NOON, ONE, refused
 from tests.support.document_rows import schema_of
 
@@ -160,7 +161,7 @@ def test_pandas_and_polars_need_not_be_installed() -> None:
         "    def find_spec(self, name, path, target=None):\n"
         "        if name in ('pandas', 'polars'): raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from reef.documents.input._input import read_rows; from reef.documents.types._schema import Schema\n"
+        "from reef.documents.input._input_rows import read_rows; from reef.documents.types._schema import Schema\n"
         "rows = read_rows([{'id': 'a', 'x': 1}], Schema()), read_rows({'id': ['a']}, Schema())\n"
         "print(*map(len, rows))"
     )

@@ -13,10 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from reef.documents.input._input import read_rows
+from reef.documents.input._input_rows import read_rows
 from reef.documents.types._json import decode_json
 from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.errors import InvalidInputError
 from tests.support.document_input import NOON, ONE, column, refused
 from tests.support.document_rows import schema_of

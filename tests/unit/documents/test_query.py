@@ -17,9 +17,9 @@ import pytest
 
 from reef.documents._view import SEARCH_LIMIT_DEFAULT, DocumentView
 from reef.documents.filter._filter import Incoming
-from reef.documents.input._input import documents_of
 from reef.documents.query import _order, _query, _stored_rows, page_version
 from reef.documents.query._page import AFTER
+from reef.documents.types import documents_of
 from reef.engine import ReadState
 from reef.errors import InvalidInputError
 from tests.support.document_rows import schema_of

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from reef.documents.types._schema import ATTRIBUTES_MAX, Attribute, Schema
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.errors import InvalidInputError, InvariantError
 from reef.format import field_id
 

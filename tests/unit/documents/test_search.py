@@ -11,7 +11,7 @@ import pytest
 from reef.documents.filter._filter import parse_filter
 from reef.documents.query import _search
 from reef.documents.query._distance import METRICS, Distance
-from reef.documents.query._search import search
+from reef.documents.query._search import search, vector_attribute
 from reef.errors import InvalidInputError
 from tests.support.document_rows import DocumentRows, schema_of
 
@@ -28,10 +28,7 @@ def found(
 ) -> list[tuple[str, float]]:
     ids, distances = search(
         rows.view(),
-        rows.schema,
-        vector=vector,
-        column=rows.schema.attribute(column),
-        metric=metric,
+        Distance(metric, vector, vector_attribute(rows.schema, column)),
         filter=None if where is None else parse_filter(where, rows.schema),
         limit=limit,
     )
@@ -135,15 +132,8 @@ def test_an_earlier_version_is_searched_as_it_was(rows: DocumentRows) -> None:
     rows.upsert({"a": {"v": [9, 0]}})
     rows.delete(["b"])
     rows.flush()
-    got, distances = search(
-        before,
-        SCHEMA,
-        vector=[0, 0],
-        column=SCHEMA.attribute("v"),
-        metric="l2",
-        filter=None,
-        limit=10,
-    )
+    distance = Distance("l2", [0, 0], SCHEMA.attribute("v"))
+    got, distances = search(before, distance, filter=None, limit=10)
     assert got.to_pylist() == [b"a", b"b"]
     assert distances.tolist() == [1.0, 2.0]
     assert found(rows, [0, 0]) == [("a", 9.0)]
@@ -257,7 +247,7 @@ def test_vectors_that_cannot_be_are_refused(rows: DocumentRows, vector: object, 
 def test_other_arguments_that_cannot_be_are_refused(rows: DocumentRows) -> None:
     with pytest.raises(InvalidInputError, match="one of cosine, l2, dot"):
         found(rows, [1, 2], "euclid")
-    with pytest.raises(InvalidInputError, match="expected a vector, which are: v, half"):
+    with pytest.raises(InvalidInputError, match="that holds vectors, which are: v, half"):
         found(rows, [1, 2], column="price")
     with pytest.raises(InvalidInputError, match="limit"):
         found(rows, [1, 2], limit=-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from reef.documents.types._types import DIMENSION_MAX, Type
+from reef.documents.types._type import DIMENSION_MAX, Type
 from reef.errors import InvalidInputError
 
 SCALARS = ["string", "int64", "uint64", "float64", "bool", "datetime", "uuid", "bytes"]

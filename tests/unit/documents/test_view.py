@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from reef.documents._view import DocumentView
-from reef.documents.input._input import documents_of
 from reef.documents.query import _stored_rows, _wide
+from reef.documents.types import documents_of
 from reef.documents.types._schema import Schema
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.engine import Face, ReadState, open_for_reading
 from reef.errors import InvalidInputError, InvariantError
 from reef.store import open_store

@@ -62,7 +62,7 @@ def test_a_join_finds_what_point_reads_find(seed: int, monkeypatch: pytest.Monke
     rng = random.Random(seed)
     ids = [f"{rng.randrange(2200):05}".encode() for _ in range(1500)]  # some twice, some unknown
     keys = pa.array(ids, pa.binary())
-    view = namespace._now()._view
+    view = namespace.view()._view
 
     def found(points_max: int, lsn: int) -> tuple[list[int], list[bool], list[dict[str, object]]]:
         monkeypatch.setattr(ReadState, "points_max", points_max)
@@ -99,7 +99,7 @@ def test_wide_values_are_read_of_the_newest_versions_alone() -> None:
     def bytes_of(keys: pa.Array, *, wide: bool) -> int:
         again = opened(store)
         store.reset()
-        again._now()._view.many(keys, wide=wide)
+        again.view()._view.many(keys, wide=wide)
         read = sum(store.counts.bytes.values())
         again.close()
         return read

@@ -8,7 +8,7 @@ VALUES_MAX          how many values one IN may have
 """
 
 from reef.documents.filter._filter import Filter, Incoming, Where, parse_filter
+from reef.documents.filter._operands import VALUES_MAX
 from reef.documents.filter._pattern import like_to_glob
-from reef.documents.filter._values import VALUES_MAX
 
 __all__ = ["VALUES_MAX", "Filter", "Incoming", "Where", "like_to_glob", "parse_filter"]

@@ -10,38 +10,32 @@ cannot fail on account of what it says.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from reef.documents.filter._mask import Batches
 from reef.documents.filter._nodes import (
-    ID,
     And,
-    Compare,
-    CompareIncoming,
-    Contains,
-    In,
+    Comparison,
     Incoming,
-    IsNull,
-    Match,
     Node,
     Not,
     Or,
-    Order,
+    comparisons_of,
+    encoded,
     joined,
-    leaves,
     negated,
+    tuples_of,
 )
+from reef.documents.filter._operands import mismatch, stored_bound, stored_value, stored_values
 from reef.documents.filter._parse_sql import parse_sql
 from reef.documents.filter._pattern import problem_of
 from reef.documents.filter._prune import Answers, Blocks, KeyRange, key_range
-from reef.documents.filter._show import encoded, filter_tuples
-from reef.documents.filter._values import mismatch, stored_bound, stored_value, stored_values
-from reef.documents.types import Attribute, Schema
+from reef.documents.types import ID_ATTRIBUTE, Attribute, Schema
 from reef.errors import InvalidInputError
 
 __all__ = ["Filter", "Incoming", "Where", "parse_filter"]
@@ -82,15 +76,17 @@ class Filter:
 
     def __init__(self, root: Node) -> None:
         self._root = root
-        conditions = list(leaves(root))
-        self.names: frozenset[str] = frozenset(leaf.attribute.name for leaf in conditions)
+        comparisons = list(comparisons_of(root))
+        self.names: frozenset[str] = frozenset(one.attribute.name for one in comparisons)
         """The attributes of stored documents that it asks about."""
-        attributes = (leaf.attribute for leaf in conditions)
+        attributes = (one.attribute for one in comparisons)
         self.columns: tuple[str, ...] = tuple(
-            dict.fromkeys(attribute.column for attribute in attributes if attribute.id != ID.id)
+            dict.fromkeys(
+                attribute.column for attribute in attributes if attribute.id != ID_ATTRIBUTE.id
+            )
         )
         """The columns that hold them, without the key."""
-        self.needs_incoming: bool = any(isinstance(leaf, CompareIncoming) for leaf in conditions)
+        self.needs_incoming: bool = any(one.is_incoming for one in comparisons)
 
     def mask(
         self, batch: pa.RecordBatch, incoming: pa.RecordBatch | None = None
@@ -122,6 +118,10 @@ class Filter:
         """
         return Blocks(stats, absent).may(self._root)
 
+    def prune(self, index: pa.RecordBatch, names: Collection[str]) -> Answers:
+        """Return which blocks of a segment that has the columns `names` can hold a match."""
+        return self.may_match(index, frozenset(self.columns) - frozenset(names))
+
     def key_range(self) -> KeyRange:
         """Return the first key that may match, and one that all that may match are below, or None."""
         return key_range(self._root)
@@ -133,7 +133,7 @@ class Filter:
     @cached_property
     def where(self) -> tuple[Any, ...]:
         """The filter as tuples, from which `parse_filter` makes an equal one."""
-        return filter_tuples(self._root)
+        return tuples_of(self._root)
 
     def __eq__(self, other: object) -> bool:
         return self._root == other._root if isinstance(other, Filter) else NotImplemented
@@ -178,7 +178,7 @@ class _TupleParser:
                 return negated(self.node(part, depth + 1))
             case (str(name), str(operator), *rest) if len(rest) <= 1:
                 return self._condition(name, operator, rest)
-        raise InvalidInputError.of("filter", _Shortened(where), f"one of {_SHAPES}")
+        raise InvalidInputError.of("filter", where, f"one of {_SHAPES}")
 
     def _condition(self, name: str, operator: str, rest: list[object]) -> Node:
         self._conditions += 1
@@ -186,7 +186,7 @@ class _TupleParser:
             raise InvalidInputError(
                 f"the filter has more than {CONDITIONS_MAX} conditions: use In for lists of values"
             )
-        attribute = self._attribute(name)
+        attribute = self._schema.attribute_or_id(name)
         if operator not in _OPERATORS:
             raise InvalidInputError(
                 f"the filter has the operator {operator!r}: expected one of {', '.join(_OPERATORS)}"
@@ -196,71 +196,51 @@ class _TupleParser:
             raise mismatch(attribute, operator, expected, rest[0] if rest else None)
         suits = _SUITS.get(attribute.type.kind, _SUITS_REST)
         if operator in ("Eq", "NotEq") and rest[0] is None:
-            return IsNull(attribute) if operator == "Eq" else Not(IsNull(attribute))
+            is_null = Comparison(attribute, "IsNull")
+            return is_null if operator == "Eq" else Not(is_null)
         if operator not in suits:
             raise InvalidInputError(
                 f"the filter on attribute {name!r} of type {attribute.type} cannot be used: "
                 f"expected one of {', '.join(suits)}, got {operator}"
             )
         if operator == "IsNull":
-            return IsNull(attribute)
+            return Comparison(attribute, "IsNull")
         if operator in _NEGATIVE:
             return Not(self._positive(attribute, _NEGATIVE[operator], rest[0]))
         return self._positive(attribute, operator, rest[0])
 
-    def _attribute(self, name: str) -> Attribute:
-        return ID if name == "id" else self._schema.attribute(name)
-
-    def _positive(self, attribute: Attribute, operator: str, value: object) -> Node:
+    def _positive(self, attribute: Attribute, operator: str, value: object) -> Comparison:
         type = attribute.type.item or attribute.type
         if operator in _ORDERS:
-            order = cast(Order, operator)
             if isinstance(value, Incoming):
-                return self._incoming(attribute, order, value)
-            return Compare(order, attribute, stored_bound(attribute, order, value))
-        match operator:
-            case "In":
-                values = stored_values(attribute, operator, value, type)
-                return (
-                    Compare("Eq", attribute, *values) if len(values) == 1 else In(attribute, values)
-                )
-            case "Contains":
-                return Contains(attribute, (stored_value(attribute, operator, value, type),))
-            case "ContainsAny":
-                values = stored_values(attribute, operator, value, type)
-                if attribute.type.kind == "string":
-                    if len(values) > PARTS_MAX:
-                        raise mismatch(
-                            attribute,
-                            operator,
-                            f"at most {PARTS_MAX} parts of a string",
-                            len(values),
-                        )
-                    _check_patterns(attribute, operator, *map(str, values))
-                return Contains(attribute, values)
-        pattern = str(stored_value(attribute, operator, value, type))
-        _check_patterns(attribute, operator, pattern)
-        return Match(cast(Literal["Glob", "IGlob", "Regex"], operator), attribute, pattern)
+                return Comparison(attribute, operator, self._incoming(attribute, operator, value))
+            return Comparison(attribute, operator, stored_bound(attribute, operator, value))
+        if operator in ("In", "ContainsAny"):
+            values = stored_values(attribute, operator, value, type)
+            if operator == "In":
+                is_one = len(values) == 1
+                return Comparison(attribute, *(("Eq", values[0]) if is_one else ("In", values)))
+            if attribute.type.kind == "string":
+                if len(values) > PARTS_MAX:
+                    expected = f"at most {PARTS_MAX} parts of a string"
+                    raise mismatch(attribute, operator, expected, len(values))
+                _check_patterns(attribute, operator, *map(str, values))
+            return Comparison(attribute, "Contains", values)
+        stored = stored_value(attribute, operator, value, type)
+        if operator == "Contains":
+            return Comparison(attribute, "Contains", (stored,))
+        _check_patterns(attribute, operator, str(stored))
+        return Comparison(attribute, operator, stored)
 
-    def _incoming(self, attribute: Attribute, order: Order, value: Incoming) -> Node:
-        other = self._attribute(value.name)
+    def _incoming(self, attribute: Attribute, order: str, value: Incoming) -> Attribute:
+        other = self._schema.attribute_or_id(value.name)
         if other.type != attribute.type:
             expected = f"an incoming value of type {attribute.type}"
             raise mismatch(attribute, order, expected, f"{other.name}: {other.type}")
-        return CompareIncoming(order, attribute, other)
+        return other
 
 
 def _check_patterns(attribute: Attribute, operator: str, *patterns: str) -> None:
     problem = problem_of(operator, *patterns)
     if problem:
         raise mismatch(attribute, operator, f"a valid pattern ({problem})", ", ".join(patterns))
-
-
-class _Shortened:
-    """Any value, with a repr that fits a message."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return _REPR.repr(self._value)

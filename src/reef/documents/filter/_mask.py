@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.filter._nodes import (
-    ID,
-    And,
-    Compare,
-    CompareIncoming,
-    Contains,
-    In,
-    IsNull,
-    Match,
-    Node,
-    Not,
-    Or,
-)
-from reef.documents.types import Attribute, list_of_each_item
+from reef.documents.filter._nodes import And, Comparison, Node, Not, Or
+from reef.documents.types import ID_ATTRIBUTE, Attribute, list_of_each_item
 
 _COMPARE: Final = {
     "Eq": pc.get_function("equal"),
@@ -64,22 +52,20 @@ class Batches:
             case Not(part):
                 return pc.invert(self.evaluated(part))
         column = _column(self.rows, node.attribute)
-        if isinstance(node, IsNull):
+        if node.operator == "IsNull":
             return self._all(True) if column is None else column.is_null()
         if column is None:
             return pa.nulls(self.count, pa.bool_())
-        match node:
-            case Compare(order):
-                return _COMPARE[order].call([column, node.scalar])
-            case CompareIncoming(order, _, other):
-                return self._compared(order, column, other)
-            case In():
+        match node.operator:
+            case "In":
                 return _kept_null(pc.is_in(column, value_set=_in_reach(node, column)), column)
-            case Match():
+            case "Contains" if node.attribute.type.kind == "list":
+                return _any_item(column, node.value_set)
+            case "Contains" | "Glob" | "IGlob" | "Regex":
                 return node.matcher(column)
-            case Contains():
-                is_list = node.attribute.type.kind == "list"
-                return _any_item(column, node.value_set) if is_list else node.matcher(column)
+        if isinstance(node.value, Attribute):
+            return self._compared(node.operator, column, node.value)
+        return _COMPARE[node.operator].call([column, node.scalar])
 
     def compared_plainly(self, node: Node) -> npt.NDArray[np.bool_] | None:
         """Return what `evaluated` does for numbers of which none is null; None for the rest.
@@ -92,11 +78,13 @@ class Batches:
                 answers = [self.compared_plainly(part) for part in parts]
                 known = [answer for answer in answers if answer is not None]
                 return reduce(join, known) if len(known) == len(parts) else None
-            case Compare(order, attribute, value) if attribute.type.kind in _NUMBERS:
+            case Comparison(attribute, operator, int() | float() as value) if (
+                operator in _COMPARE_PLAINLY and attribute.type.kind in _NUMBERS
+            ):
                 column = _column(self.rows, attribute)
                 if column is None or column.null_count:
                     return None
-                found: npt.NDArray[np.bool_] = _COMPARE_PLAINLY[order](column.to_numpy(), value)
+                found: npt.NDArray[np.bool_] = _COMPARE_PLAINLY[operator](column.to_numpy(), value)
                 return found
         return None
 
@@ -119,26 +107,27 @@ class Batches:
 
 
 def _column(batch: pa.RecordBatch, attribute: Attribute) -> pa.Array | None:
-    if attribute is ID or attribute.id == ID.id:
+    if attribute.id == ID_ATTRIBUTE.id:
         return batch.column("_key").view(pa.string())  # ids are UTF-8, checked when written
     index = batch.schema.get_field_index(attribute.column)
     return None if index < 0 else batch.column(index)
 
 
-def _in_reach(node: In, column: pa.Array) -> pa.Array:
+def _in_reach(node: Comparison, column: pa.Array) -> pa.Array:
     """Return the values that lie between the least and the greatest of the column.
 
     Arrow hashes the values anew for each batch, which for long lists costs more than all the rest.
     """
     kind = node.attribute.type.kind
-    if len(node.values) <= _VALUES_FEW or kind not in ("string", "int64", "uint64", "datetime"):
+    values: tuple[Any, ...] = node.values
+    if len(values) <= _VALUES_FEW or kind not in ("string", "int64", "uint64", "datetime"):
         return node.value_set
     found = pc.min_max(column)
     low, high = found["min"], found["max"]
     if not low.is_valid:
         return node.value_set.slice(0, 0)
     low, high = (low.value, high.value) if kind == "datetime" else (low.as_py(), high.as_py())
-    start, stop = bisect_left(node.values, low), bisect_right(node.values, high)
+    start, stop = bisect_left(values, low), bisect_right(values, high)
     return node.value_set.slice(start, stop - start)
 
 

@@ -25,9 +25,9 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from reef.documents.filter._nodes import Incoming
+from reef.documents.filter._operands import time_of
 from reef.documents.filter._pattern import like_to_glob
 from reef.documents.filter._tokens import Token, failure, tokens_of
-from reef.documents.filter._values import time_of
 from reef.errors import InvalidInputError
 
 SQL_NESTING_MAX = 64

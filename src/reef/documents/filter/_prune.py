@@ -17,21 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.filter._nodes import (
-    ID,
-    And,
-    Compare,
-    In,
-    IsNull,
-    Match,
-    Node,
-    Not,
-    Or,
-    Value,
-    plain_value,
-)
+from reef.documents.filter._nodes import And, Comparison, Node, Not, Or, plain_value
+from reef.documents.filter._operands import Value
 from reef.documents.filter._pattern import glob_prefix
-from reef.documents.types import Attribute
+from reef.documents.types import ID_ATTRIBUTE, Attribute
 from reef.types import after_prefix
 
 Answers: TypeAlias = npt.NDArray[np.bool_]
@@ -40,7 +29,7 @@ KeyRange: TypeAlias = tuple[bytes, bytes | None]
 EVERY_KEY: KeyRange = (b"", None)
 
 _KERNEL: Final = {"Lt": "less", "Lte": "less_equal", "Gt": "greater", "Gte": "greater_equal"}
-_OPPOSITE: Final = {"Lt": "Gte", "Lte": "Gt", "Gt": "Lte", "Gte": "Lt"}
+_OPPOSITE: Final = {"Eq": "", "Lt": "Gte", "Lte": "Gt", "Gt": "Lte", "Gte": "Lt"}
 
 
 class Blocks:
@@ -59,28 +48,26 @@ class Blocks:
                 return self.may(part, not truth)
             case And(parts) | Or(parts):
                 answers = [self.may(part, truth) for part in parts]
-                return (
-                    self._every(answers) if isinstance(node, And) == truth else self._any(answers)
-                )
+                if isinstance(node, And) == truth:
+                    return reduce(and_, answers, self.all)
+                return reduce(or_, answers, self.none)
         bounds = _Bounds.of(self, node.attribute)
         match node:
-            case IsNull():
+            case Comparison(_, "IsNull"):
                 return bounds.has_null if truth else bounds.has_value
-            case Compare(order, _, value):
-                may = bounds.compared(order, value) if truth else bounds.differing(order, value)
-            case In() if truth:
+            case Comparison(_, "In") if truth:
                 may = bounds.among(node.plain_values)
-            case Match("Glob", _, pattern) if truth:
+            case Comparison(_, "Glob", str(pattern)) if truth:
                 may = bounds.starting(glob_prefix(pattern))
+            case Comparison(_, operator, str() | bytes() | int() | float() as value) if (
+                operator in _OPPOSITE
+            ):
+                may = (
+                    bounds.compared(operator, value) if truth else bounds.differing(operator, value)
+                )
             case _:
                 may = self.all
         return may & bounds.has_value
-
-    def _every(self, answers: list[Answers]) -> Answers:
-        return reduce(and_, answers, self.all)
-
-    def _any(self, answers: list[Answers]) -> Answers:
-        return reduce(or_, answers, self.none)
 
 
 class _Bounds:
@@ -105,7 +92,7 @@ class _Bounds:
     def of(blocks: Blocks, attribute: Attribute) -> _Bounds:
         stats, column = blocks.stats, attribute.column
         unknown = pa.nulls(stats.num_rows)
-        if attribute.id == ID.id:
+        if attribute.id == ID_ATTRIBUTE.id:
             keys = stats.column("key_first"), stats.column("key_last")
             return _Bounds(blocks, *keys, blocks.all, blocks.none)
         if column in blocks.absent:
@@ -177,27 +164,31 @@ def key_range(node: Node) -> KeyRange:
             lows, highs = _ends(parts)
             ends = [high for high in highs if high is not None]
             return min(lows), max(ends) if len(ends) == len(highs) else None
-        case Compare(order, attribute, str(value)) if attribute.id == ID.id:
-            return _key_range_of(order, value.encode())
-        case In(attribute, values) if attribute.id == ID.id:
-            keys = [str(value).encode() for value in values]
-            return (keys[0], keys[-1] + b"\0") if keys else (b"", b"")
-        case Match("Glob", attribute, pattern) if attribute.id == ID.id:
-            prefix = glob_prefix(pattern).encode()
-            return prefix, after_prefix(prefix)
+        case Comparison(attribute, operator, value) if attribute.id == ID_ATTRIBUTE.id:
+            return _key_range_of(operator, value)
     return EVERY_KEY
 
 
-def _key_range_of(order: str, key: bytes) -> KeyRange:
-    after = key + b"\0"
-    ranges: dict[str, KeyRange] = {
-        "Eq": (key, after),
-        "Lt": (b"", key),
-        "Lte": (b"", after),
-        "Gt": (after, None),
-        "Gte": (key, None),
-    }
-    return ranges[order]
+def _key_range_of(operator: str, value: object) -> KeyRange:
+    """Return the keys of the ids for which a condition may hold."""
+    match operator, value:
+        case "In", tuple(values):
+            keys = [str(one).encode() for one in values]
+            return (keys[0], keys[-1] + b"\0") if keys else (b"", b"")
+        case "Glob", str(pattern):
+            prefix = glob_prefix(pattern).encode()
+            return prefix, after_prefix(prefix)
+        case "Eq", str(id):
+            return id.encode(), id.encode() + b"\0"
+        case "Lt", str(id):
+            return b"", id.encode()
+        case "Lte", str(id):
+            return b"", id.encode() + b"\0"
+        case "Gt", str(id):
+            return id.encode() + b"\0", None
+        case "Gte", str(id):
+            return id.encode(), None
+    return EVERY_KEY
 
 
 def _ends(parts: tuple[Node, ...]) -> tuple[list[bytes], list[bytes | None]]:

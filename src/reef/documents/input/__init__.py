@@ -9,16 +9,20 @@ CheckedRequest, RequestColumns, outcomes_of_rows
 parse_document      the object that a line of JSON is
 cell_reader, cell_failure, CELL_ERRORS, LIKE_A_NAME
                     cells of CSV, and why one is refused
-may_be_vector, is_vector_name, may_be_sparse, SPARSE_KEYS
+is_vector_name, may_be_sparse, SPARSE_KEYS
                     what is taken for a vector unless the schema says otherwise
 """
 
 from reef.documents.input._coerce import coerce
-from reef.documents.input._coerce_vectors import may_be_vector
 from reef.documents.input._given import CheckedRequest, RequestColumns, outcomes_of_rows
-from reef.documents.input._input import ID, Duplicates, read_rows
-from reef.documents.input._json_lines import parse_document
-from reef.documents.input._text_cells import CELL_ERRORS, LIKE_A_NAME, cell_failure, cell_reader
+from reef.documents.input._input_rows import ID, Duplicates, read_rows
+from reef.documents.input._text import (
+    CELL_ERRORS,
+    LIKE_A_NAME,
+    cell_failure,
+    cell_reader,
+    parse_document,
+)
 from reef.documents.input._values import SPARSE_KEYS, is_vector_name, may_be_sparse, read_values
 
 __all__ = [
@@ -34,7 +38,6 @@ __all__ = [
     "coerce",
     "is_vector_name",
     "may_be_sparse",
-    "may_be_vector",
     "outcomes_of_rows",
     "parse_document",
     "read_rows",

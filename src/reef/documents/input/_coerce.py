@@ -29,6 +29,7 @@ from reef.documents.types import (
     is_bytes,
     is_list,
     is_row,
+    is_text,
     list_of_each_item,
     rebuild_lists,
 )
@@ -87,13 +88,6 @@ def arrow_text(arrow: pa.DataType) -> str:
         return Type.of_arrow(arrow).text
     except InvalidInputError:
         return str(arrow)
-
-
-def is_text(arrow: pa.DataType) -> bool:
-    """Say whether values of `arrow` are text."""
-    return bool(
-        _kinds.is_string(arrow) or _kinds.is_large_string(arrow) or _kinds.is_string_view(arrow)
-    )
 
 
 def _is_number(arrow: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ from reef.documents.types import (
     first_true,
     first_valid,
     is_list,
+    is_number_or_null,
     is_sparse,
     list_of_each_item,
 )
@@ -35,7 +36,7 @@ def to_vector(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | Non
     Raises InvalidInputError for a wrong dimension, nulls, NaN, infinity, and numbers too large.
     """
     arrow = column.type
-    if not is_list(arrow) or not may_be_vector(arrow.value_type):
+    if not is_list(arrow) or not is_number_or_null(arrow.value_type):
         return None
     _check_dimension(column, type, spot)
     items = _items(column)
@@ -116,11 +117,6 @@ def _spread(made: pa.Array, column: pa.Array) -> pa.Array:
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     places = pa.array(np.cumsum(valid) - 1, mask=~valid)
     return made.take(places)
-
-
-def may_be_vector(arrow: pa.DataType) -> bool:
-    """Say whether lists of `arrow` may be vectors; nulls are numbers that are missing."""
-    return bool(_kinds.is_integer(arrow) or _kinds.is_floating(arrow) or _kinds.is_null(arrow))
 
 
 def _items(column: pa.Array) -> pa.Array:

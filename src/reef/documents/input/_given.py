@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input._input import ID, Duplicates, InputRows, read_rows
+from reef.documents.input._input_rows import ID, Duplicates, InputRows, read_rows
 from reef.documents.input._sources import SourceColumns, columns_of
 from reef.documents.types import Schema, is_list
 from reef.errors import InvalidInputError
@@ -73,7 +73,8 @@ class RequestColumns(NamedTuple):
         duplicates: Duplicates = "last",
     ) -> RequestColumns:
         """Take a request in. Raises InvalidInputError."""
-        return cls(_rereadable(upserts), _rereadable(patches), _ids(deletes), duplicates)
+        put, patched = (None if rows is None else columns_of(rows) for rows in (upserts, patches))
+        return cls(put, patched, _ids(deletes), duplicates)
 
     def read(self, schema: Schema) -> tuple[CheckedRequest, Schema]:
         """Return the request, checked, and `schema` with the attributes that are new in it.
@@ -108,11 +109,6 @@ def _kept(parts: Sequence[InputRows]) -> bytes | None:
     if all(rows.is_kept is None for rows in parts):
         return None
     return b"".join(rows.is_kept or b"\1" * len(rows) for rows in parts)
-
-
-def _rereadable(data: object) -> SourceColumns | None:
-    """Return `data` as something that can be read twice: a stream cannot. Raises InvalidInputError."""
-    return None if data is None else columns_of(data)
 
 
 def _ids(deletes: object) -> object:

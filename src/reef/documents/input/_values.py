@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.input._coerce import arrow_text, coerce, plain
-from reef.documents.input._coerce_vectors import may_be_vector
 from reef.documents.types import (
     CONVERSION_ERRORS,
     DIMENSION_MAX,
@@ -30,6 +29,7 @@ from reef.documents.types import (
     first_true,
     first_valid,
     is_list,
+    is_number_or_null,
 )
 from reef.errors import InvalidInputError
 
@@ -72,7 +72,7 @@ def read_values(values: Sequence[Any], known: Type | None, spot: InputColumn) ->
     if kind == "dict" and known is None and not any(map(may_be_sparse, values)):
         return ReadColumn(_JSON, encode_json(values, spot))
     is_vector = known.kind == "vector" if known else is_vector_name(spot.name)
-    column = _natural(kind, values, spot, is_vector)
+    column = _lists(values, spot, is_vector) if kind == "list" else _NATURAL[kind](values, spot)
     if column is not None:
         if known is None and kind == "array":
             known = _vector_of_halves_or_singles(values, spot)
@@ -100,14 +100,14 @@ def _inferred(column: pa.Array, spot: InputColumn) -> Type | None:
                 raise spot.refusal(i, column[i], _KEPT, "a list that holds a null")
             return None
     try:
-        if is_list(arrow) and is_vector_name(spot.name) and may_be_vector(arrow.value_type):
+        if is_list(arrow) and is_vector_name(spot.name) and is_number_or_null(arrow.value_type):
             # By the first that has numbers: one that is empty is refused then, and not forgotten.
             telling = first_true(pc.greater(pc.list_value_length(column), 0))
             half = pa.types.is_float16(arrow.value_type)
             return None if telling is None else Type.vector(len(column[telling]), half=half)
         return Type.of_arrow(arrow)
     except InvalidInputError:
-        if is_list(arrow) and may_be_vector(arrow.value_type):
+        if is_list(arrow) and is_number_or_null(arrow.value_type):
             got = f"a list of {len(column[i])} numbers"
             raise spot.refusal(i, column[i], _VECTOR, got) from None
         raise spot.refusal(i, column[i], _KEPT, str(arrow)) from None
@@ -190,27 +190,6 @@ class _KindOf(dict[type, str]):
 
 
 _kind = _KindOf().__getitem__
-
-
-_ARROW = {
-    "bool": pa.bool_(),
-    "float": pa.float64(),
-    "str": pa.string(),
-    "bytes": pa.binary(),
-    "datetime": Type.parse("datetime").physical,
-    "date": pa.date32(),
-}
-
-
-def _natural(
-    kind: str, values: Sequence[Any], spot: InputColumn, is_vector: bool = False
-) -> pa.Array | None:
-    """Return `values`, all of one kind or None, in Arrow's type for it; None if only JSON holds them."""
-    if kind in _ARROW:
-        return _array(values, _ARROW[kind], spot)
-    if kind == "list":
-        return _lists(values, spot, is_vector)
-    return _NATURAL[kind](values, spot)
 
 
 def _array(values: Sequence[Any], arrow: pa.DataType | None, spot: InputColumn) -> pa.Array:
@@ -297,7 +276,7 @@ def _lists(values: Sequence[Any], spot: InputColumn, is_vector: bool = False) ->
     items = pa.nulls(len(flat))
     if kinds:
         spot = spot.within(lambda i: int(np.searchsorted(_offsets(lengths), i, side="right")) - 1)
-        items = _natural(kinds.pop(), flat, spot)
+        items = _NATURAL[kinds.pop()](flat, spot)
     return _listed(items, lengths, is_vector)
 
 
@@ -341,12 +320,23 @@ def _offsets(lengths: list[int]) -> np.ndarray:
     return offsets
 
 
+def _as(arrow: pa.DataType | None) -> Callable[[Sequence[Any], InputColumn], pa.Array]:
+    return lambda values, spot: _array(values, arrow, spot)
+
+
+# Values, all of one kind or None, in Arrow's type for it; None if only JSON holds them.
 _NATURAL: dict[str, Callable[[Sequence[Any], InputColumn], pa.Array | None]] = {
+    "bool": _as(pa.bool_()),
     "int": _integers,
-    "uuid": _uuids,
+    "float": _as(pa.float64()),
+    "str": _as(pa.string()),
+    "bytes": _as(pa.binary()),
+    "datetime": _as(Type.parse("datetime").physical),
+    "date": _as(pa.date32()),
     "datetime64": _datetimes64,
     "timestamp": _timestamps,
-    "decimal": lambda values, spot: _array(values, None, spot),
+    "uuid": _uuids,
+    "decimal": _as(None),
     "dict": _dicts,
     "array": _arrays,
     "other": lambda values, spot: None,

@@ -1,8 +1,9 @@
 """Reads of documents: scans, queries, orders, pages, vector search, aggregates and SQL.
 
 StoredRows          rows as they are stored, at one version: all, or those that pass a filter
-run_query, run_search, Query
-                    the rows that a query asks for; those nearest to a vector
+run_query, Query    the rows that a query asks for
+run_search, Distance, vector_attribute
+                    those nearest to a vector, by a metric, in an attribute
 read_page, page_version
                     page tokens
 Order, OrderBy      attributes to order by, then the id
@@ -11,18 +12,19 @@ Aggregation, Aggregates
                     aggregates and their groups
 run_sql, explain_sql
                     one SELECT over the table `docs`, on DuckDB; what was pushed down, and the plan
-matching_documents, prune_by
-                    documents that match a filter, and the blocks that can hold one
+matching_documents  the documents that match a filter, in no order
 frame_of_pandas, frame_of_polars
                     results as frames
 """
 
 from reef.documents.query._aggregate import Aggregates, Aggregation
+from reef.documents.query._distance import Distance
 from reef.documents.query._frames import frame_of_pandas, frame_of_polars
-from reef.documents.query._matching import matching_documents, prune_by
+from reef.documents.query._matching import matching_documents
 from reef.documents.query._order import Order, OrderBy
 from reef.documents.query._page import page_version, read_page
-from reef.documents.query._query import Query, run_query, run_search
+from reef.documents.query._query import Query, run_query
+from reef.documents.query._search import run_search, vector_attribute
 from reef.documents.query._selection import Selection, wide_of
 from reef.documents.query._sql import explain_sql, run_sql
 from reef.documents.query._stored_rows import StoredRows
@@ -30,6 +32,7 @@ from reef.documents.query._stored_rows import StoredRows
 __all__ = [
     "Aggregates",
     "Aggregation",
+    "Distance",
     "Order",
     "OrderBy",
     "Query",
@@ -40,10 +43,10 @@ __all__ = [
     "frame_of_polars",
     "matching_documents",
     "page_version",
-    "prune_by",
     "read_page",
     "run_query",
     "run_search",
     "run_sql",
+    "vector_attribute",
     "wide_of",
 ]

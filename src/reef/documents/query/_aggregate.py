@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.query._order import ORDERED_KINDS
-from reef.documents.types import Attribute, Schema, Type
+from reef.documents.types import Attribute, Schema
 from reef.errors import InvalidInputError
 from reef.format import KEY
 
@@ -28,7 +28,6 @@ _PARTIAL_ROWS_MAX = 1 << 17
 _NUMBERS = ("int64", "uint64", "float64")
 _FUNCTIONS = ("count", "sum", "min", "max", "avg")
 _RULE = '"count", or ("count" | "sum" | "min" | "max" | "avg", "name of an attribute")'
-_ID = Attribute(0, "id", Type.parse("string"))
 _HALF = pa.scalar(32, pa.int64())
 _AGAIN = {"count_all": "sum", "count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
@@ -112,13 +111,10 @@ class Aggregation:
         names = [] if group_by is None else [group_by] if isinstance(group_by, str) else group_by
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             raise InvalidInputError.of("group_by", group_by, "names of attributes")
-        found = [self._attribute(name) for name in dict.fromkeys(names)]
+        found = [self._schema.attribute_or_id(name) for name in dict.fromkeys(names)]
         for attribute in found:
             _check_kind("group_by", attribute, ORDERED_KINDS)
         return found
-
-    def _attribute(self, name: str) -> Attribute:
-        return _ID if name == "id" else self._schema.attribute(name)
 
     def _parsed(self, name: object, what: object) -> _Aggregate:
         if not isinstance(name, str):
@@ -127,7 +123,7 @@ class Aggregation:
             case "count" | ("count",):
                 return _Aggregate(name, "count", None)
             case (str(function), str(of)) if function in _FUNCTIONS:
-                attribute = self._attribute(of)
+                attribute = self._schema.attribute_or_id(of)
                 if function in ("sum", "avg"):
                     _check_kind(function, attribute, _NUMBERS)
                 if function in ("min", "max"):

@@ -31,7 +31,7 @@ _AT_ONCE_BYTES = 512 << 10
 
 
 class Distance:
-    """Distances of many vectors from one; `dimension` is that of all of them."""
+    """Distances of the vectors of an attribute from one vector."""
 
     def __init__(self, metric: str, vector: object, column: Attribute) -> None:
         """Check the vector that is searched for. Raises InvalidInputError."""
@@ -39,11 +39,12 @@ class Distance:
             raise InvalidInputError.of("metric", metric, f"one of {', '.join(METRICS)}")
         exact = _checked(vector, column)
         self.metric = metric
-        self.dimension = column.type.dimension
+        self.column = column.column
+        """The column of vectors."""
         length = np.sqrt(np.vecdot(exact, exact))
         self._exact: _Doubles = exact / length if metric == "cosine" and length else exact
         self._vector: Floats = self._exact.astype(np.float32)
-        self._rows = max(1, _AT_ONCE_BYTES // (4 * self.dimension))
+        self._rows = max(1, _AT_ONCE_BYTES // (4 * len(exact)))
 
     def of(self, vectors: npt.NDArray[np.floating]) -> Floats:
         """Return the distance of each row of a matrix of float16 or float32."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from reef.documents.filter import Filter
 from reef.engine import ReadState, matching
-from reef.segment import Prune
 
 
 def matching_documents(
@@ -29,14 +26,5 @@ def matching_documents(
         start=start,
         end=end,
         columns=asked,
-        prune=prune_by(filter),
+        prune=filter.prune,
     )
-
-
-def prune_by(filter: Filter) -> Prune:
-    """Return what tells which blocks of a segment can hold a match."""
-
-    def prune(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
-        return filter.may_match(index, frozenset(filter.columns) - frozenset(names))
-
-    return prune

@@ -12,15 +12,13 @@ import pyarrow as pa
 from reef.documents.filter import Filter
 from reef.documents.query._order import FirstRows, Order
 from reef.documents.query._page import AFTER, page_end
-from reef.documents.query._search import search
 from reef.documents.query._selection import Selection
 from reef.documents.query._stored_rows import MATCHES_MAX, StoredRows
-from reef.documents.query._wide import rows_by_key, with_wide
-from reef.documents.types import Attribute, Schema
+from reef.documents.query._wide import with_wide
+from reef.documents.types import Schema
 from reef.engine import View
 from reef.segment import align
 
-DISTANCE = "_distance"
 _MATCHES_MIN = 1024
 _LIMIT_MAX = 1 << 62  # rows that nobody has; Arrow counts in 64 bits
 
@@ -57,27 +55,6 @@ def run_query(view: View, schema: Schema, query: Query) -> pa.Table:
     shown = [query.selection.shown(some) for some in found]
     schema_shown = query.selection.arrow
     return pa.Table.from_batches(shown, schema=schema_shown).replace_schema_metadata(metadata)
-
-
-def run_search(
-    view: View,
-    schema: Schema,
-    selection: Selection,
-    *,
-    vector: object,
-    column: Attribute,
-    metric: str,
-    filter: Filter | None,
-    limit: int,
-) -> pa.Table:
-    """Return the rows nearest to `vector`, nearest first, with their distances."""
-    keys, distances = search(
-        view, schema, vector=vector, column=column, metric=metric, filter=filter, limit=limit
-    )
-    layout = StoredRows(view, schema, None).layout(selection.columns)
-    shown = selection.shown(rows_by_key(view, keys, layout, selection.wide))
-    table = pa.Table.from_batches([shown])
-    return table.append_column(DISTANCE, pa.array(distances, pa.float32()))
 
 
 def _by_id(rows: StoredRows, query: Query, asked: int | None) -> list[pa.RecordBatch]:

@@ -10,21 +10,26 @@ If a filter leaves a handful of documents, their vectors are read one by one ins
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reef.documents.filter import Filter
 from reef.documents.query._distance import Distance, Floats, matrix_of
-from reef.documents.query._matching import prune_by
-from reef.documents.query._nearest import NearestRows, by_distance
+from reef.documents.query._matching import matching_documents
+from reef.documents.query._selection import Selection
+from reef.documents.query._stored_rows import StoredRows
+from reef.documents.query._wide import rows_by_key
 from reef.documents.types import Attribute, Schema
-from reef.engine import FEW_ROWS_MAX, ReadState, View, are_newest, candidates, matching
+from reef.engine import FEW_ROWS_MAX, ReadState, View, are_newest, candidates
 from reef.errors import InvalidInputError
 from reef.format import KEY, LSN
 from reef.segment import RowSource
 
-__all__ = ["search"]
+DISTANCE = "_distance"
 
 # A block of vectors holds some hundreds or thousands: of a few rows, each lies in another one.
 _FEW_ROWS = FEW_ROWS_MAX
@@ -37,33 +42,103 @@ _OLD_SHARE = 4
 Nearest = tuple[pa.BinaryArray, Floats]
 
 
-def search(
+def vector_attribute(schema: Schema, name: str | None) -> Attribute:
+    """Return the attribute to search: the one called `name`, or the only one that holds vectors.
+
+    Raises InvalidInputError.
+    """
+    vectors = [a for a in schema.attributes if a.type.kind == "vector"]
+    named = vectors if name is None else [a for a in vectors if a.name == name]
+    if len(named) == 1:
+        return named[0]
+    known = ", ".join(a.name for a in vectors) or "none"
+    raise InvalidInputError.of(
+        "vector_column",
+        name,
+        f"an attribute that holds vectors, which are: {known}",
+        "lists of numbers under other names than 'vector' are plain lists, unless the namespace declares a vector: schema={'name': 'vector[3]'}",
+    )
+
+
+def run_search(
     view: View,
     schema: Schema,
+    selection: Selection,
+    distance: Distance,
     *,
-    vector: object,
-    column: Attribute,
-    metric: str,
     filter: Filter | None,
     limit: int,
-) -> Nearest:
+) -> pa.Table:
+    """Return the rows that are nearest, nearest first, with their distances."""
+    keys, distances = search(view, distance, filter=filter, limit=limit)
+    layout = StoredRows(view, schema, None).layout(selection.columns)
+    shown = selection.shown(rows_by_key(view, keys, layout, selection.wide))
+    table = pa.Table.from_batches([shown])
+    return table.append_column(DISTANCE, pa.array(distances, pa.float32()))
+
+
+def search(view: View, distance: Distance, *, filter: Filter | None, limit: int) -> Nearest:
     """Return the ids of the `limit` nearest documents that match, by distance and then id.
 
-    Documents without a vector in `column` are not found. Raises InvalidInputError for a vector of
-    another dimension, or with numbers that are not finite.
+    Documents without a vector are not found.
     """
-    if column.type.kind != "vector":
-        known = ", ".join(a.name for a in schema.attributes if a.type.kind == "vector")
-        raise InvalidInputError(
-            f"vector_column = {column.name!r} is of type {column.type}: expected a "
-            f"vector, which are: {known or 'none'}"
-        )
     if type(limit) is not int or limit < 0:
         raise InvalidInputError.of("limit", limit, "a whole number, at least 0")
-    distance = Distance(metric, vector, column)
     if not limit:
         return pa.array([], pa.binary()), np.empty(0, np.float32)
-    return view.read(lambda state: _Search(state, view.lsn, distance, column, filter).run(limit))
+    return view.read(lambda state: _Search(state, view.lsn, distance, filter).run(limit))
+
+
+class _NearestRows:
+    """The nearest rows so far: all, or once it `is_cut`, those that are among the nearest `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.bound = np.float32(np.inf)
+        """What is further away is not among them."""
+        self.is_cut = False
+        self._most = most
+        no_keys, no_lsns = pa.array([], pa.binary()), np.empty(0, np.int64)
+        self._parts = [_candidate_rows(no_keys, no_lsns, np.empty(0, np.float32), [])]
+        self._count = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows of `_candidate_rows`, none of them further than `bound`."""
+        self._parts.append(rows)
+        self._count += rows.num_rows
+        if self._count > 2 * self._most:
+            self._cut()
+
+    def sorted(self) -> pa.RecordBatch:
+        """Return the rows by distance and then key."""
+        if self._count > self._most:
+            self._cut()
+        rows = pa.concat_batches(self._parts)
+        return rows.take(pc.sort_indices(rows, sort_keys=_BY_DISTANCE))
+
+    def _cut(self) -> None:
+        """Keep the nearest `most`; of those that are equally far, the least keys."""
+        rows = pa.concat_batches(self._parts)
+        distances = rows.column("distance").to_numpy()
+        self.bound = np.partition(distances, self._most - 1)[self._most - 1]
+        rows = rows.filter(pa.array(distances <= self.bound))
+        if rows.num_rows > self._most:
+            rows = rows.take(pc.select_k_unstable(rows, self._most, _BY_DISTANCE))
+        self._parts, self._count = [rows], rows.num_rows
+        self.is_cut = True
+
+
+_BY_DISTANCE = [("distance", "ascending"), (KEY, "ascending")]
+
+
+def _candidate_rows(
+    keys: pa.Array,
+    lsns: npt.NDArray[np.int64],
+    distances: Floats,
+    is_sure: npt.NDArray[np.bool_] | Sequence[bool],
+) -> pa.RecordBatch:
+    """Return rows that may be among the nearest; those that nothing newer can hide are sure."""
+    columns = [keys, pa.array(lsns), pa.array(distances), pa.array(is_sure, pa.bool_())]
+    return pa.RecordBatch.from_arrays(columns, names=[KEY, LSN, "distance", "is_sure"])
 
 
 class _Search:
@@ -74,13 +149,12 @@ class _Search:
         state: ReadState,
         lsn: int,
         distance: Distance,
-        column: Attribute,
         filter: Filter | None,
     ) -> None:
         self._state = state
         self._lsn = lsn
         self._distance = distance
-        self._column = column.column
+        self._column = distance.column
         self._filter = filter
         self._start, self._end = (b"", None) if filter is None else filter.key_range()
         if not state.is_warm:
@@ -96,7 +170,7 @@ class _Search:
         is_simple = len(alone) == len(self._state.sources)
         most = limit + _SPARE_ROWS if is_simple else max(_OLD_SHARE * limit, limit + _OLD_ROWS)
         while True:
-            best = self._scanned(NearestRows(most), alone)
+            best = self._scanned(_NearestRows(most), alone)
             keys, distances = self._visible(best, limit)
             if len(keys) == limit or not best.is_cut:
                 return keys, distances
@@ -109,15 +183,7 @@ class _Search:
         if self._filter is None or self._column in self._filter.columns:
             return None
         found: list[bytes] = []
-        for rows in matching(
-            self._state,
-            self._lsn,
-            self._match,
-            start=self._start,
-            end=self._end,
-            columns=self._filter.columns,
-            prune=prune_by(self._filter),
-        ):
+        for rows in matching_documents(self._filter, self._state, self._lsn, ()):
             if len(found) + rows.num_rows > _FEW_ROWS:
                 return None
             found += rows.column(0).to_pylist()
@@ -138,8 +204,9 @@ class _Search:
             return pa.array([], pa.binary()), np.empty(0, np.float32)
         distances = self._distance.of(matrix_of(pa.concat_arrays(vectors)))
         ids = pa.array(with_one, pa.binary())
-        order = by_distance(ids, distances)[:limit]
-        return ids.take(pa.array(order)), distances[order]
+        rows = pa.RecordBatch.from_arrays([ids, pa.array(distances)], names=[KEY, "distance"])
+        order = pc.sort_indices(rows, sort_keys=_BY_DISTANCE)[:limit]
+        return ids.take(order), distances[order.to_numpy()]
 
     # Many: all vectors.
 
@@ -158,7 +225,7 @@ class _Search:
             )
         }
 
-    def _scanned(self, best: NearestRows, alone: set[RowSource]) -> NearestRows:
+    def _scanned(self, best: _NearestRows, alone: set[RowSource]) -> _NearestRows:
         filtered = () if self._filter is None else self._filter.columns
         columns = [*dict.fromkeys([self._column, *filtered])]
         for source, rows in candidates(
@@ -167,7 +234,7 @@ class _Search:
             start=self._start,
             end=self._end,
             columns=columns,
-            prune=None if self._filter is None else prune_by(self._filter),
+            prune=None if self._filter is None else self._filter.prune,
         ):
             if rows.schema.get_field_index(self._column) < 0:
                 continue
@@ -187,38 +254,37 @@ class _Search:
             # Of the first row's key there may be a newer version right before it.
             is_sure = near > 0 if source in alone else np.zeros(len(near), np.bool_)
             lsns = rows.column(1).to_numpy()[near]
-            best.add(rows.column(0).take(pa.array(near)), lsns, distances, is_sure)
+            keys = rows.column(0).take(pa.array(near))
+            best.add(_candidate_rows(keys, lsns, distances, is_sure))
         return best
 
     def _wanted(self, rows: pa.RecordBatch, vectors: pa.Array) -> npt.NDArray[np.int64] | None:
         """Return which rows have a vector and match; None: all."""
         if self._filter is None and not vectors.null_count:
             return None
-        wanted = np.ones(rows.num_rows, np.bool_) if self._filter is None else self._match(rows)
+        wanted = np.ones(rows.num_rows, np.bool_)
+        if self._filter is not None:
+            wanted = self._filter.matches(rows)
         if vectors.null_count:
             wanted = wanted & vectors.is_valid().to_numpy(zero_copy_only=False)
         return None if wanted.all() else np.flatnonzero(wanted)
 
-    def _visible(self, best: NearestRows, limit: int) -> Nearest:
+    def _visible(self, best: _NearestRows, limit: int) -> Nearest:
         """Return the nearest of the rows that nothing newer hides."""
-        keys, lsns, distances, is_sure = best.sorted()
-        kept: list[npt.NDArray[np.int64]] = []
+        rows = best.sorted()
+        is_sure = rows.column("is_sure").to_numpy(zero_copy_only=False)
+        kept: list[pa.RecordBatch] = []
         missing, at_once = limit, max(limit, _SPARE_ROWS)
-        for first in range(0, len(keys), at_once):
-            some = np.arange(first, min(len(keys), first + at_once))
-            is_seen = is_sure[some]
-            unsure = some[~is_seen]
-            if len(unsure):
-                columns = [keys.take(pa.array(unsure)), pa.array(lsns[unsure])]
-                rows = pa.RecordBatch.from_arrays(columns, names=[KEY, LSN])
-                is_seen[~is_seen] = are_newest(self._state, self._lsn, rows)
-            kept.append(some[is_seen][:missing])
-            missing -= len(kept[-1])
+        for first in range(0, rows.num_rows, at_once):
+            some = rows.slice(first, at_once)
+            is_seen = is_sure[first : first + at_once].copy()
+            if not is_seen.all():
+                unsure = some.filter(pa.array(~is_seen))
+                is_seen[~is_seen] = are_newest(self._state, self._lsn, unsure)
+                some = some.filter(pa.array(is_seen))
+            kept.append(some.slice(0, missing))
+            missing -= kept[-1].num_rows
             if not missing:
                 break
-        seen = np.concatenate(kept) if kept else np.empty(0, np.int64)
-        return keys.take(pa.array(seen)), distances[seen]
-
-    def _match(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        assert self._filter is not None
-        return self._filter.matches(rows)
+        seen = pa.concat_batches(kept) if kept else rows
+        return seen.column(KEY), seen.column("distance").to_numpy()

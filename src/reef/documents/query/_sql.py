@@ -11,29 +11,29 @@ its work and spills nothing to disk. `explain_sql` shows which conditions the sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
 from reef.documents.filter import Where
+from reef.documents.input import coerce
 from reef.documents.query._sql_filter import Pushed, pushed_filter
-from reef.documents.types import Schema, Type
+from reef.documents.types import InputColumn, Schema, Type
 from reef.errors import InvalidInputError
-
-__all__ = ["explain_sql", "run_sql"]
 
 TABLE = "docs"
 MEMORY_LIMIT = "1GB"
 TEXT_CHARS_MAX = 1 << 20
 
+_UUID = Type.parse("uuid")
+
 Parameters = Sequence[Any] | Mapping[str, Any]
-_T = TypeVar("_T")
 # In this order: the directory cannot be changed any more once access is disabled.
 _SETTINGS = (
     f"memory_limit = '{MEMORY_LIMIT}'",
@@ -64,11 +64,9 @@ def run_sql(view: SqlSource, text: str, parameters: Parameters | None = None) ->
     Raises InvalidInputError with what DuckDB says of the query; what a scan raises.
     """
 
-    def run(connection: duckdb.DuckDBPyConnection, given: object, _: _Dataset) -> pa.Table:
+    with _connected(view, text, parameters) as (connection, given, _):
         result = connection.sql(text, params=given)
         return _with_uuids(result.to_arrow_table(), [str(type) for type in result.types])
-
-    return _connected(view, text, parameters, run)
 
 
 def explain_sql(view: SqlSource, text: str, parameters: Parameters | None = None) -> str:
@@ -78,22 +76,18 @@ def explain_sql(view: SqlSource, text: str, parameters: Parameters | None = None
     that Arrow evaluated on the rows that were left. Raises what `run_sql` raises.
     """
 
-    def run(connection: duckdb.DuckDBPyConnection, given: object, documents: _Dataset) -> str:
+    with _connected(view, text, parameters) as (connection, given, documents):
         plan = connection.execute(f"explain {text}", given).fetchall()[0][1]
         connection.sql(text, params=given).to_arrow_table()
         scans = [str(scan) for scan in documents.scans]
         return "\n".join([*scans, "DuckDB, for everything else:", str(plan).rstrip()])
 
-    return _connected(view, text, parameters, run)
 
-
+@contextmanager
 def _connected(
-    view: SqlSource,
-    text: str,
-    parameters: Parameters | None,
-    run: Callable[[duckdb.DuckDBPyConnection, object, _Dataset], _T],
-) -> _T:
-    """Return what `run` does with a connection that sees the documents and nothing else."""
+    view: SqlSource, text: str, parameters: Parameters | None
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, object, _Dataset]]:
+    """Yield a connection that sees the documents and nothing else, the parameters, the documents."""
     if not isinstance(text, str) or len(text) > TEXT_CHARS_MAX:
         raise InvalidInputError.of(
             "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_CHARS_MAX} characters"
@@ -113,7 +107,7 @@ def _connected(
         connection.execute("set lock_configuration = true")
         # A dict of its own: DuckDB takes nothing else for names.
         given = dict(parameters) if isinstance(parameters, Mapping) else parameters
-        return run(connection, given, documents)
+        yield connection, given, documents
     except duckdb.Error as error:
         if documents.failure is not None:
             raise documents.failure from error
@@ -168,20 +162,14 @@ class _ScanNote:
 
     def __str__(self) -> str:
         where, rest = self.pushed.where, self.pushed.rest
+        if where is not None and len(where[1]) == 1:
+            where = where[1][0]  # one condition, without And
         return (
             f"scan of {TABLE}: {self.rows} rows\n"
             f"  columns:           {', '.join(self.columns) or 'none'}\n"
-            f"  filtered by Reef:  {'nothing' if where is None else _filter_text(where)}\n"
+            f"  filtered by Reef:  {'nothing' if where is None else where}\n"
             f"  filtered by Arrow: {'nothing' if rest is None else rest}"
         )
-
-
-def _filter_text(where: tuple[Any, ...]) -> str:
-    match where:
-        case ("And", [only]):
-            return str(only)
-        case _:
-            return str(where)
 
 
 class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -201,14 +189,14 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     def scanner(
         self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: object
-    ) -> _Scan:
+    ) -> _Scanner:
         """Return a scan of some columns of the rows for which `filter` holds."""
         names = self._schema.names if columns is None else columns
         shape = pa.schema([self._schema.field(name) for name in names])
         pushed = Pushed(None, frozenset(), None)
         if filter is not None:
             pushed = pushed_filter(filter, self._view.schema)
-        return _Scan(self, shape, pushed)
+        return _Scanner(self, shape, pushed)
 
     def batches(self, shape: pa.Schema, pushed: Pushed) -> Iterator[pa.RecordBatch]:
         """Yield rows with the columns of `shape`."""
@@ -228,7 +216,7 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
             raise
 
 
-class _Scan:
+class _Scanner:
     """What DuckDB takes for a scanner of Arrow."""
 
     def __init__(self, dataset: _Dataset, shape: pa.Schema, pushed: Pushed) -> None:
@@ -267,17 +255,8 @@ def _with_uuids(table: pa.Table, types: list[str]) -> pa.Table:
     """Return the result with uuids as such: DuckDB gives their text."""
     for i, type in enumerate(types):
         if type == "UUID" and pa.types.is_string(table.column(i).type):
-            uuids = _uuids(table.column(i).combine_chunks())
-            table = table.set_column(i, pa.field(table.schema.field(i).name, pa.uuid()), uuids)
+            name = table.schema.field(i).name
+            stored = coerce(table.column(i).combine_chunks(), _UUID, InputColumn(name))
+            uuids = pa.ExtensionArray.from_storage(_UUID.shown, stored)
+            table = table.set_column(i, pa.field(name, _UUID.shown), uuids)
     return table
-
-
-def _uuids(texts: pa.StringArray) -> pa.Array:
-    is_valid = texts.is_valid().to_numpy(zero_copy_only=False)
-    digits = "".join(cast("list[str]", texts.drop_null().to_pylist())).replace("-", "")
-    raw = np.zeros((len(texts), 16), np.uint8)
-    raw[is_valid] = np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
-    storage = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(16), len(texts), [pa.array(is_valid).buffers()[1], pa.py_buffer(raw)]
-    )
-    return pa.ExtensionArray.from_storage(pa.uuid(), storage)

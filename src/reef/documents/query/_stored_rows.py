@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.filter import Filter
-from reef.documents.query._matching import prune_by
 from reef.documents.query._selection import wide_of
 from reef.documents.query._wide import with_wide
 from reef.documents.types import Schema
@@ -97,13 +96,13 @@ class StoredRows:
 
         A newer version that hides one has the same key, so that a merge of these keys finds it.
         """
-        prune, lsn = prune_by(filter), self._view.lsn
+        lsn = self._view.lsn
 
         def read(state: ReadState) -> list[tuple[bytes, bytes]]:
             found: list[tuple[bytes, bytes]] = []
 
             def look(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
-                found.extend(_stretches(index, prune(index, names)))
+                found.extend(_stretches(index, filter.prune(index, names)))
                 return np.zeros(index.num_rows, np.bool_)  # nothing is read here
 
             for source in state.sources:
@@ -141,7 +140,7 @@ class StoredRows:
         """Return the rows that match, sorted, without wide columns; None if they are too many."""
         narrow = [name for name in columns if name not in self._wide]
         asked = [*dict.fromkeys((*narrow, *filter.columns))]
-        layout, prune, lsn = self.layout(narrow), prune_by(filter), self._view.lsn
+        layout, lsn = self.layout(narrow), self._view.lsn
 
         def read(state: ReadState) -> pa.RecordBatch | None:
             if not state.is_warm:
@@ -151,7 +150,7 @@ class StoredRows:
                 if _is_outside(source, lsn, start, end):
                     continue
                 for rows in source.batches(
-                    start, end, columns=asked, reverse=False, lsn=lsn, prune=prune
+                    start, end, columns=asked, reverse=False, lsn=lsn, prune=filter.prune
                 ):
                     if source.lsn_max > lsn:
                         rows = at_or_below(rows, lsn)

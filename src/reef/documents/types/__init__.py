@@ -1,9 +1,10 @@
 """Types, attributes and the schema of documents, and values as Arrow holds them.
 
-Schema, Attribute, check_attribute_name, ATTRIBUTES_MAX
-                    the attributes of a namespace, each under a number that stays
+Schema, Attribute, ID_ATTRIBUTE, check_attribute_name, ATTRIBUTES_MAX
+                    the attributes of a namespace, each under a number that stays; the id as one
 Type, marked_type   what the values of an attribute are; the type that a field's metadata names
-is_bytes, is_list, is_row, is_sparse, SPARSE, DIMENSION_MAX, MICROSECONDS_MIN, MICROSECONDS_MAX
+is_bytes, is_list, is_number_or_null, is_row, is_sparse, is_text, SPARSE, DIMENSION_MAX,
+MICROSECONDS_MIN, MICROSECONDS_MAX
                     questions about Arrow types, and limits of values
 documents_of, values_of
                     rows as dicts, columns as Python values
@@ -15,9 +16,9 @@ InputColumn, ReadColumn, first_failure, first_true, first_valid, CONVERSION_ERRO
                     a column being read, and which of its values is refused
 """
 
+from reef.documents.types._dicts import documents_of, values_of
 from reef.documents.types._json import TOO_DEEP, check_nesting, encode_json
 from reef.documents.types._lists import hides_items, list_of_each_item, rebuild_lists
-from reef.documents.types._output import documents_of, values_of
 from reef.documents.types._refusal import (
     CONVERSION_ERRORS,
     InputColumn,
@@ -26,8 +27,14 @@ from reef.documents.types._refusal import (
     first_true,
     first_valid,
 )
-from reef.documents.types._schema import ATTRIBUTES_MAX, Attribute, Schema, check_attribute_name
-from reef.documents.types._types import (
+from reef.documents.types._schema import (
+    ATTRIBUTES_MAX,
+    ID_ATTRIBUTE,
+    Attribute,
+    Schema,
+    check_attribute_name,
+)
+from reef.documents.types._type import (
     DIMENSION_MAX,
     MICROSECONDS_MAX,
     MICROSECONDS_MIN,
@@ -35,8 +42,10 @@ from reef.documents.types._types import (
     Type,
     is_bytes,
     is_list,
+    is_number_or_null,
     is_row,
     is_sparse,
+    is_text,
     marked_type,
 )
 
@@ -44,6 +53,7 @@ __all__ = [
     "ATTRIBUTES_MAX",
     "CONVERSION_ERRORS",
     "DIMENSION_MAX",
+    "ID_ATTRIBUTE",
     "MICROSECONDS_MAX",
     "MICROSECONDS_MIN",
     "SPARSE",
@@ -63,8 +73,10 @@ __all__ = [
     "hides_items",
     "is_bytes",
     "is_list",
+    "is_number_or_null",
     "is_row",
     "is_sparse",
+    "is_text",
     "list_of_each_item",
     "marked_type",
     "rebuild_lists",

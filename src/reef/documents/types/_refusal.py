@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from reef.documents.types._types import Type
+from reef.documents.types._type import Type
 from reef.errors import InvalidInputError
 
 CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, RecursionError, TypeError, ValueError)

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from reef.documents.types._types import Type
-from reef.errors import InvalidInputError, InvariantError
+from reef.documents.types._type import Type
+from reef.errors import InvalidInputError, InvariantError, StalePlanError
 from reef.format import field_id, with_field_id
 
 ATTRIBUTES_MAX = 1024
@@ -42,6 +42,10 @@ class Attribute:
     def column(self) -> str:
         """The column that holds it in the log and in segments."""
         return f"a{self.id}"
+
+
+ID_ATTRIBUTE = Attribute(0, "id", Type.parse("string"))
+"""The id, which is the key. No attribute of a schema has the number 0."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,10 @@ class Schema:
             known = ", ".join(self._by_name) or "none yet"
             raise InvalidInputError(f"there is no attribute {name!r}; the attributes are: {known}")
         return found
+
+    def attribute_or_id(self, name: str) -> Attribute:
+        """Return the attribute called `name`, or the id. Raises InvalidInputError."""
+        return ID_ATTRIBUTE if name == ID_ATTRIBUTE.name else self.attribute(name)
 
     def added(self, types: Mapping[str, Type]) -> Schema:
         """Return this schema with new attributes. Raises InvalidInputError if a name is taken."""
@@ -118,6 +126,37 @@ class Schema:
             raise InvalidInputError.of("drop", names, "a list of names of attributes")
         gone = {self.attribute(name).id for name in names}
         return Schema(tuple(a for a in self.attributes if a.id not in gone), self.next_id)
+
+    def with_declared(self, declared: Mapping[str, Type]) -> Schema:
+        """Return this schema with those of `declared` that it lacks.
+
+        Raises InvalidInputError for one that has another type.
+        """
+        for name, type in declared.items():
+            found = self.find(name)
+            if found is not None and found.type != type:
+                raise InvalidInputError(
+                    f"schema gives attribute {name!r} the type {type.text}, but it is "
+                    f"{found.type} already: give that, or leave it out"
+                )
+        return self.added({n: t for n, t in declared.items() if self.find(n) is None})
+
+    def with_loaded(self, base: Schema, loaded: Schema) -> Schema:
+        """Return this schema with what `loaded` adds to `base`, under the same numbers.
+
+        Raises StalePlanError if those numbers or names were given to others.
+        """
+        new = tuple(a for a in loaded.attributes if a.id >= base.next_id)
+        if all(attribute in self.attributes for attribute in new):
+            return self
+        if self.next_id == base.next_id and all(self.find(a.name) is None for a in new):
+            wider = self.added({a.name: a.type for a in new})
+            if wider.attributes[len(self.attributes) :] == new:
+                return wider
+        raise StalePlanError(
+            f"attributes {', '.join(a.name for a in new)} were to be added by a load, but the schema "
+            "has been changed since that was planned; nothing was written: load anew"
+        )
 
     def as_dict(self) -> dict[str, str]:
         """Return the text of each attribute's type, by name."""

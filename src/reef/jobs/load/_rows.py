@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input import ID, Duplicates, is_vector_name, may_be_vector, read_rows
-from reef.documents.types import Schema, Type, is_list
+from reef.documents.input import ID, Duplicates, is_vector_name, read_rows
+from reef.documents.types import Schema, Type, is_list, is_number_or_null
 from reef.errors import InvalidInputError
 from reef.format import segment_schema
 from reef.kv import FACE as KV_FACE
@@ -90,7 +90,7 @@ def schema_for(
 
 def _type_of(field: pa.Field) -> Type:
     arrow = field.type
-    if not (is_list(arrow) and is_vector_name(field.name) and may_be_vector(arrow.value_type)):
+    if not (is_list(arrow) and is_vector_name(field.name) and is_number_or_null(arrow.value_type)):
         return Type.of_arrow(arrow)
     if not pa.types.is_fixed_size_list(arrow):
         raise InvalidInputError(

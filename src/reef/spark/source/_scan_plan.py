@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.documents.filter import Where, parse_filter
-from reef.documents.query import StoredRows, prune_by
+from reef.documents.query import StoredRows
 from reef.documents.types import Schema
 from reef.errors import NotFoundError, SnapshotExpiredError
 from reef.format import KEY
@@ -144,7 +144,7 @@ def _blocks(source: SegmentSource, scan: Scan, large_bytes: int) -> list[tuple[b
     found: list[tuple[pa.RecordBatch, npt.NDArray[np.bool_]]] = []
     may_match = None
     if scan.pushed.where is not None:
-        may_match = prune_by(parse_filter(scan.pushed.where, schema_of(scan.version)))
+        may_match = parse_filter(scan.pushed.where, schema_of(scan.version)).prune
 
     def look(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
         nothing = np.zeros(index.num_rows, np.bool_)

@@ -37,6 +37,18 @@ _ALLOWED = (
     f"one of {', '.join(_SCALARS)}, json, sparse, a list such as []string, "
     f"or a vector such as vector[128] or vector[128]f16 (1 to {DIMENSION_MAX} numbers)"
 )
+_TEXT = {pa.string().id, pa.large_string().id, pa.string_view().id}
+_BYTES = {pa.binary().id, pa.large_binary().id, pa.binary(1).id, pa.binary_view().id}
+_LISTS = {
+    kind.id
+    for kind in (
+        pa.list_(pa.null()),
+        pa.large_list(pa.null()),
+        pa.list_(pa.null(), 1),
+        pa.list_view(pa.null()),
+        pa.large_list_view(pa.null()),
+    )
+}
 _MARK, _MARKED = b"reef:type", ("json", "[]uuid")
 _VECTOR = re.compile(r"vector\[([1-9][0-9]{0,4})\](f16|f32)?")
 
@@ -143,7 +155,7 @@ def _of_arrow(arrow: pa.DataType) -> Type:
 
 def _scalar_of(arrow: pa.DataType) -> str:
     kinds = pa.types
-    if kinds.is_string(arrow) or kinds.is_large_string(arrow) or kinds.is_string_view(arrow):
+    if is_text(arrow):
         return "string"
     if kinds.is_integer(arrow):
         return "uint64" if kinds.is_uint64(arrow) else "int64"
@@ -166,43 +178,35 @@ def is_row(arrow: pa.DataType) -> bool:
     return isinstance(arrow, pa.FixedShapeTensorType) and len(arrow.shape) == 1
 
 
+def is_text(arrow: pa.DataType) -> bool:
+    """Say whether values of `arrow` are text, however stored."""
+    return arrow.id in _TEXT
+
+
 def is_bytes(arrow: pa.DataType) -> bool:
     """Say whether values of `arrow` are bytes, however long and however stored."""
-    kinds = pa.types
-    return bool(
-        kinds.is_binary(arrow)
-        or kinds.is_large_binary(arrow)
-        or kinds.is_fixed_size_binary(arrow)
-        or kinds.is_binary_view(arrow)
-    )
+    return arrow.id in _BYTES
 
 
 def is_list(arrow: pa.DataType) -> bool:
     """Say whether values of `arrow` are lists of any kind (maps are not)."""
+    return arrow.id in _LISTS
+
+
+def is_number_or_null(arrow: pa.DataType) -> bool:
+    """Say whether lists of `arrow` may be vectors: nulls are numbers that are missing."""
     kinds = pa.types
-    return bool(
-        kinds.is_list(arrow)
-        or kinds.is_large_list(arrow)
-        or kinds.is_fixed_size_list(arrow)
-        or kinds.is_list_view(arrow)
-        or kinds.is_large_list_view(arrow)
-    )
+    return bool(kinds.is_integer(arrow) or kinds.is_floating(arrow) or kinds.is_null(arrow))
 
 
 def is_sparse(arrow: pa.DataType) -> bool:
     """Say whether `arrow` is a struct of exactly the lists `indices` and `values` of numbers."""
-    if not pa.types.is_struct(arrow) or {f.name for f in arrow} != {"indices", "values"}:
+    if not pa.types.is_struct(arrow) or sorted(f.name for f in arrow) != ["indices", "values"]:
         return False
     indices, values = arrow.field("indices").type, arrow.field("values").type
     return (
-        arrow.num_fields == 2
-        and is_list(indices)
+        is_list(indices)
         and is_list(values)
         and (pa.types.is_integer(indices.value_type) or pa.types.is_null(indices.value_type))
-        and _is_number_or_null(values.value_type)
+        and is_number_or_null(values.value_type)
     )
-
-
-def _is_number_or_null(arrow: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_integer(arrow) or kinds.is_floating(arrow) or kinds.is_null(arrow))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from reef.documents.types._json import decode_json
 from reef.documents.types._schema import Schema
-from reef.documents.types._types import is_list
+from reef.documents.types._type import is_list
 
 
 def documents_of(table: pa.Table | pa.RecordBatch, schema: Schema) -> list[dict[str, Any]]:

@@ -1,26 +1,11 @@
-"""What a request to documents says beside its rows, checked; and the answer to its caller."""
+"""The result of a commit of documents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reef.documents._change import DocumentCondition
-from reef.documents.filter import Where, parse_filter
 from reef.documents.input import outcomes_of_rows
-from reef.documents.types import Schema
-from reef.engine import (
-    DELETED,
-    OUTCOMES,
-    WRITTEN,
-    CreateOnly,
-    Equals,
-    MustExist,
-    Receipt,
-    encode_condition,
-)
-from reef.errors import InvalidInputError
-
-Condition = CreateOnly | MustExist | Equals | Where
+from reef.engine import DELETED, OUTCOMES, WRITTEN, Receipt
 
 
 @dataclass(frozen=True)
@@ -65,22 +50,3 @@ class DocumentReceipt:
             codes=codes,
             is_kept=is_kept,
         )
-
-
-def condition_of(
-    condition: Condition | None, schema: Schema
-) -> tuple[DocumentCondition | None, bytes | None]:
-    """Return a condition as it is asked, and as it is recorded."""
-    if condition is None:
-        return None, None
-    if isinstance(condition, type):
-        raise InvalidInputError(
-            f"condition = {condition.__name__} is the class: give {condition.__name__}(...)"
-        )
-    if isinstance(condition, CreateOnly | MustExist):
-        return condition, encode_condition(condition)
-    if isinstance(condition, Equals):
-        equal = [(name, "Eq", value) for name, value in condition.expected.items()]
-        condition = ("And", [("Not", ("id", "IsNull")), *equal])  # what is not there equals nothing
-    filter = parse_filter(condition, schema)
-    return filter, filter.encode()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input._coerce import coerce, is_text, plain
+from reef.documents.input._coerce import coerce, plain
 from reef.documents.input._sources import Column, columns_of
 from reef.documents.input._values import read_arrow, read_values
 from reef.documents.types import (
@@ -24,12 +24,10 @@ from reef.documents.types import (
     Schema,
     Type,
     check_attribute_name,
-    documents_of,
     first_true,
+    is_text,
 )
 from reef.errors import InvalidInputError
-
-__all__ = ["ID", "ID_BYTES_MAX", "Duplicates", "InputRows", "documents_of", "read_rows"]
 
 ID = "id"
 ID_BYTES_MAX = 512

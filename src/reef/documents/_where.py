@@ -6,7 +6,8 @@ and under it, where nothing can come in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable
 from functools import reduce
 
 import numpy as np
@@ -15,17 +16,24 @@ import pyarrow as pa
 from reef.documents._change import Change, columns_of
 from reef.documents.filter import Filter
 from reef.documents.query import matching_documents
-from reef.engine import DELETED, WRITTEN, ReadState, Resolved
+from reef.engine import DELETED, WRITTEN, ReadState, Resolved, WriteRequest
 from reef.errors import InvalidInputError
 from reef.format import log_schema
 from reef.segment import align, union
+from reef.types import LSN_MAX
 
-Bulk = Callable[[ReadState, int], Resolved]
-"""Returns the rows to log for what is visible at a version."""
+_NOTHING = pa.RecordBatch.from_pylist([], schema=log_schema([]))
 
 
-def delete_matching(filter: Filter, bytes_max: int) -> Bulk:
-    """Return what deletes the documents that match."""
+def bulk_digest(filter: Filter, change: bytes) -> bytes:
+    """Return the digest of a change of every matching document; `change` stands for the change."""
+    return hashlib.blake2b(filter.encode() + change, digest_size=16).digest()
+
+
+def delete_matching(
+    filter: Filter, bytes_max: int, key: bytes | None, digest: bytes
+) -> WriteRequest:
+    """Return the request that deletes the documents that match."""
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
         matches = (rows.select([0]) for rows in matching_documents(filter, state, lsn, ()))
@@ -35,22 +43,25 @@ def delete_matching(filter: Filter, bytes_max: int) -> Bulk:
         batch = pa.RecordBatch.from_arrays([keys, tombstones], schema=log_schema([]))
         return Resolved(batch, bytes([DELETED]) * len(keys))
 
-    return resolve
+    return _request(filter, resolve, key, digest)
 
 
-def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
-    """Return what makes the one patch of `change` to the documents that match."""
+def patch_matching(
+    filter: Filter, change: Change, bytes_max: int, key: bytes | None, digest: bytes
+) -> WriteRequest:
+    """Return the request that makes the one patch of `change` to the documents that match."""
     patch_bytes = sum(change.batch.column(name).nbytes for name in change.patched)
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
         matches = (
-            _without(rows, change.patched) for rows in matching_documents(filter, state, lsn, None)
+            rows.select([name for name in rows.schema.names if name not in change.patched])
+            for rows in matching_documents(filter, state, lsn, None)
         )
         found = _bounded(filter, matches, bytes_max, patch_bytes)
         there: list[pa.Field] = reduce(union, (rows.schema for rows in found), [])
         fields = columns_of(change.schema, there, change.batch)
         schema = log_schema(fields)
-        parts = [align(_as_logged(rows), schema) for rows in found]
+        parts = [align(rows.remove_column(1), schema) for rows in found]  # without the version
         rows = pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
         patch = align(change.batch, schema)
         columns = [
@@ -62,17 +73,25 @@ def patch_matching(filter: Filter, change: Change, bytes_max: int) -> Bulk:
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         return Resolved(batch, bytes([WRITTEN]) * batch.num_rows)
 
-    return resolve
+    return _request(filter, resolve, key, digest)
 
 
-def _without(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Return rows without the columns `names`, as far as they have them."""
-    return rows.select([name for name in rows.schema.names if name not in names])
-
-
-def _as_logged(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of a source without their versions."""
-    return rows.remove_column(1)
+def _request(
+    filter: Filter,
+    resolve: Callable[[ReadState, int], Resolved],
+    key: bytes | None,
+    digest: bytes,
+) -> WriteRequest:
+    """Return the request to log what `resolve` returns for what is visible at a version."""
+    return WriteRequest(
+        batch=_NOTHING,
+        nbytes=0,
+        resolve=lambda state: resolve(state, LSN_MAX),
+        prepare=lambda view: view.read(lambda state: resolve(state, view.lsn)),
+        condition=filter.encode(),
+        idempotency_key=key,
+        digest=None if key is None else digest,
+    )
 
 
 def _bounded(

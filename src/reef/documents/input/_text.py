@@ -1,4 +1,4 @@
-"""Values of documents from the text of a file: a cell of CSV, or what JSON has as text."""
+"""Documents from the text of a file: a line of JSON, a cell of CSV, or what JSON has as text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import math
 import re
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
+
+from reef.errors import InvalidInputError
 
 CELL_ERRORS = (ValueError, KeyError, TypeError, RecursionError)
 """What a reader raises for text that it cannot read."""
@@ -17,7 +21,21 @@ LIKE_A_NAME = r"^\s*(\+|-?0[0-9])"
 _NUMBERS = ("int64", "uint64", "float64")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LIKE_A_NAME = re.compile(LIKE_A_NAME)
+_DECODE = msgspec.json.Decoder().decode
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def parse_document(line: str, place: str) -> dict[str, Any]:
+    """Return the object that a line is. Raises InvalidInputError, which begins with `place`."""
+    try:
+        row = _DECODE(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidInputError(f"{place} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise InvalidInputError(
+            f"{place}: expected a JSON object, which is a document, got {type(row).__name__}"
+        )
+    return row
 
 
 def cell_reader(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
@@ -35,12 +53,9 @@ def cell_reader(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
         return lambda text: _BOOLEANS[text.lower()]
     if type == "bytes":
         return lambda text: base64.b64decode(text, validate=True)
-    import msgspec
-
-    decode = msgspec.json.Decoder().decode
     if type == "[]bytes":
-        return lambda text: [base64.b64decode(item, validate=True) for item in decode(text)]
-    return decode
+        return lambda text: [base64.b64decode(item, validate=True) for item in _DECODE(text)]
+    return _DECODE
 
 
 def cell_failure(type: str, error: Exception) -> str:

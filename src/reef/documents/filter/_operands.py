@@ -11,17 +11,18 @@ import re
 import reprlib
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
-from reef.documents.filter._nodes import Value
 from reef.documents.types import MICROSECONDS_MAX, MICROSECONDS_MIN, Attribute, Type
 from reef.errors import InvalidInputError
 
 VALUES_MAX = 65_536
+
+Value: TypeAlias = str | bytes | int | float | bool
 
 _BELOW_MICROSECONDS = re.compile(r"[.,]\d{7}")
 _FINER = ("ns", "ps", "fs", "as")  # than microseconds, for NumPy
