@@ -121,9 +121,6 @@ class FencedError(ReefError):
         super().__init__(message)
         self.durable_lsn = durable_lsn
 
-    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
-        return type(self), (str(self), self.durable_lsn)
-
 
 class DroppedError(ReefError):
     """The namespace was dropped while this handle had it open. Terminal for this handle: open it anew.
@@ -135,9 +132,6 @@ class DroppedError(ReefError):
     def __init__(self, message: str, durable_lsn: int | None = None) -> None:
         super().__init__(message)
         self.durable_lsn = durable_lsn
-
-    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
-        return type(self), (str(self), self.durable_lsn)
 
 
 class ClosedError(ReefError):

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -135,81 +135,58 @@ def _bytes(low: int, high: int = BYTES_MAX) -> _Parser:
     return lambda name, value: parse_bytes(name, value, low, high)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What can be set, with its defaults. Durations are seconds; `docs/settings.md` tells each."""
-
-    cas_max_retries: int = 8
-    cas_backoff: tuple[float, float] = (0.001, 0.100)
-
-    group_commit_window: float = 0.002
-    group_commit_max_batches: int = 256
-    log_segment_max_bytes: int = 16 << 20
-    max_parallel_writes: int | None = None
-    """None: what the manifest says, 1 for a new namespace."""
-    write_stall_timeout: float = 30.0
-    memtable_max_bytes: int = 256 << 20
-    unfolded_log_max_bytes: int = 1 << 30
-
-    flush_threshold_bytes: int = 64 << 20
-    flush_threshold_slots: int = 1024
-    flush_interval: float = 60.0
-    """0: never by time. Looked at when something commits: an idle writer sends nothing."""
-    row_block_bytes: int = 256 << 10
-    delta_layer_target_bytes: int = 64 << 20
-    image_layer_target_bytes: int = 128 << 20
-    compaction_cadence: tuple[int, float] = (4, 60.0)
-    """From so many delta layers on they are folded; a worker looks every so many seconds."""
-
-    dedup_max_keys: int = 10_000
-    dedup_max_age: float = 86400.0
-
-    block_cache_bytes: int = 256 << 20
-    disk_cache_dir: str = ""
-    """"" for none."""
-    disk_cache_bytes: int = 1 << 30
-    max_staleness: float = 1.0
-    read_ahead_bytes: int = 4 << 20
-    """0: never. How much is fetched at once when pages are read one after the other."""
-
-    gc_grace: float = 900.0
-    retained_generations: int = 10
-    pitr_window: float | None = None
-    """None: what the manifest says; for a new namespace nothing, but 7 days for pages."""
-    snapshot_ttl: float = 3600.0
+def _setting(default: Any, parse: _Parser) -> Any:
+    return field(default=default, metadata={"parse": parse})
 
 
 _BATCH_BYTES = 2 << 10  # below that, not even an empty batch fits
 
-_PARSERS: Mapping[str, _Parser] = {
-    "cas_max_retries": _ints(0, 1000),
-    "cas_backoff": _parse_backoff,
-    "group_commit_window": _seconds(high=10.0),
-    "group_commit_max_batches": _ints(1, ORDINAL_MAX + 1),
-    "log_segment_max_bytes": _bytes(_BATCH_BYTES, 1 << 30),
-    "max_parallel_writes": _or_none(_ints(1, WRITES_ASKED_MAX)),
-    "write_stall_timeout": _seconds(),
-    "memtable_max_bytes": _bytes(_BATCH_BYTES),
-    "unfolded_log_max_bytes": _bytes(1),
-    "flush_threshold_bytes": _bytes(1),
-    "flush_threshold_slots": _ints(1, SLOT_MAX),
-    "flush_interval": _seconds(),
-    "row_block_bytes": _bytes(1, 1 << 30),
-    "delta_layer_target_bytes": _bytes(1),
-    "image_layer_target_bytes": _bytes(1),
-    "compaction_cadence": _parse_cadence,
-    "dedup_max_keys": _ints(0, 10_000_000),
-    "dedup_max_age": _seconds(),
-    "block_cache_bytes": _bytes(0),
-    "disk_cache_dir": _parse_folder,
-    "disk_cache_bytes": _bytes(0),
-    "max_staleness": _seconds(),
-    "read_ahead_bytes": _bytes(0),
-    "gc_grace": _seconds(),
-    "retained_generations": _ints(1, 1_000_000),
-    "pitr_window": _or_none(_seconds()),
-    "snapshot_ttl": _seconds(low=0.001),
-}
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set, with its defaults. Durations are seconds; `docs/settings.md` tells each."""
+
+    cas_max_retries: int = _setting(8, _ints(0, 1000))
+    cas_backoff: tuple[float, float] = _setting((0.001, 0.100), _parse_backoff)
+
+    group_commit_window: float = _setting(0.002, _seconds(high=10.0))
+    group_commit_max_batches: int = _setting(256, _ints(1, ORDINAL_MAX + 1))
+    log_segment_max_bytes: int = _setting(16 << 20, _bytes(_BATCH_BYTES, 1 << 30))
+    max_parallel_writes: int | None = _setting(None, _or_none(_ints(1, WRITES_ASKED_MAX)))
+    """None: what the manifest says, 1 for a new namespace."""
+    write_stall_timeout: float = _setting(30.0, _seconds())
+    memtable_max_bytes: int = _setting(256 << 20, _bytes(_BATCH_BYTES))
+    unfolded_log_max_bytes: int = _setting(1 << 30, _bytes(1))
+
+    flush_threshold_bytes: int = _setting(64 << 20, _bytes(1))
+    flush_threshold_slots: int = _setting(1024, _ints(1, SLOT_MAX))
+    flush_interval: float = _setting(60.0, _seconds())
+    """0: never by time. Looked at when something commits: an idle writer sends nothing."""
+    row_block_bytes: int = _setting(256 << 10, _bytes(1, 1 << 30))
+    delta_layer_target_bytes: int = _setting(64 << 20, _bytes(1))
+    image_layer_target_bytes: int = _setting(128 << 20, _bytes(1))
+    compaction_cadence: tuple[int, float] = _setting((4, 60.0), _parse_cadence)
+    """From so many delta layers on they are folded; a worker looks every so many seconds."""
+
+    dedup_max_keys: int = _setting(10_000, _ints(0, 10_000_000))
+    dedup_max_age: float = _setting(86400.0, _seconds())
+
+    block_cache_bytes: int = _setting(256 << 20, _bytes(0))
+    disk_cache_dir: str = _setting("", _parse_folder)
+    """"" for none."""
+    disk_cache_bytes: int = _setting(1 << 30, _bytes(0))
+    max_staleness: float = _setting(1.0, _seconds())
+    read_ahead_bytes: int = _setting(4 << 20, _bytes(0))
+    """0: never. How much is fetched at once when pages are read one after the other."""
+
+    gc_grace: float = _setting(900.0, _seconds())
+    retained_generations: int = _setting(10, _ints(1, 1_000_000))
+    pitr_window: float | None = _setting(None, _or_none(_seconds()))
+    """None: what the manifest says; for a new namespace nothing, but 7 days for pages."""
+    snapshot_ttl: float = _setting(3600.0, _seconds(low=0.001))
+
+
+_PARSERS: Mapping[str, _Parser] = {one.name: one.metadata["parse"] for one in fields(Settings)}
 
 
 def load_settings(

@@ -11,8 +11,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from reef.errors import AlreadyExistsError
 from reef.store import FileStore
@@ -28,13 +28,13 @@ _HEAD = struct.Struct("<QQI")
 def payload(number: int) -> bytes:
     """Return bytes that tell whether they are whole: number, length and checksum first."""
     body = random.Random(number).randbytes(PARTS * PART_BYTES - _HEAD.size)
-    return _HEAD.pack(number, len(body), google_crc32c.value(body)) + body
+    return _HEAD.pack(number, len(body), crc32c(body)) + body
 
 
 def check_whole(data: bytes) -> int:
     number, length, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
-    assert (len(body), google_crc32c.value(body)) == (length, checksum)
+    assert (len(body), crc32c(body)) == (length, checksum)
     return int(number)
 
 

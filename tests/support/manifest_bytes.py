@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import google_crc32c
+from crc32c import crc32c
 
 from reef.format import encode_manifest
 from tests.support.samples import sample_manifest
@@ -21,7 +21,7 @@ def sealed(body: bytes, *, version: str = "1", length: int | None = None) -> byt
     head = '{"magic":"RFMAN1","format_version":%s,"bytes":"%016d",'
     total = len(head % (version, 0)) + len(inner) + len(',"checksum":"00000000"}\n')
     covered = (head % (version, total if length is None else length)).encode() + inner
-    return covered + b',"checksum":"%08x"}\n' % google_crc32c.value(covered)
+    return covered + b',"checksum":"%08x"}\n' % crc32c(covered)
 
 
 def fields() -> dict[str, Any]:

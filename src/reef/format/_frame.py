@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
-import google_crc32c
+import crc32c as library
+from typing_extensions import Buffer
 
 from reef.errors import CorruptError, FormatVersionError, IncompleteError
 
@@ -25,10 +25,9 @@ _KINDS = {
 _VERSION = struct.Struct("<I")
 
 
-def crc32c(data: Any) -> int:
-    """Return the CRC-32C (Castagnoli) of bytes or of a pyarrow Buffer (a memoryview is refused)."""
-    value: int = google_crc32c.value(data)
-    return value
+def crc32c(data: Buffer, before: int = 0) -> int:
+    """Return the CRC-32C (Castagnoli) of `data`, which follows bytes of the checksum `before`."""
+    return library.crc32c(data, before)
 
 
 def damaged_checksum(data: bytes) -> int:

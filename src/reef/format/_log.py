@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from itertools import groupby, repeat
 from typing import Annotated, NamedTuple, TypeAlias
 
-import google_crc32c
 import msgspec
 import pyarrow as pa
 
@@ -54,6 +53,7 @@ RECORD_BYTES_MAX = 1 << 30
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - (16 << 20)
 """Uncompressed: every row that is logged must fit into a block of a segment, with what Arrow adds."""
 
+_BARE_ENVELOPE_BYTES_MAX = 14  # a version and nothing else, which `log_problem` has checked
 _PART_BYTES_MIN = 64 << 10  # to copy less than that costs next to nothing
 
 _Opaque: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=16 << 20)]
@@ -135,25 +135,22 @@ def seal_log(
     problem = log_problem(log)
     if problem:
         raise InvariantError(f"log object {log.slot} would have {problem}")
-    payloads = [
-        _encode_payload(record, stream, codec)
-        for record, stream in zip(log.records, streams or repeat(None), strict=False)
-    ]
     size = HEADER_BYTES + FOOTER_BYTES
-    size += sum(_FRAME.size + len(envelope) + body.size for envelope, body in payloads)
-    parts: list[bytes | pa.Buffer] = [_HEAD + _HEADER.pack(*_header_of(log, size))]
-    covered = crc32c(parts[0])
-    for envelope, body in payloads:
+    frames: list[bytes] = []
+    parts: list[bytes | pa.Buffer] = []
+    for record, stream in zip(log.records, streams or repeat(None), strict=False):
+        envelope, body = _encode_payload(record, stream, codec)
         length = len(envelope) + body.size
         if length > RECORD_BYTES_MAX:
             raise InvariantError(f"a record of log object {log.slot} would be {length} bytes")
-        frame = _FRAME.pack(length, google_crc32c.extend(crc32c(envelope), body))
-        covered = google_crc32c.extend(covered, frame)
+        frame = _FRAME.pack(length, crc32c(body, crc32c(envelope)))
+        frames.append(frame)
         parts += (frame, envelope, body)
-    count = _LENGTH.pack(len(payloads))
-    checksum = google_crc32c.extend(covered, count)
-    parts += (count, _LENGTH.pack(checksum))
-    return SealedLog(_packed(parts), size, checksum)
+        size += _FRAME.size + length
+    header = _HEAD + _HEADER.pack(*_header_of(log, size))
+    count = _LENGTH.pack(len(frames))
+    checksum = crc32c(b"".join((header, *frames, count)))
+    return SealedLog(_packed([header, *parts, count, _LENGTH.pack(checksum)]), size, checksum)
 
 
 def _packed(parts: list[bytes | pa.Buffer]) -> bytes | tuple[bytes | pa.Buffer, ...]:
@@ -208,8 +205,9 @@ def log_checksum(data: bytes, *, key: str = "") -> int:
     return checksum
 
 
-def _header_of(log: LogObject, size: int) -> _Header:
-    return _Header(  # by position: with names it takes twice as long
+def _header_of(log: LogObject, size: int) -> tuple[object, ...]:
+    """Return the fields of `_Header`; plain, because a put has no time for names."""
+    return (
         log.kind,
         _ZEROS[:3],
         size,
@@ -243,10 +241,11 @@ def _encode_payload(
             segments=record.segments,
         )
     )
-    try:
-        _decoder.decode(envelope)
-    except msgspec.ValidationError as error:
-        raise InvariantError(f"a log record would have a wrong field: {error}") from error
+    if len(envelope) > _BARE_ENVELOPE_BYTES_MAX:
+        try:
+            _decoder.decode(envelope)
+        except msgspec.ValidationError as error:
+            raise InvariantError(f"a log record would have a wrong field: {error}") from error
     if stream is not None:
         body = stream
         check_size(body.size, BATCH_BYTES_MAX)
@@ -288,10 +287,8 @@ def _walk(data: bytes, key: str) -> list[tuple[int, int, int]]:
 def _check_footer(data: bytes, frames: list[tuple[int, int, int]], key: str) -> None:
     at = len(data) - FOOTER_BYTES
     count, checksum = _FRAME.unpack_from(data, at)
-    covered = crc32c(data[:HEADER_BYTES])
-    for offset, _, _ in frames:
-        covered = google_crc32c.extend(covered, data[offset - _FRAME.size : offset])
-    covered = google_crc32c.extend(covered, data[at : at + _LENGTH.size])
+    framing = (data[offset - _FRAME.size : offset] for offset, _, _ in frames)
+    covered = crc32c(b"".join((data[:HEADER_BYTES], *framing, data[at : at + _LENGTH.size])))
     if covered != checksum:
         raise CorruptError(key, at, f"crc32c {checksum:08x} of the frame", f"{covered:08x}")
     if count != len(frames):
@@ -321,7 +318,8 @@ def _decode_body(
         raise CorruptError(key, HEAD_BYTES, "a log object", problem)
     is_so = _header_of(log, len(data))
     if header != is_so:
-        raise CorruptError(key, HEAD_BYTES, f"a header that says {is_so}", f"{header}")
+        said = _Header._make(is_so)
+        raise CorruptError(key, HEAD_BYTES, f"a header that says {said}", f"{header}")
     return log
 
 

@@ -115,7 +115,7 @@ def log_problem(log: LogObject) -> str:
         return "a nonce of zeros"
     if not log.records:
         return "no record"
-    problem = _skipped_problem(log) or _versions_problem(log)
+    problem = _fence_problem(log) if log.kind is LogKind.FENCE else _versions_problem(log)
     if problem:
         return problem
     for record in log.records:
@@ -125,20 +125,16 @@ def log_problem(log: LogObject) -> str:
     return ""
 
 
-def _skipped_problem(log: LogObject) -> str:
-    skipped: list[int] = []
-    for record in log.records:  # in nearly all there is nothing
-        if record.skipped:
-            skipped += (slot.slot for slot in record.skipped)
+def _fence_problem(log: LogObject) -> str:
+    if len(log.records) != 1 or log.records[0].lsn != 0:
+        return "a fence with versions or with several records"
+    skipped = [slot.slot for slot in log.records[0].skipped]
     if skipped and (len(set(skipped)) != len(skipped) or max(skipped) >= log.slot):
         return f"skipped slots {skipped}, which are not below it, each once"
     return ""
 
 
 def _versions_problem(log: LogObject) -> str:
-    if log.kind is LogKind.FENCE:
-        is_plain = len(log.records) == 1 and log.records[0].lsn == 0
-        return "" if is_plain else "a fence with versions or with several records"
     before = 0
     for record in log.records:
         if record.lsn <= before or record.lsn > LSN_MAX:

@@ -44,6 +44,7 @@ _PLAIN_BYTES_MAX = 2 << 10
 _FEW_ROWS = 16
 _THREADS_BYTES_MIN = 1 << 20
 _SAMPLED_BYTES_MIN = 256 << 10
+_SAMPLE_BYTES_MAX = 128 << 10
 WORTHWHILE = 15 / 16
 
 _SMALL_STREAM_BYTES_MAX = 4 << 10
@@ -157,10 +158,15 @@ def _type_problem(kind: pa.DataType, depth: int = 1) -> str:
 
 def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     """Return what keeps `batch` from being rows whose first columns are `first`, or ""."""
-    problem = schema_problem(batch.schema, first) or nulls_problem(batch, first)
+    problem = schema_problem(batch.schema, first)
     if problem:
         return problem
-    longest = _longest(batch.column(0))
+    # Each once: to ask Arrow for a column takes longer than to look into it.
+    system = [batch.column(i) for i in range(len(first))]
+    problem = nulls_problem(system, first)
+    if problem:
+        return problem
+    longest = _longest(system[0])
     if longest > KEY_BYTES_MAX:
         return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
     return ""
@@ -182,10 +188,10 @@ def _longest(keys: pa.Array) -> int:
     return int((offsets[1:] - offsets[:-1]).max())
 
 
-def nulls_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
-    """Return that a system column of `batch` has a null, or ""."""
-    for i in range(len(first)):
-        if batch.column(i).null_count:
+def nulls_problem(columns: Iterable[pa.Array], first: tuple[pa.Field, ...]) -> str:
+    """Return that one of `columns`, which are those of `first`, has a null, or ""."""
+    for column in columns:
+        if column.null_count:
             return f"a null in {', '.join(f.name for f in first)}"
     return ""
 
@@ -257,12 +263,14 @@ def schema_message(schema: pa.Schema) -> bytes:
 def is_worthwhile(batch: pa.RecordBatch, size: int, codec: str) -> bool:
     """Return whether to compress `batch` of `size` bytes.
 
-    A large one only if `codec` saves more than 1/16, judged by a sixteenth of its rows. What it does
-    not shrink, vectors under lz4 above all, is stored plain, and read without a copy.
+    A large one only if `codec` saves more than 1/16, judged by a sixteenth of its rows, or by 128 KiB
+    of them if that is less. What it does not shrink, vectors under lz4 above all, is stored plain,
+    and read without a copy.
     """
     if size < _SAMPLED_BYTES_MIN:
         return True
-    sample = batch.slice(batch.num_rows // 2, batch.num_rows // 16)
+    rows = min(batch.num_rows // 16, batch.num_rows * _SAMPLE_BYTES_MAX // size)
+    sample = batch.slice(batch.num_rows // 2, max(rows, 1))
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     return bool(encode_stream(sample, options).size < sample.nbytes * WORTHWHILE)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import google_crc32c
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -351,8 +350,8 @@ class _BlockCutter:
         number, body = self._compressed(message)
         padding = -body.size % 8
         head = BLOCK_HEAD.pack(number, padding, 0, message.size)
-        checksum = google_crc32c.extend(crc32c(head), body)
-        checksum = google_crc32c.extend(checksum, bytes(padding))
+        checksum = crc32c(body, crc32c(head))
+        checksum = crc32c(bytes(padding), checksum)
         block = _Block(self._row, batch.num_rows, head, body, bytes(padding), checksum)
         self._row += batch.num_rows
         return block

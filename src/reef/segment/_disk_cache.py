@@ -27,8 +27,8 @@ import tempfile
 import threading
 from collections import OrderedDict
 
-import google_crc32c
 import pyarrow as pa
+from crc32c import crc32c
 
 from reef.clock import Clock
 from reef.errors import InvalidInputError
@@ -234,7 +234,7 @@ def _digest(name: str) -> str:
 
 
 def _trailer(data: bytes | pa.Buffer) -> bytes:
-    return _TRAILER.pack(_MAGIC, google_crc32c.value(data), 0)
+    return _TRAILER.pack(_MAGIC, crc32c(data), 0)
 
 
 def _files(folder: str) -> list[tuple[int, str, int]]:

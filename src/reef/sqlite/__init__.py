@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reef.sqlite._location import parse_location
+
 if TYPE_CHECKING:
     from reef.sqlite._connect import Connection, connect
+    from reef.sqlite._copy import CopyResult, export_file, history, import_file, restore, version_at
     from reef.sqlite._vfs_apsw import register
-
-from reef.sqlite._copy import CopyResult, export_file, history, import_file, restore, version_at
-from reef.sqlite._location import parse_location
 
 __all__ = [
     "Connection",
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from reef.sqlite import _connect
+        from reef.sqlite import _connect, _copy
     except ModuleNotFoundError as error:
         if error.name != "apsw":
             raise
@@ -50,4 +50,4 @@ def __getattr__(name: str) -> Any:
             "reef.sqlite.dbapi does without",
             name="apsw",
         ) from error
-    return getattr(_connect, name)
+    return getattr(_connect if hasattr(_connect, name) else _copy, name)

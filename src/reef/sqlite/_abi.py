@@ -11,6 +11,8 @@ OPEN_MAIN_DB, OPEN_MAIN_JOURNAL, OPEN_SUPER_JOURNAL, OPEN_WAL = 0x100, 0x800, 0x
 FCNTL_PRAGMA, FCNTL_SYNC, FCNTL_COMMIT_PHASETWO = 14, 21, 22
 CHARACTERISTICS = 0x200 | 0x400 | 0x800 | 0x1000
 """Safe append, sequential, undeletable when open, power-safe overwrite."""
+SECTOR_BYTES = 4096
+PATH_BYTES_MAX = 2048
 
 
 def _int_function(*arguments: type) -> type:

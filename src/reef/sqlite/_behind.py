@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from reef.clock import Clock
 from reef.errors import NotWrittenError, ReefError, UnavailableError
 from reef.sqlite._version import TransactionPages
 from reef.threads import Condition, Threads
-
-if TYPE_CHECKING:
-    from reef.sqlite._shared import Holder
 
 COMMITS_MAX = 64
 BEHIND_S_MAX = 1.0
@@ -26,6 +23,17 @@ BYTES_MAX = 8 << 20
 """Of the commits that are sent as one."""
 WAITING_BYTES_MAX = 64 << 20
 _ATTEMPTS = 3
+
+
+class Holder(Protocol):
+    """An open file that commits, or whose commits are queued."""
+
+    lost: ReefError | None
+    """Why commits that were acknowledged to it are lost."""
+
+    def raise_lost(self) -> None:
+        """Raise `lost`, once."""
+        ...
 
 
 class Queued(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-CACHE_BYTES_DEFAULT = 64 << 20
+CACHE_BYTES_MAX = 64 << 20
 _ENTRY_BYTES = 200  # what a page costs beside its bytes
 
 
@@ -17,8 +17,8 @@ class PageCache:
     a version that is not below a page's own may use it.
     """
 
-    def __init__(self, bytes_max: int, page_size: int) -> None:
-        self._most = bytes_max // (page_size + _ENTRY_BYTES)
+    def __init__(self, page_size: int) -> None:
+        self._most = CACHE_BYTES_MAX // (page_size + _ENTRY_BYTES)
         self.pages: dict[int, tuple[bytes, int]] = {}
         """By page id: the bytes, and the version from which on they are current."""
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import apsw
 
-from reef.errors import InvalidInputError, ReefError
-from reef.sqlite._location import Location, parse_location
-from reef.sqlite._registry import Opening, registry
+from reef.errors import ReefError
+from reef.sqlite._open import uri_of
 from reef.sqlite._vfs_apsw import register
 
 if TYPE_CHECKING:
     from reef.database import Database
 
 BUSY_MS = 5000
-_FLAGS = {
-    "w": apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
-    "r": apsw.SQLITE_OPEN_READONLY,
-}
+# The URI says with which of these the database is really opened.
+_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
 
 
 class Connection(apsw.Connection):
@@ -67,17 +63,11 @@ def connect(
     Opening reads. The first write takes the database over: a writer in another process is fenced.
     Raises NotFoundError for reading one that is not there, RetentionError, InvalidInputError.
     """
-    if mode not in _FLAGS:
-        raise InvalidInputError.of("mode", mode, "'w' for writing, or 'r' for reading")
-    location = parse_location(url) if database is None else Location("memory://", str(url))
-    location = location.with_version(branch, lsn)
     register()
-    token = registry.leave(Opening(database, settings))
-    try:
-        uri = replace(location, opening=token).uri(mode)
-        connection = Connection(uri, flags=_FLAGS[mode] | apsw.SQLITE_OPEN_URI)
-    finally:
-        registry.take_back(token)
+    with uri_of(
+        url, branch=branch, lsn=lsn, mode=mode, database=database, settings=settings
+    ) as uri:
+        connection = Connection(uri, flags=_FLAGS)
     try:
         connection.set_busy_timeout(BUSY_MS)
         connection.execute("PRAGMA journal_mode=MEMORY").fetchall()

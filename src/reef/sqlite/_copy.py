@@ -17,15 +17,13 @@ from reef.engine import COMMITTED_AT
 from reef.errors import AlreadyExistsError, CorruptError, InvalidInputError, NotFoundError
 from reef.format import KEY, LSN
 from reef.pages import EXTENT_KEY
-from reef.sqlite._shared import said_size
+from reef.sqlite._header import is_database, renumbered, said_size, without_wal
 
 if TYPE_CHECKING:
     from reef.database import Database
     from reef.pages import Pages, PageView
 
 _CHUNK_BYTES = 32 << 20
-_MAGIC = b"SQLite format 3\0"
-_WAL_VERSION, _ROLLBACK_VERSION = b"\2\2", b"\1\1"
 _PROBLEMS_SHOWN = 5
 _HISTORY = [LSN, COMMITTED_AT, KEY]
 
@@ -76,9 +74,7 @@ def import_file(
         per_chunk = max(1, _CHUNK_BYTES // page_size)
         lsn = pages.head
         with path.open("rb") as file:
-            first = file.read(page_size)
-            if first[18:20] == _WAL_VERSION:
-                first = first[:18] + _ROLLBACK_VERSION + first[20:]
+            first = without_wal(file.read(page_size))
             for start in range(1, total, per_chunk):
                 ids = range(start, min(total, start + per_chunk))
                 chunk = {page_id: file.read(page_size) for page_id in ids}
@@ -225,9 +221,8 @@ def restore(pages: Pages, lsn: int) -> int:
                 changed[page_id] = old or zeros
     # By two numbers connections know whether their cached pages are good, and what they know of the
     # schema: neither may come back to what it was with other pages, or with another schema.
-    counter, cookie = (_next(newest[at : at + 4], first[at : at + 4]) for at in (24, 40))
-    changed[0] = _renumbered(first, counter, cookie)
-    is_same = n_now == n_then and changed[0] == _renumbered(newest, counter, cookie)
+    changed[0] = renumbered(first, newest)
+    is_same = n_now == n_then and changed[0] == renumbered(newest, first)
     if is_same and len(changed) == 1:
         return pages.head
     return pages.write(changed, n_pages=n_then)
@@ -236,29 +231,11 @@ def restore(pages: Pages, lsn: int) -> int:
 def version_at(pages: Pages, lsn: int) -> PageView:
     """Return the version at `lsn`. Raises RetentionError, NotFoundError if there was no database then."""
     view = pages.at(lsn=lsn)
-    if not (view.get_page(0) or b"").startswith(_MAGIC):
+    if not is_database(view.get_page(0) or b""):
         raise NotFoundError(
             f"there was no database in {pages.name!r} at LSN {lsn}; `reef sqlite log` lists its commits"
         )
     return view
-
-
-def _renumbered(first: bytes, counter: bytes, cookie: bytes) -> bytes:
-    """Return a first page with other numbers of its change and of its schema.
-
-    How many pages there are goes by that of the change: if it was of another, as old SQLites leave it,
-    none is said.
-    """
-    n_said = first[28:32] if first[24:28] == first[92:96] else bytes(4)
-    return b"".join(
-        (first[:24], counter, n_said, first[32:40], cookie, first[44:92], counter, first[96:])
-    )
-
-
-def _next(*numbers: bytes) -> bytes:
-    """Return the number behind the greatest of some, as SQLite keeps them."""
-    greatest = max(int.from_bytes(number, "big") for number in numbers)
-    return ((greatest + 1) % 2**32).to_bytes(4, "big")
 
 
 def history(pages: Pages, *, after: int | None = None) -> Iterator[CommitOf]:

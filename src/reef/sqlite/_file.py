@@ -12,17 +12,13 @@ A lock level is of this process. Between processes there is no lock: the writer 
 from __future__ import annotations
 
 from reef.errors import InvalidInputError, ReefError, UnavailableError
+from reef.sqlite._abi import FCNTL_COMMIT_PHASETWO, FCNTL_SYNC
+from reef.sqlite._header import CHANGE_COUNTER_READ, HEADER_BYTES, with_schema, without_wal
 from reef.sqlite._shared import SharedStore
 from reef.sqlite._version import DatabaseVersion, TransactionPages
 
 NONE, SHARED, RESERVED, PENDING, EXCLUSIVE = range(5)
 
-_CHANGE_COUNTER = (24, 16)
-"""Where SQLite looks whether its cached pages are still those of the file: offset and bytes."""
-_COOKIE = slice(40, 44)
-"""Where the header has the number of the schema: by it alone SQLite knows that one has changed."""
-_VERSIONS = slice(18, 20)
-"""Where the header says in which journal mode a file is to be written, and read."""
 _OTHER_VERSION = b"\xff" * 16
 NO_WAL = (
     "a write-ahead log is a file beside the database, and a bucket has none; the commit is durable "
@@ -102,9 +98,7 @@ class DatabaseFile:
         return self.shared.is_reserved()
 
     def _begin(self) -> None:
-        if self.lost is not None:
-            lost, self.lost = self.lost, None
-            raise lost
+        self.raise_lost()
         version = self._fixed or self.shared.begin()
         # SQLite compares 16 bytes of the header to find out whether its cached pages are good. They
         # may be the same in two versions, one of which was lost: the version decides.
@@ -143,7 +137,7 @@ class DatabaseFile:
 
     def read(self, amount: int, offset: int) -> bytes:
         """Return bytes; fewer than asked for at the end."""
-        if self._is_other and (offset, amount) == _CHANGE_COUNTER:
+        if self._is_other and (offset, amount) == CHANGE_COUNTER_READ:
             self._is_other = False
             return _OTHER_VERSION
         if self._cookie is not None and offset == 0:
@@ -153,10 +147,10 @@ class DatabaseFile:
     def _with_cookie(self, amount: int, cookie: bytes) -> bytes:
         """Return the beginning of the file with another number of the schema."""
         data = self._read(amount, 0)
-        if len(data) < _COOKIE.stop or 0 in self._dirty:
+        if len(data) < HEADER_BYTES or 0 in self._dirty:
             return data
         self._was_shown = True
-        return data[: _COOKIE.start] + cookie + data[_COOKIE.stop :]
+        return with_schema(data, cookie)
 
     def _read(self, amount: int, offset: int) -> bytes:
         version = self._read_version()
@@ -237,6 +231,16 @@ class DatabaseFile:
             )
         return self._read_version()
 
+    def control(self, op: int, argument: int | None) -> bool:
+        """Carry out a file control other than a PRAGMA; return False for one that is not ours."""
+        if op == FCNTL_COMMIT_PHASETWO:
+            self.commit()
+        elif op == FCNTL_SYNC:
+            self.before_sync(with_others=bool(argument))  # the name of the journal over all
+        else:
+            return False
+        return True
+
     def before_sync(self, *, with_others: bool) -> None:
         """Get ready for a commit: with synchronous=OFF, `sync` does not come between here and there.
 
@@ -284,10 +288,10 @@ class DatabaseFile:
         A backup of a database that is in that mode brings its header along.
         """
         first = self._dirty.get(0)
-        if first is None or first[_VERSIONS] != b"\2\2":
+        if first is None:
             return False
-        self._dirty[0] = first[: _VERSIONS.start] + b"\1\1" + first[_VERSIONS.stop :]
-        return True
+        self._dirty[0] = without_wal(first)
+        return self._dirty[0] != first
 
     def _drop(self) -> None:
         self._dirty = {}
@@ -324,8 +328,12 @@ class DatabaseFile:
         """Wait until what was acknowledged is durable. Raises UnavailableError if some is lost."""
         self.shared.drain()
         self._is_behind = False
-        if self.lost is not None:
-            lost, self.lost = self.lost, None
+        self.raise_lost()
+
+    def raise_lost(self) -> None:
+        """Raise why acknowledged commits are lost, if some are; once."""
+        lost, self.lost = self.lost, None
+        if lost is not None:
             raise lost
 
     def close(self) -> None:

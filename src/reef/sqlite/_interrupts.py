@@ -7,8 +7,9 @@ number after which SQLite goes on as if it had committed, or released a lock.
 
 So Ctrl-C is put off for those few instructions: the handler looks at the frame that it interrupts, and
 where that is one of `guarded`'s or one marked `at_entry`, it sends the signal again a moment later.
-Anywhere else it raises KeyboardInterrupt, as Python's own handler does, which it takes the place of.
-A program's own handler stays; if that raises, this promise does not hold (docs/sqlite.md).
+Anywhere else it raises KeyboardInterrupt, as Python's own handler does. It takes the place of that one
+when the main thread opens a database, and gives it back with the last one. A program's own handler
+stays; if that raises, this promise does not hold (docs/sqlite.md).
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ AGAIN_S = 0.01
 """After so long the signal is sent again: a call from SQLite is past its entry by then."""
 
 Failed = Callable[[BaseException], int]
+Handler = Callable[[int, FrameType | None], Any]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _at_entry: set[CodeType] = set()
 _all_through: set[CodeType] = set()
+_is_for_good = False
 
 
 def guarded(call: Callable[..., int], failed: Failed, *, again: bool = False) -> Callable[..., int]:
@@ -60,11 +63,26 @@ def all_through(function: _F) -> _F:
     return function
 
 
-def defer_interrupts() -> None:
-    """Take the place of Python's own handler of Ctrl-C, if it is in place; main thread only."""
+def defer_interrupts(*, for_good: bool = False) -> None:
+    """Take the place of Python's own handler of Ctrl-C, if it is in place; main thread only.
+
+    `for_good`: nobody tells when SQLite has called for the last time.
+    """
+    global _is_for_good
+    _is_for_good |= for_good
+    _exchange(signal.default_int_handler, _interrupt)
+
+
+def restore_interrupts() -> None:
+    """Put Python's own handler back, unless this one is needed for good; main thread only."""
+    if not _is_for_good:
+        _exchange(_interrupt, signal.default_int_handler)
+
+
+def _exchange(old: Handler, new: Handler) -> None:
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+    if is_main and signal.getsignal(signal.SIGINT) is old:
+        signal.signal(signal.SIGINT, new)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from reef.errors import InvalidInputError
@@ -68,10 +69,8 @@ class Location:
 
     def with_version(self, branch: str | None, lsn: int | None) -> Location:
         """Return the same database on a branch, at a version; None leaves what the URL says."""
-        given: dict[str, object] = {"branch": branch, "lsn": lsn}
-        return _checked(
-            replace(self, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-        )
+        given = {"branch": branch, "lsn": lsn}
+        return _with_own(self, {key: value for key, value in given.items() if value is not None})
 
     def uri(self, mode: str) -> str:
         """Return what SQLite opens: `mode` is r for reading or w for writing."""
@@ -125,7 +124,7 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
     rest = "&".join(field for field in fields if field.partition("=")[0] not in ours)
     bucket = f"{parts.scheme}://{parts.netloc}{folder}" + (f"?{rest}" if rest else "")
     parse_url(bucket)
-    return _checked(_with_own(Location(bucket, name), ours))
+    return _with_own(Location(bucket, name), ours)
 
 
 def location_of(path: str, parameters: Mapping[str, str]) -> Location:
@@ -160,7 +159,7 @@ def location_of(path: str, parameters: Mapping[str, str]) -> Location:
     else:
         url = f"file://{quote(path, _SAFE)}"
     found = parse_location(url + ("?" + "&".join(chosen) if chosen else ""))
-    return _checked(_with_own(found, parameters))
+    return _with_own(found, parameters)
 
 
 def full_path(name: str) -> str:
@@ -168,23 +167,15 @@ def full_path(name: str) -> str:
     return name if "://" in name else os.path.abspath(name)
 
 
-def _with_own(found: Location, given: Mapping[str, str]) -> Location:
-    lsn, size = given.get("lsn"), given.get("page_size")
-    return replace(
-        found,
-        branch=given.get("branch", found.branch),  # an empty one is none, and no other version
-        lsn=found.lsn if lsn is None else parse_int("lsn", lsn, 0, LSN_MAX),
-        page_size=found.page_size if size is None else parse_int("page_size", size, 1, 1 << 20),
-        opening=given.get("opening") or found.opening,
-    )
-
-
-def _checked(found: Location) -> Location:
+def _with_own(found: Location, given: Mapping[str, Any]) -> Location:
+    """Return `found` with what is `given` of the options that are ours, and check them."""
+    own = {key: given[key] for key in _OWN if key in given}  # an empty branch is refused below
+    if "lsn" in own:
+        own["lsn"] = parse_int("lsn", own["lsn"], 0, LSN_MAX)
+    if "page_size" in own:
+        sizes = tuple(map(str, PAGE_SIZES))
+        own["page_size"] = int(parse_choice("page_size", own["page_size"], sizes))
     check_namespace(found.name)
-    if found.branch is not None:
-        check_namespace(found.branch)
-    if found.lsn is not None:
-        parse_int("lsn", found.lsn, 0, LSN_MAX)
-    if found.page_size is not None:
-        parse_choice("page_size", str(found.page_size), tuple(map(str, PAGE_SIZES)))
-    return found
+    if "branch" in own:
+        check_namespace(own["branch"])
+    return replace(found, **own)

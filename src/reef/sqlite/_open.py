@@ -1,16 +1,40 @@
-"""Opening and closing the file that SQLite asks for, whichever SQLite it is."""
+"""Opening a database, and closing it, whichever SQLite it is: the URI, then the file that it asks for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reef.errors import InvalidInputError, NotFoundError
 from reef.sqlite._file import DatabaseFile
-from reef.sqlite._location import location_of
-from reef.sqlite._registry import registry
+from reef.sqlite._header import HEADER_BYTES
+from reef.sqlite._location import Location, location_of, parse_location
+from reef.sqlite._registry import Opening, registry
 
-HEADER_BYTES = 100
+if TYPE_CHECKING:
+    from reef.database import Database
+
+
+@contextmanager
+def uri_of(
+    url: str | os.PathLike[str],
+    *,
+    branch: str | None,
+    lsn: int | None,
+    mode: str,
+    database: Database | None,
+    settings: Mapping[str, object],
+) -> Iterator[str]:
+    """Give the URI by which SQLite opens the database at `url`. Raises InvalidInputError."""
+    if mode not in ("w", "r"):
+        raise InvalidInputError.of("mode", mode, "'w' for writing, or 'r' for reading")
+    location = parse_location(url) if database is None else Location("memory://", str(url))
+    location = location.with_version(branch, lsn)
+    with registry.keep(Opening(database, settings)) as token:
+        yield replace(location, opening=token).uri(mode)
 
 
 def open_file(
@@ -34,9 +58,8 @@ def open_file(
         if not shared.exists and not may_create:
             raise NotFoundError(f"there is no database {location.shown}")
         file = DatabaseFile(shared, lsn=location.lsn, read_only=read_only)
-        if file.size() and not any(
-            file.read(HEADER_BYTES, 0)
-        ):  # which SQLite reads next in any case
+        # SQLite reads the header next in any case.
+        if file.size() and not any(file.read(HEADER_BYTES, 0)):
             raise NotFoundError(
                 f"there is no database {location.shown}: its first page is missing, which an import "
                 "writes last; `reef sqlite import` again"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
 from reef.errors import InvalidInputError, ReefError
+from reef.sqlite._interrupts import defer_interrupts, restore_interrupts
 from reef.sqlite._location import Location
 from reef.sqlite._shared import SharedStore
 
@@ -48,15 +49,15 @@ class Registry:
         self._openings: dict[str, Opening] = {}
         self._next = count(1).__next__
 
-    def leave(self, opening: Opening) -> str:
-        """Keep what a URL cannot say under a name that it can; `take_back` forgets it."""
+    @contextmanager
+    def keep(self, opening: Opening) -> Iterator[str]:
+        """Keep what a URL cannot say under a name that it can, until the database is open."""
         token = str(self._next())
         self._openings[token] = opening
-        return token
-
-    def take_back(self, token: str) -> None:
-        """Forget it."""
-        self._openings.pop(token, None)
+        try:
+            yield token
+        finally:
+            del self._openings[token]
 
     def acquire(self, location: Location) -> SharedStore:
         """Return the open page store of a database; `release` it as often."""
@@ -70,6 +71,7 @@ class Registry:
             else:
                 _check_same("settings", opening.settings, found.opening.settings, location)
                 _check_same("options", location.options, found.options, location)
+            defer_interrupts()
             found.uses += 1
             if self._open.get(key) is not found:  # closed by the collector on the way here
                 found = self._open[key] = _opened(location, opening)
@@ -85,6 +87,8 @@ class Registry:
                     if found.uses:
                         return
                     del self._open[key]
+                    if not self._open:
+                        restore_interrupts()
                     break
             else:
                 return
@@ -107,6 +111,7 @@ class Registry:
     def forget(self) -> None:
         """Start anew in a process that was forked: what is open is the parent's, and closed here."""
         left, self._open, self._lock = self._open, {}, threading.RLock()
+        restore_interrupts()
         for found in left.values():
             found.shared.abandon()
 

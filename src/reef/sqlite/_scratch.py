@@ -35,6 +35,13 @@ class ScratchFile:
 
     unlock = lock
 
+    def control(self, op: int, argument: int | None) -> bool:
+        """Return False: nothing is asked of a journal."""
+        return False
+
+    def pragma(self, name: str, value: str | None) -> None:
+        """Leave it to SQLite."""
+
     def sync(self) -> None:
         """There is nothing to make durable."""
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reef.errors import (
     ClosedError,
@@ -34,8 +35,9 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.format import log_key
-from reef.sqlite._behind import Behind, Queued
-from reef.sqlite._cache import CACHE_BYTES_DEFAULT, PageCache
+from reef.sqlite._behind import Behind, Holder, Queued
+from reef.sqlite._cache import PageCache
+from reef.sqlite._header import said_size
 from reef.sqlite._version import DatabaseVersion, TransactionPages, merged
 
 if TYPE_CHECKING:
@@ -43,21 +45,12 @@ if TYPE_CHECKING:
     from reef.pages import Pages, PageView
 
 PAGE_SIZE_DEFAULT = 4096
-_PAGE_COUNT_AT = 28  # in SQLite's header: pages; and where its two change counters are
-_COUNTERS_AT = (24, 92)
 
 _log = logging.getLogger("reef")
 
 
 class Busy(Exception):
     """Somebody else writes, or has written since this transaction began: start it over."""
-
-
-class Holder(Protocol):
-    """An open file, as the shared store sees it."""
-
-    lost: ReefError | None
-    """Why commits that were acknowledged to it are lost; raised once."""
 
 
 class SharedStore:
@@ -70,7 +63,6 @@ class SharedStore:
         *,
         branch: str | None = None,
         page_size: int | None = None,
-        cache_bytes: int = CACHE_BYTES_DEFAULT,
     ) -> None:
         """Use the page store `name` of `db`; it need not exist before somebody writes."""
         self._db = db
@@ -90,11 +82,8 @@ class SharedStore:
         self._version = DatabaseVersion(0, 0, 0, bytes(page_size or PAGE_SIZE_DEFAULT))
         self._born: int | None = None
         self.rng = context.rng
-        self._cache_bytes = cache_bytes
-        self._behind = Behind(
-            self._cond, context.threads, self._clock, self._send_behind, self._drop_behind
-        )
-        self.cache = PageCache(cache_bytes, self._version.page_size)
+        self._behind = self._new_behind()
+        self.cache = PageCache(self._version.page_size)
         with self._cond:
             self._follow()
 
@@ -103,13 +92,14 @@ class SharedStore:
 
         Nothing is waited for, and no lock is taken: the thread that held it is not in this process.
         """
-        context = self._db.context()
-        self._cond = context.threads.condition()
-        self._behind = Behind(
-            self._cond, context.threads, self._clock, self._send_behind, self._drop_behind
-        )
+        self._cond = self._db.context().threads.condition()
+        self._behind = self._new_behind()
         self._pages, self._is_writer, self._looked_at = None, False, None
         self._is_closed = True
+
+    def _new_behind(self) -> Behind:
+        threads = self._db.context().threads
+        return Behind(self._cond, threads, self._clock, self._send_behind, self._drop_behind)
 
     @property
     def exists(self) -> bool:
@@ -142,17 +132,13 @@ class SharedStore:
         if is_fresh and not self._is_in_doubt:
             return self._version
         with self._cond:
-            self._settle()
-            self._follow()
-            return self._version
+            return self._newest()
 
     def refresh(self) -> DatabaseVersion:
         """Return the newest version in the bucket, also if another writer made it."""
         with self._cond:
             self._looked_at = None
-            self._settle()
-            self._follow()
-            return self._version
+            return self._newest()
 
     def at(self, lsn: int) -> DatabaseVersion:
         """Return the version at `lsn`. Raises RetentionError, NotFoundError, UnavailableError."""
@@ -160,12 +146,8 @@ class SharedStore:
             self._settle()
             try:
                 view = self._opened().at(lsn=lsn)
-            except (
-                UnavailableError,
-                NotFoundError,
-                DroppedError,
-            ):  # it may be somebody else's, and newer
-                self._looked_at = None
+            except (UnavailableError, NotFoundError, DroppedError):
+                self._looked_at = None  # it may be somebody else's, and newer
                 self._follow()
                 view = self._opened().at(lsn=lsn)
             return DatabaseVersion(-1, view.lsn, view.n_pages, bytes(view.page_size), view)
@@ -279,9 +261,7 @@ class SharedStore:
             raise
 
     def _check_writing(self, holder: Holder, base: DatabaseVersion) -> None:
-        if holder.lost is not None:
-            lost, holder.lost = holder.lost, None
-            raise lost
+        holder.raise_lost()
         self._check_open()
         if self._holder is not holder or not self._is_writer or self._is_in_doubt:
             raise FencedError(
@@ -331,9 +311,13 @@ class SharedStore:
         if commit.n_pages < self._version.n_pages_durable:
             self.cache.cut(commit.n_pages)
         self.cache.put(commit.pages, view.lsn)
-        now = self._version
-        self._version = DatabaseVersion(
-            serial, view.lsn, commit.n_pages, now.zeros, view, behind, now.breaks
+        self._version = replace(
+            self._version,
+            serial=serial,
+            lsn=view.lsn,
+            n_pages_durable=commit.n_pages,
+            view=view,
+            behind=behind,
         )
         self._looked_at = self._clock.monotonic()
         return self._version
@@ -342,16 +326,8 @@ class SharedStore:
 
     def _acknowledge(self, holder: Holder, commit: TransactionPages) -> DatabaseVersion:
         self._behind.add(Queued(holder, commit))
-        base = self._version
-        self._version = DatabaseVersion(
-            base.serial + 1,
-            base.lsn,
-            base.n_pages_durable,
-            base.zeros,
-            base.view,
-            (*base.behind, commit),
-            base.breaks,
-        )
+        now = self._version
+        self._version = replace(now, serial=now.serial + 1, behind=(*now.behind, commit))
         return self._version
 
     def _send_behind(self, queued: list[Queued]) -> None:
@@ -369,9 +345,7 @@ class SharedStore:
     def _drop_behind(self) -> None:
         """Whatever was on top of what is durable is gone. Lock held."""
         now = self._version
-        self._version = DatabaseVersion(
-            now.serial + 1, now.lsn, now.n_pages_durable, now.zeros, now.view, breaks=now.breaks + 1
-        )
+        self._version = replace(now, serial=now.serial + 1, behind=(), breaks=now.breaks + 1)
 
     def drain(self) -> None:
         """Return when everything that was acknowledged is durable, or known to be lost."""
@@ -379,13 +353,18 @@ class SharedStore:
 
     # What the page store is, and which version it has. Everything from here on holds the lock.
 
+    def _newest(self) -> DatabaseVersion:
+        self._settle()
+        self._follow()
+        return self._version
+
     def _settle(self) -> None:
         """Find out what became of a commit whose outcome is unknown."""
         self._check_open()
         if not self._is_in_doubt:
             return
         self._let_go()
-        self._use(reader := self._open("r"), is_writer=False)
+        reader = self._open_reader()
         # A newer epoch alone decides nothing: its fence may not stand yet. An object in the slot does.
         if reader.stats()["next_slot"] <= self._slot_in_doubt:
             self._open_writer()  # its fence stands where the commit would have gone, or behind it
@@ -434,13 +413,12 @@ class SharedStore:
         return True
 
     def _opened(self) -> Pages:
-        if self._pages is None:
-            self._open_reader()
-            assert self._pages is not None
-        return self._pages
+        return self._open_reader() if self._pages is None else self._pages
 
-    def _open_reader(self) -> None:
-        self._use(self._open("r"), is_writer=False)
+    def _open_reader(self) -> Pages:
+        reader = self._open("r")
+        self._use(reader, is_writer=False)
+        return reader
 
     def _open_writer(self) -> None:
         try:
@@ -460,7 +438,7 @@ class SharedStore:
         breaks = now.breaks + (self._born not in (None, born))
         self._born = born
         if pages.page_size != now.page_size:
-            self.cache = PageCache(self._cache_bytes, pages.page_size)
+            self.cache = PageCache(pages.page_size)
             breaks += 1
         if breaks != now.breaks:
             self._version = DatabaseVersion(
@@ -472,14 +450,12 @@ class SharedStore:
         self._looked_at = self._clock.monotonic()
 
     def _stand_on(self, pages: Pages) -> None:
-        view = pages.at(lsn=pages.head)
-        lsn, n_pages = view.lsn, view.n_pages
-        if (lsn, n_pages) != (self._version.lsn, self._version.n_pages) or self._version.behind:
+        view, now = pages.at(lsn=pages.head), self._version
+        if (view.lsn, view.n_pages) != (now.lsn, now.n_pages) or now.behind:
             self.cache.clear()
-            now = self._version
             breaks = now.breaks + bool(now.behind)
             self._version = DatabaseVersion(
-                now.serial + 1, lsn, n_pages, now.zeros, view, breaks=breaks
+                now.serial + 1, view.lsn, view.n_pages, now.zeros, view, breaks=breaks
             )
 
     def _step_down(self) -> None:
@@ -499,13 +475,3 @@ class SharedStore:
         with self._cond:
             self._is_closed = True
             self._let_go()
-
-
-def said_size(header: bytes) -> int:
-    """Return how long SQLite's header says that the file is; 0 if it does not say."""
-    first, second = (header[at : at + 4] for at in _COUNTERS_AT)
-    if first != second or not header.startswith(b"SQLite format 3\0"):
-        return 0
-    page_size = int.from_bytes(header[16:18], "big")
-    page_size = 65536 if page_size == 1 else page_size
-    return page_size * int.from_bytes(header[_PAGE_COUNT_AT : _PAGE_COUNT_AT + 4], "big")

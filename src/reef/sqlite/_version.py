@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -16,48 +17,30 @@ class TransactionPages(NamedTuple):
     n_pages: int
 
 
+@dataclass(eq=False, slots=True)
 class DatabaseVersion:
     """A state of the database, which does not change any more."""
 
-    __slots__ = (
-        "behind",
-        "breaks",
-        "lsn",
-        "n_pages",
-        "n_pages_durable",
-        "page_size",
-        "serial",
-        "size",
-        "view",
-        "zeros",
-    )
+    serial: int
+    """The same for what is the same, durable by now or not."""
+    lsn: int
+    n_pages_durable: int
+    zeros: bytes
+    """An empty page: how large they are is of a version, for the name may be another database's later."""
+    view: PageView | None = None
+    """What is durable of it; taken at once, for the same reason."""
+    behind: tuple[TransactionPages, ...] = ()
+    """Commits on top of `lsn` that were acknowledged and are not durable yet, oldest first."""
+    breaks: int = 0
+    """How often what was served before was no part of what came after."""
+    page_size: int = field(init=False)
+    n_pages: int = field(init=False)
+    size: int | None = field(init=False, default=None)
+    """In bytes, once somebody has asked."""
 
-    def __init__(
-        self,
-        serial: int,
-        lsn: int,
-        n_pages_durable: int,
-        zeros: bytes,
-        view: PageView | None = None,
-        behind: tuple[TransactionPages, ...] = (),
-        breaks: int = 0,
-    ) -> None:
-        self.breaks = breaks
-        """How often what was served before was no part of what came after."""
-        self.serial = serial
-        """The same for what is the same, durable by now or not."""
-        self.lsn = lsn
-        self.n_pages_durable = n_pages_durable
-        self.zeros = zeros
-        """An empty page: how large they are is of a version, for the name may be another database's later."""
-        self.page_size = len(zeros)
-        self.behind = behind
-        """Commits on top of `lsn` that were acknowledged and are not durable yet, oldest first."""
-        self.n_pages = behind[-1].n_pages if behind else n_pages_durable
-        self.size: int | None = None
-        """In bytes, once somebody has asked."""
-        self.view = view
-        """What is durable of it; taken at once, for the same reason."""
+    def __post_init__(self) -> None:
+        self.page_size = len(self.zeros)
+        self.n_pages = self.behind[-1].n_pages if self.behind else self.n_pages_durable
 
 
 def merged(

@@ -10,24 +10,13 @@ import apsw
 
 from reef.clock import SystemClock
 from reef.errors import InvalidInputError, ReefError
+from reef.sqlite._abi import CHARACTERISTICS, FCNTL_PRAGMA, PATH_BYTES_MAX, SECTOR_BYTES
 from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
-from reef.sqlite._interrupts import at_entry, defer_interrupts
+from reef.sqlite._interrupts import at_entry
 from reef.sqlite._location import VFS, full_path
 from reef.sqlite._open import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
 from reef.sqlite._shared import Busy
-
-SECTOR_BYTES = 4096
-PATH_BYTES_MAX = 2048
-CHARACTERISTICS = (
-    apsw.SQLITE_IOCAP_SAFE_APPEND
-    | apsw.SQLITE_IOCAP_SEQUENTIAL
-    | apsw.SQLITE_IOCAP_UNDELETABLE_WHEN_OPEN
-    | apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
-)
-_COMMIT = apsw.SQLITE_FCNTL_COMMIT_PHASETWO
-_PRAGMA = apsw.SQLITE_FCNTL_PRAGMA
-_BEFORE_SYNC = apsw.SQLITE_FCNTL_SYNC
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -70,7 +59,7 @@ def _as_sqlite_error(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Have what a call raises become an error of SQLite, too."""
 
     @wraps(call)
-    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def translated(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return call(*args, **kwargs)
         except Busy as busy:
@@ -80,7 +69,7 @@ def _as_sqlite_error(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 raise
             raise as_apsw(error) from error
 
-    return told
+    return translated
 
 
 class ApswFile:
@@ -113,7 +102,9 @@ class ApswFile:
     @at_entry
     def xFileControl(self, op: int, pointer: int) -> bool:
         try:
-            return self._control(op, pointer)
+            if op == FCNTL_PRAGMA:
+                return self._pragma(apsw.VFSFcntlPragma(pointer))
+            return self._file.control(op, pointer)
         except BaseException as error:
             if isinstance(error, apsw.Error):
                 raise
@@ -121,21 +112,9 @@ class ApswFile:
             # committed.
             raise as_apsw(error) from error
 
-    def _control(self, op: int, pointer: int) -> bool:
-        file = self._file
-        if not isinstance(file, DatabaseFile):
-            return False
-        if op == _COMMIT:
-            file.commit()
-            return True
-        if op == _BEFORE_SYNC:
-            file.before_sync(with_others=bool(pointer))  # the name of the journal over all
-            return True
-        return op == _PRAGMA and self._pragma(file, apsw.VFSFcntlPragma(pointer))
-
-    def _pragma(self, file: DatabaseFile, pragma: apsw.VFSFcntlPragma) -> bool:
+    def _pragma(self, pragma: apsw.VFSFcntlPragma) -> bool:
         try:
-            answer = file.pragma(pragma.name, pragma.value)
+            answer = self._file.pragma(pragma.name, pragma.value)
         except InvalidInputError as error:
             pragma.result = str(error)
             raise as_apsw(error, apsw.SQLError) from error
@@ -212,5 +191,4 @@ class ApswVFS(apsw.VFS):
 @lru_cache(1)
 def register() -> ApswVFS:
     """Register the VFS with apsw's SQLite, once; return it, for somebody has to hold it."""
-    defer_interrupts()
     return ApswVFS()

@@ -26,8 +26,6 @@ from reef.sqlite._open import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
 from reef.sqlite._shared import Busy
 
-PATH_BYTES_MAX = 2048
-SECTOR_BYTES = 4096
 _OURS = abi.OPEN_MAIN_DB | abi.OPEN_MAIN_JOURNAL | abi.OPEN_SUPER_JOURNAL | abi.OPEN_WAL
 
 _log = logging.getLogger("reef")
@@ -90,30 +88,21 @@ class _CtypesVfs:
             unlock=abi.Lock(self._call(lambda file, level: file.unlock(level), again=True)),
             check_reserved=abi.CheckReserved(guarded(self._check_reserved, _failed)),
             file_control=abi.FileControl(guarded(self._file_control, _failed)),
-            sector_size=abi.Number(_always(SECTOR_BYTES)),
+            sector_size=abi.Number(_always(abi.SECTOR_BYTES)),
             characteristics=abi.Number(_always(abi.CHARACTERISTICS)),
         )
 
     def _make_vfs(self) -> abi.Vfs:
-        theirs = self._default
-        return abi.Vfs(
-            version=1,
-            file_bytes=max(c.sizeof(abi.File), theirs.file_bytes),
-            path_bytes=PATH_BYTES_MAX,
-            name=VFS.encode(),
-            open=abi.Open(guarded(self._open, _failed)),
-            delete=abi.Delete(_always(abi.OK)),
-            access=abi.Access(guarded(self._access, _failed)),
-            full_pathname=abi.FullPathname(guarded(self._full_pathname, _failed_to_open)),
-            dl_open=theirs.dl_open,
-            dl_error=theirs.dl_error,
-            dl_sym=theirs.dl_sym,
-            dl_close=theirs.dl_close,
-            randomness=theirs.randomness,
-            sleep=theirs.sleep,
-            current_time=theirs.current_time,
-            last_error=theirs.last_error,
-        )
+        vfs = abi.Vfs.from_buffer_copy(self._default)
+        vfs.version, vfs.next, vfs.data = 1, None, None
+        vfs.file_bytes = max(c.sizeof(abi.File), vfs.file_bytes)
+        vfs.path_bytes = abi.PATH_BYTES_MAX
+        vfs.name = VFS.encode()
+        vfs.open = abi.Open(guarded(self._open, _failed))
+        vfs.delete = abi.Delete(_always(abi.OK))
+        vfs.access = abi.Access(guarded(self._access, _failed))
+        vfs.full_pathname = abi.FullPathname(guarded(self._full_pathname, _failed_to_open))
+        return vfs
 
     # Files.
 
@@ -203,19 +192,11 @@ class _CtypesVfs:
 
     def _file_control(self, at: int, op: int, argument: int | None) -> int:
         file = self._file(at)
-        if not isinstance(file, DatabaseFile):
-            return abi.NOTFOUND
-        if op == abi.FCNTL_COMMIT_PHASETWO:
-            file.commit()
-            return abi.OK
-        if op == abi.FCNTL_SYNC:
-            file.before_sync(with_others=bool(argument))  # the name of the journal over all
-            return abi.OK
         if op == abi.FCNTL_PRAGMA and argument is not None:
             return self._pragma(file, argument)
-        return abi.NOTFOUND
+        return abi.OK if file.control(op, argument) else abi.NOTFOUND
 
-    def _pragma(self, file: DatabaseFile, argument: int) -> int:
+    def _pragma(self, file: DatabaseFile | ScratchFile, argument: int) -> int:
         words = (c.c_char_p * 3).from_address(argument)
         name, value = words[1] or b"", words[2]
         try:
@@ -270,7 +251,8 @@ def register_sqlite3() -> object:
     """
     import sqlite3
 
-    defer_interrupts()
+    # From here on any URI may open a database, and no answer to that call may be left to chance.
+    defer_interrupts(for_good=True)
     for name in (ctypes.util.find_library("sqlite3"), "libsqlite3.so.0"):
         with suppress(OSError):
             library = c.CDLL(name) if name else None

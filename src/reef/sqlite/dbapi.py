@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from dataclasses import fields, replace
+from dataclasses import fields
 from sqlite3 import *  # noqa: F403
 from typing import TYPE_CHECKING, Any
 
-from reef.errors import InvalidInputError
 from reef.settings import Settings
-from reef.sqlite._location import Location, parse_location
-from reef.sqlite._registry import Opening, registry
+from reef.sqlite._open import uri_of
 from reef.sqlite._vfs_ctypes import forget_error, last_error, register_sqlite3
 
 if TYPE_CHECKING:
@@ -44,23 +42,18 @@ def connect(  # type: ignore[no-redef]
 
     Raises NotFoundError, RetentionError, InvalidInputError, UnavailableError.
     """
-    if mode not in ("w", "r"):
-        raise InvalidInputError.of("mode", mode, "'w' for writing, or 'r' for reading")
-    location = parse_location(url) if database is None else Location("memory://", str(url))
-    location = location.with_version(branch, lsn)
     settings = {name: options.pop(name) for name in _SETTINGS & options.keys()}
-    token = registry.leave(Opening(database, settings))
     forget_error()
     try:
-        uri = replace(location, opening=token).uri(mode)
-        connection: sqlite3.Connection = sqlite3.connect(uri, uri=True, **options)
+        with uri_of(
+            url, branch=branch, lsn=lsn, mode=mode, database=database, settings=settings
+        ) as uri:
+            connection: sqlite3.Connection = sqlite3.connect(uri, uri=True, **options)
     except sqlite3.OperationalError as error:
         why = last_error()
         if why is not None:
             raise why from error
         raise
-    finally:
-        registry.take_back(token)
     try:
         connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
     except BaseException:

@@ -26,13 +26,12 @@ from reef.store._file import FileStore
 from reef.store._memory import MemoryStore
 from reef.store._metered import MeteredStore
 from reef.store._open import open_store
+from reef.store._ranges import merge_ranges
 from reef.store._remote import RemoteStore
+from reef.store._url import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
 
 if TYPE_CHECKING:
     from reef.store.two_phase import TwoPhaseStore
-
-from reef.store._ranges import merge_ranges
-from reef.store._url import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
 
 __all__ = [
     "OPTIONS",

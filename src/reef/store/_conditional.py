@@ -65,7 +65,7 @@ def create(
     store's own error: InvalidInputError and its kin, or NotWrittenError, which is not retried here
     (a full disk stays full for longer than the backoff).
     """
-    if not nonce or not any(nonce in bytes_of(part) for part in parts_of(data)):
+    if not nonce or not _is_in(nonce, data):
         raise InvariantError(f"{key!r} would be created without its author's nonce in it")
     is_open = False
     why = ""
@@ -92,6 +92,12 @@ def create(
     raise OutcomeUnknownError(
         key, f"no clear answer after {settings.cas_max_retries} retries, at last: {why}"
     )
+
+
+def _is_in(nonce: bytes, data: Data) -> bool:
+    if isinstance(data, bytes):
+        return nonce in data
+    return any(nonce in bytes_of(part) for part in parts_of(data))
 
 
 def _is_open(error: ReefError) -> bool:

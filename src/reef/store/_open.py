@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from reef.store._file import FileStore
 from reef.store._memory import MemoryStore
 from reef.store._remote import PART_BYTES_DEFAULT, RemoteStore
 from reef.store._s3_uploads import abort_s3_uploads
-from reef.store._url import StoreURL, parse_url, without_secrets
+from reef.store._url import ACCOUNT_OPTIONS, StoreURL, parse_url, without_secrets
 
 _PATH = re.compile(r"[\w./-]+")
 _REPEATS = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
@@ -30,26 +30,6 @@ _ONCE = {"max_retries": 0}
 _ENDPOINT = re.compile(
     r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[A-Za-z0-9._/-]*)?"
 )
-
-# URL option -> obstore's own name for it.
-_S3 = {
-    "region": "region",
-    "access_key_id": "access_key_id",
-    "secret_access_key": "secret_access_key",
-    "session_token": "token",
-}
-_GS = {"service_account": "service_account", "application_credentials": "application_credentials"}
-_AZ = {
-    name: name
-    for name in (
-        "account_name",
-        "account_key",
-        "sas_key",
-        "client_id",
-        "client_secret",
-        "tenant_id",
-    )
-}
 
 
 def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | None = None) -> Store:
@@ -64,10 +44,8 @@ def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | Non
     if parsed.scheme == "memory":
         return MemoryStore(parsed.bucket, parsed.path, clock=clock)
     remote = _open_remote(parsed, url)
-    if (
-        parse_choice("cas", parsed.options.get("cas", "native"), ("native", "two-phase"))
-        == "native"
-    ):
+    cas = parse_choice("cas", parsed.options.get("cas", "native"), ("native", "two-phase"))
+    if cas == "native":
         if "cas_store" in parsed.options:
             raise InvalidInputError(
                 "cas_store is given without cas=two-phase: add cas=two-phase, or leave "
@@ -97,7 +75,7 @@ def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | Non
 
 def _open_remote(url: StoreURL, source: str) -> RemoteStore:
     options = url.options
-    make = {"s3": _s3_client, "gs": _gs_client, "az": _az_client}[url.scheme](url)
+    make = _client(url)
     try:
         single, repeating = make(retry_config=_ONCE), make(retry_config=_REPEATS)
     except BaseError as error:
@@ -134,59 +112,35 @@ def _nothing_to_sweep(_prefix: str, _before_us: int) -> Sequence[str]:
     return ()
 
 
-def _s3_client(url: StoreURL) -> Callable[..., Any]:
-    from obstore.store import S3Store
+def _client(url: StoreURL) -> Callable[..., Any]:
+    """Return what makes a client of obstore's, given how it repeats requests."""
+    from obstore.store import AzureStore, GCSStore, S3Store
 
+    given = url.options
+    # obstore has the same names for them, with one exception.
     options: dict[str, Any] = {
-        **_chosen(url.options, _S3),
-        "conditional_put": "etag",
-        "virtual_hosted_style_request": parse_flag(
-            "virtual_hosted_style", url.options.get("virtual_hosted_style", "off")
-        ),
-        "client_options": _client_options(url, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")),
-        **_endpoint(url, "endpoint"),
+        {"session_token": "token"}.get(name, name): given[name]
+        for name in ACCOUNT_OPTIONS[url.scheme]
+        if name in given
     }
-    profile = url.options.get("profile") or os.environ.get("AWS_PROFILE")
+    if "skip_signature" in given:
+        options["skip_signature"] = parse_flag("skip_signature", given["skip_signature"])
+    if "endpoint" in given:
+        options["base_url" if url.scheme == "gs" else "endpoint"] = given["endpoint"]
+    if url.scheme == "gs":
+        return partial(GCSStore, url.bucket, client_options=_client_options(url), **options)
+    if url.scheme == "az":
+        timeouts = _client_options(url, "AZURE_STORAGE_ENDPOINT")
+        return partial(AzureStore, url.bucket, client_options=timeouts, **options)
+    options["conditional_put"] = "etag"
+    options["virtual_hosted_style_request"] = parse_flag(
+        "virtual_hosted_style", given.get("virtual_hosted_style", "off")
+    )
+    profile = given.get("profile") or os.environ.get("AWS_PROFILE")
     if profile and "access_key_id" not in options and not os.environ.get("AWS_ACCESS_KEY_ID"):
         options["credential_provider"] = _profile(profile)
-    return partial(S3Store, url.bucket, **options)
-
-
-def _gs_client(url: StoreURL) -> Callable[..., Any]:
-    from obstore.store import GCSStore
-
-    return partial(
-        GCSStore,
-        url.bucket,
-        client_options=_client_options(url, ()),
-        **_chosen(url.options, _GS),
-        **_endpoint(url, "base_url"),
-    )
-
-
-def _az_client(url: StoreURL) -> Callable[..., Any]:
-    from obstore.store import AzureStore
-
-    return partial(
-        AzureStore,
-        url.bucket,
-        client_options=_client_options(url, ("AZURE_STORAGE_ENDPOINT",)),
-        **_chosen(url.options, _AZ),
-        **_endpoint(url, "endpoint"),
-    )
-
-
-def _chosen(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
-    return {theirs: options[ours] for ours, theirs in names.items() if ours in options}
-
-
-def _endpoint(url: StoreURL, name: str) -> dict[str, Any]:
-    chosen: dict[str, Any] = {}
-    if "skip_signature" in url.options:
-        chosen["skip_signature"] = parse_flag("skip_signature", url.options["skip_signature"])
-    if "endpoint" in url.options:
-        chosen[name] = url.options["endpoint"]
-    return chosen
+    timeouts = _client_options(url, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    return partial(S3Store, url.bucket, client_options=timeouts, **options)
 
 
 def _has_port(endpoint: str) -> bool:
@@ -197,7 +151,7 @@ def _has_port(endpoint: str) -> bool:
         return False
 
 
-def _client_options(url: StoreURL, variables: Sequence[str]) -> Any:
+def _client_options(url: StoreURL, *variables: str) -> Any:
     """Plain HTTP is allowed exactly when somebody wrote an endpoint that says http://."""
     named = [url.options.get("endpoint"), *(os.environ.get(name) or None for name in variables)]
     endpoint = next((found for found in named if found is not None), None)

@@ -19,30 +19,18 @@ SCHEMES = ("file", "memory", "s3", "gs", "az")
 
 _COMMON = ("cas", "cas_store", "concurrency", "merge_gap_bytes", "part_bytes")
 _HTTP = ("timeout", "connect_timeout", "endpoint", "skip_signature")
+ACCOUNT_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "s3": ("region", "access_key_id", "secret_access_key", "session_token"),
+    "gs": ("service_account", "application_credentials"),
+    "az": ("account_name", "account_key", "sas_key", "client_id", "client_secret", "tenant_id"),
+}
+"""Options that go to the service's client as they are."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "file": ("fsync",),
     "memory": (),
-    "s3": (
-        *_COMMON,
-        *_HTTP,
-        "region",
-        "access_key_id",
-        "secret_access_key",
-        "session_token",
-        "profile",
-        "virtual_hosted_style",
-    ),
-    "gs": (*_COMMON, *_HTTP, "service_account", "application_credentials"),
-    "az": (
-        *_COMMON,
-        *_HTTP,
-        "account_name",
-        "account_key",
-        "sas_key",
-        "client_id",
-        "client_secret",
-        "tenant_id",
-    ),
+    "s3": (*_COMMON, *_HTTP, *ACCOUNT_OPTIONS["s3"], "profile", "virtual_hosted_style"),
+    "gs": (*_COMMON, *_HTTP, *ACCOUNT_OPTIONS["gs"]),
+    "az": (*_COMMON, *_HTTP, *ACCOUNT_OPTIONS["az"]),
 }
 # A name that starts or ends with anything but a letter or a digit is refused by every service.
 _BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9._-]{1,61})[a-z0-9]")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
-from reef.store import Data, ObjectMeta, Store, size_of
-from reef.testing._wrapper import LIST_PAGE, Operation, T, WrapperStore
+from reef.store import Data, Store, size_of
+from reef.testing._wrapper import Operation, T, WrapperStore
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,10 @@ class Counts:
 
     def __sub__(self, earlier: Counts) -> Counts:
         """What came after `earlier`."""
-        return Counts(_minus(self.requests, earlier.requests), _minus(self.bytes, earlier.bytes))
-
-
-def _minus(later: Mapping[str, int], earlier: Mapping[str, int]) -> Counter[str]:
-    return Counter({name: n for name in later if (n := later[name] - earlier.get(name, 0))})
+        return Counts(
+            Counter(self.requests) - Counter(earlier.requests),
+            Counter(self.bytes) - Counter(earlier.bytes),
+        )
 
 
 class CountingStore(WrapperStore):
@@ -82,15 +81,12 @@ class CountingStore(WrapperStore):
         self._add_bytes("get_range", len(data))
         return data
 
-    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
-        for i, entry in enumerate(super().list(prefix, start_after)):
-            if i and i % LIST_PAGE == 0:
-                self._add_request("list")
-            yield entry
-
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         self._add_request(operation)
         return call()
+
+    def _next_page(self) -> None:
+        self._add_request("list")
 
     def _weighed(self, parts: Iterable[Buffer]) -> Iterator[Buffer]:
         for part in parts:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from reef.clock import Clock, SystemClock
@@ -45,6 +46,8 @@ FaultKind = Literal[
     "slow_list",  # `list` sleeps for `seconds` before each 1000 entries
 ]
 
+# The other two happen to a part of a list.
+_OF_REQUESTS = frozenset(get_args(FaultKind)) - {"missing_entry", "slow_list"}
 _READS: tuple[Operation, ...] = ("get", "get_range")
 _APPLIES: Mapping[str, tuple[Operation, ...]] = {
     "lands_late": ("put_if_absent", "put", "copy", "delete"),
@@ -216,18 +219,18 @@ class FaultyStore(WrapperStore):
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
         # Faults of the whole request strike in `_request`; here are those of a part of it.
-        slow = self._strike("list", prefix, lambda kind: kind == "slow_list")
+        slow = self._strike("list", prefix, ("slow_list",))
         pause = slow.seconds if slow is not None else None
         if pause is not None:
             self._clock.sleep(pause)
         for i, entry in enumerate(super().list(prefix, start_after)):
             if pause is not None and i and i % LIST_PAGE == 0:
                 self._clock.sleep(pause)
-            if self._strike("list", entry.key, lambda kind: kind == "missing_entry") is None:
+            if self._strike("list", entry.key, ("missing_entry",)) is None:
                 yield entry
 
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
-        fault = self._strike(operation, key, lambda k: k not in ("missing_entry", "slow_list"))
+        fault = self._strike(operation, key, _OF_REQUESTS)
         if fault is None:
             return call()
         where = f"{operation} of {key!r} (injected {fault.kind})"
@@ -247,29 +250,18 @@ class FaultyStore(WrapperStore):
             return cast(T, self._misread(operation, key, cast(bytes, result), fault))
         return result
 
-    def _strike(
-        self, operation: Operation, key: str, eligible: Callable[[FaultKind], bool]
-    ) -> Fault | None:
-        """Return the fault that happens to this request, and write it down."""
+    def _strike(self, operation: Operation, key: str, kinds: Container[FaultKind]) -> Fault | None:
+        """Return the fault of one of these kinds that happens to this request, and write it down."""
+
+        def may_happen(fault: Fault) -> bool:
+            return fault.kind in kinds and fault.matches(operation, key)
+
         with self._lock:
-            fault = next(
-                (
-                    armed.fault
-                    for armed in self._armed
-                    if eligible(armed.fault.kind)
-                    and armed.fault.matches(operation, key)
-                    and armed.strikes()
-                ),
-                None,
+            planned = (a.fault for a in self._armed if may_happen(a.fault) and a.strikes())
+            by_chance = (
+                f for f, rate in self._rates if may_happen(f) and self._rng.random() < rate
             )
-            for candidate, rate in self._rates:
-                if (
-                    fault is None
-                    and eligible(candidate.kind)
-                    and candidate.matches(operation, key)
-                    and self._rng.random() < rate
-                ):
-                    fault = candidate
+            fault = next(chain(planned, by_chance), None)
             if fault is not None:
                 self._fired.append(Fired(fault.kind, operation, key))
             return fault

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from reef.clock import Clock, SystemClock
 from reef.errors import InvalidInputError
-from reef.store import ObjectMeta, Store
-from reef.testing._wrapper import LIST_PAGE, OPERATIONS, Operation, T, WrapperStore
+from reef.store import Store
+from reef.testing._wrapper import OPERATIONS, Operation, T, WrapperStore
 
 
 class LatencyStore(WrapperStore):
@@ -35,15 +35,12 @@ class LatencyStore(WrapperStore):
             if not wait >= 0:
                 raise InvalidInputError.of(f"latency of {name}", wait, "seconds, at least 0")
 
-    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
-        for i, entry in enumerate(super().list(prefix, start_after)):
-            if i and i % LIST_PAGE == 0:
-                self._wait("list")
-            yield entry
-
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         self._wait(operation)
         return call()
+
+    def _next_page(self) -> None:
+        self._wait("list")
 
     def _wait(self, operation: Operation) -> None:
         if seconds := self._seconds[operation]:

@@ -51,6 +51,9 @@ class WrapperStore(Store):
         """Carry out one request; `call` does it for real. For `list`, `key` is the prefix."""
         return call()
 
+    def _next_page(self) -> None:
+        """Have a LIST send another request: the one before has brought `LIST_PAGE` entries."""
+
     def put_if_absent(self, key: str, data: Data) -> None:
         self._request("put_if_absent", key, lambda: self.inner.put_if_absent(key, data))
 
@@ -70,7 +73,11 @@ class WrapperStore(Store):
         return self._request("head", key, lambda: self.inner.head(key))
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
-        yield from self._request("list", prefix, lambda: self.inner.list(prefix, start_after))
+        entries = self._request("list", prefix, lambda: self.inner.list(prefix, start_after))
+        for i, entry in enumerate(entries):
+            if i and i % LIST_PAGE == 0:
+                self._next_page()
+            yield entry
 
     def delete(self, key: str) -> None:
         self._request("delete", key, lambda: self.inner.delete(key))

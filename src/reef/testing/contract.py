@@ -1,7 +1,10 @@
 """What every store promises, as tests: a backend's test class inherits `StoreContract`.
 
 It gives two fixtures: `store`, on a bucket or prefix of its own that is empty, and `store2`, a
-second handle on the same place. The numbers below say how hard to race where that is slow.
+second handle on the same place. The class's numbers say how hard to race where that is slow.
+
+StoreContract   the tests, to inherit
+keys            the keys of a listing, in its order
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import pickle
 import random
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -20,24 +23,19 @@ import pyarrow as pa
 import pytest
 
 from reef.clock import SystemClock
-from reef.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    IncompleteError,
-    InvalidInputError,
-    NotFoundError,
-    UnavailableError,
-)
-from reef.settings import Settings
-from reef.store import ObjectMeta, Store, create
+from reef.errors import AlreadyExistsError, IncompleteError, InvalidInputError, NotFoundError
+from reef.store import Store
 from reef.testing import CountingStore, Operation, WrapperStore
+from reef.testing._creation import CreationContract, keys
 from reef.testing._wrapper import T
+
+__all__ = ["StoreContract", "keys"]
 
 CLOCK_SLACK_US = 5_000_000
 # Byte order: "-" and "." come before "/", digits and letters after, capitals before small ones.
+# None is a folder of another: file systems cannot have both.
 MIXED = [
     "A/z",
-    "a-b",
     "a-b/c",
     "a.b",
     "a/b",
@@ -53,18 +51,9 @@ MIXED = [
 INVALID = ["", "/", "/a", "a/", "a//b", "..", "a/../b", "a/./b", "a b", "ä", "a\0b", "x" * 256]
 
 
-def keys(listing: Iterator[ObjectMeta]) -> list[str]:
-    return [meta.key for meta in listing]
-
-
-class StoreContract:
+class StoreContract(CreationContract):
     """Inherit this, give it `store` and `store2`, and every promise is a test."""
 
-    thread_rounds: ClassVar[int] = 10
-    thread_racers: ClassVar[int] = 8
-    process_rounds: ClassVar[int] = 10
-    process_racers: ClassVar[int] = 3
-    """0: the store lives in one process."""
     many: ClassVar[int] = 1100
     """Entries for the long listing: more than one page."""
 
@@ -231,7 +220,7 @@ class StoreContract:
     # Listing
 
     def test_a_listing_is_in_byte_order(self, store: Store) -> None:
-        expected = sorted(self._without_clashes(MIXED))
+        expected = sorted(MIXED)
         for key in random.Random(1).sample(expected, len(expected)):
             store.put_if_absent(key, b"1")
         assert keys(store.list()) == expected
@@ -240,7 +229,7 @@ class StoreContract:
             assert keys(store.list(prefix)) == under, prefix
 
     def test_a_listing_starts_after_any_key(self, store: Store) -> None:
-        here = sorted(self._without_clashes(MIXED))
+        here = sorted(MIXED)
         for key in here:
             store.put_if_absent(key, b"1")
         starts = [*here, *(f"{key}0" for key in here), *(key[:-1] for key in here)]
@@ -298,153 +287,6 @@ class StoreContract:
             assert before - CLOCK_SLACK_US <= modified <= after + CLOCK_SLACK_US
             assert store.head(meta.key).last_modified_us == modified
 
-    # Creating and deleting
-
-    def test_the_first_creator_wins(self, store: Store, store2: Store) -> None:
-        store.put_if_absent("k", b"first")
-        for other in (store, store2):
-            for data in (b"second", b"first", b""):
-                with pytest.raises(AlreadyExistsError, match="k"):
-                    other.put_if_absent("k", data)
-        assert store.get("k") == b"first"
-
-    def test_an_empty_object_takes_its_name_too(self, store: Store, store2: Store) -> None:
-        store.put_if_absent("k", b"")
-        with pytest.raises(AlreadyExistsError):
-            store2.put_if_absent("k", b"1")
-        assert store.get("k") == b""
-
-    def test_an_uploaded_object_takes_its_name_too(self, store: Store, store2: Store) -> None:
-        store.upload("k", [b"first"])
-        with pytest.raises(AlreadyExistsError):
-            store2.put_if_absent("k", b"second")
-        assert store.get("k") == b"first"
-
-    def test_deleting_twice_succeeds(self, store: Store, store2: Store) -> None:
-        store.put_if_absent("a/k", b"1")
-        store.delete("a/k")
-        store.delete("a/k")
-        store2.delete("a/k")
-        store.delete("never/there")
-        with pytest.raises(NotFoundError):
-            store2.get("a/k")
-
-    def test_a_deleted_name_can_be_created_again(self, store: Store, store2: Store) -> None:
-        for i in range(3):
-            store.put_if_absent("k", b"%d" % i)
-            with pytest.raises(AlreadyExistsError):
-                store2.put_if_absent("k", b"other")
-            store2.delete("k")
-        store2.put_if_absent("k", b"last")
-        assert store.get("k") == b"last"
-
-    def test_racing_threads_have_one_winner(self, store: Store, store2: Store) -> None:
-        racers = self.thread_racers
-        with ThreadPoolExecutor(racers) as pool:
-            for round_ in range(self.thread_rounds):
-                start = threading.Barrier(racers)
-                handles = [store, store2] * racers
-                results = list(
-                    pool.map(
-                        lambda i: _race(handles[i], f"race/{round_}", i, start.wait),  # noqa: B023
-                        range(racers),
-                    )
-                )
-                _check_race(store, f"race/{round_}", results)
-
-    def test_racing_processes_have_one_winner(self, store: Store) -> None:
-        if not self.process_racers:
-            return
-        context = multiprocessing.get_context("spawn")
-        with context.Manager() as manager:
-            start = manager.Barrier(self.process_racers)
-            with ProcessPoolExecutor(self.process_racers, mp_context=context) as pool:
-                runs = [
-                    pool.submit(_race_rounds, store, i, self.process_rounds, start)
-                    for i in range(self.process_racers)
-                ]
-                by_racer = [run.result() for run in runs]
-        for round_ in range(self.process_rounds):
-            _check_race(store, f"race/{round_}", [results[round_] for results in by_racer])
-
-    def test_create_tells_each_racer_the_truth(self, store: Store, store2: Store) -> None:
-        racers = min(self.thread_racers, 4)
-        with ThreadPoolExecutor(racers) as pool:
-            for round_ in range(3):
-                start = threading.Barrier(racers)
-                handles = [store, store2] * racers
-                said = list(
-                    pool.map(
-                        lambda i: _create(handles[i], f"wal/{round_}", i, start.wait),  # noqa: B023
-                        range(racers),
-                    )
-                )
-                held = store.get(f"wal/{round_}")
-                assert [i for i, found in enumerate(said) if found is None] == [held[0]]
-                assert all(found in (None, held) for found in said)
-
-    # Uploads in parts
-
-    def test_parts_become_one_object(self, store: Store, store2: Store) -> None:
-        rng = random.Random(3)
-        parts = [rng.randbytes(size) for size in (1, 6 << 20, 0, 5 << 20, 17, 7 << 20)]
-        seen_before_the_end = []
-
-        def given() -> Iterator[bytes]:
-            for part in parts:
-                seen_before_the_end.append(_exists(store2, "segments/1.seg"))
-                yield part
-
-        store.upload("segments/1.seg", given())
-        assert not any(seen_before_the_end)
-        assert store2.get("segments/1.seg") == b"".join(parts)
-        assert store2.head("segments/1.seg").size == sum(map(len, parts))
-
-    def test_parts_may_be_made_of_what_the_store_holds(self, store: Store) -> None:
-        """What a compaction does: read here, write there, a part at a time."""
-        data = random.Random(4).randbytes(6 << 20)
-        store.put_if_absent("segments/1.seg", data)
-        half = len(data) // 2
-
-        def merged() -> Iterator[bytes]:
-            yield store.get("segments/1.seg")
-            yield from store.get_ranges("segments/1.seg", [(half, 9), (0, 9)])
-            yield keys(store.list("segments/"))[0].encode()
-
-        store.upload("segments/2.seg", merged())
-        expected = data + data[half : half + 9] + data[:9] + b"segments/1.seg"
-        assert store.get("segments/2.seg") == expected
-
-    @pytest.mark.parametrize("parts", [[], [b""], [b"x"], [b"", b"x", b""]])
-    def test_small_uploads_are_objects_too(self, store: Store, parts: list[bytes]) -> None:
-        store.upload("segments/1.seg", parts)
-        assert store.get("segments/1.seg") == b"".join(parts)
-        assert keys(store.list()) == ["segments/1.seg"]
-
-    @pytest.mark.parametrize("after", [0, 1, 12 << 20])
-    def test_parts_that_fail_leave_nothing(self, store: Store, after: int) -> None:
-        class Broken(Exception):
-            pass
-
-        def given() -> Iterator[bytes]:
-            if after:
-                yield bytes(after)
-            raise Broken("the source went away")
-
-        with pytest.raises(Broken, match="the source went away"):
-            store.upload("segments/1.seg", given())
-        assert not _exists(store, "segments/1.seg")
-        assert keys(store.list()) == []
-        store.upload("segments/1.seg", [b"now"])
-        assert store.get("segments/1.seg") == b"now"
-
-    def test_finished_uploads_are_never_discarded(self, store: Store) -> None:
-        store.upload("segments/1.seg", [bytes(6 << 20), b"x"])
-        store.put_if_absent("k", b"1")
-        assert list(store.sweep(2**53)) == []
-        assert store.head("segments/1.seg").size == (6 << 20) + 1
-        assert store.get("k") == b"1"
-
     # Refusals and the handle itself
 
     @pytest.mark.parametrize("key", INVALID)
@@ -489,11 +331,6 @@ class StoreContract:
         assert store.url in repr(store)
         assert "secret" not in repr(store).lower()
 
-    @staticmethod
-    def _without_clashes(names: list[str]) -> list[str]:
-        """Leave out names that are folders of others: file systems cannot have both."""
-        return [name for name in names if not any(n.startswith(f"{name}/") for n in names)]
-
 
 class _Concurrency(WrapperStore):
     """Notices how many reads run at once."""
@@ -512,61 +349,6 @@ class _Concurrency(WrapperStore):
         finally:
             with self._lock:
                 self._now -= 1
-
-
-def _exists(store: Store, key: str) -> bool:
-    try:
-        store.head(key)
-    except NotFoundError:
-        return False
-    return True
-
-
-def _body(racer: int) -> bytes:
-    """Return what a racer writes: its number, over and over, so that a mixture would show."""
-    return bytes([racer]) * (1000 + racer)
-
-
-def _race(store: Store, key: str, racer: int, wait: Callable[[], object]) -> str:
-    wait()
-    try:
-        store.put_if_absent(key, _body(racer))
-    except AlreadyExistsError:
-        return "lost"
-    except UnavailableError:
-        return "unclear"
-    return "won"
-
-
-def _race_rounds(store: Store, racer: int, rounds: int, start: Any) -> list[str]:
-    return [_race(store, f"race/{round_}", racer, start.wait) for round_ in range(rounds)]
-
-
-def _check_race(store: Store, key: str, results: list[str]) -> None:
-    """Exactly one won, and what is there is its bytes, whole."""
-    assert results.count("won") == 1, results
-    assert results.count("lost") == len(results) - 1, results
-    assert store.get(key) == _body(results.index("won"))
-
-
-def _create(store: Store, key: str, racer: int, wait: Callable[[], object]) -> bytes | None:
-    """Return None if this racer created the object, the other's bytes if it did not."""
-    nonce = random.SystemRandom().randbytes(16)
-    wait()
-    try:
-        create(
-            store,
-            key,
-            bytes([racer]) + nonce,
-            nonce=nonce,
-            is_collected=lambda: False,
-            settings=Settings(),
-            clock=SystemClock(),
-            rng=random.Random(racer),
-        )
-    except ConflictError as error:
-        return error.found
-    return None
 
 
 def _use_elsewhere(pickled: bytes) -> tuple[bytes, str]:

@@ -7,9 +7,9 @@ import string
 import struct
 from typing import Any
 
-import google_crc32c
 import msgspec
 import pyarrow as pa
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -222,12 +222,12 @@ def windows(draw: st.DrawFn) -> DedupWindow:
 def sealed_manifest(inner: bytes) -> bytes:
     head = b'{"magic":"RFMAN1","format_version":1,"bytes":"%016d",'
     covered = head % (len(head % 0) + len(inner) + 24) + inner
-    return covered + b',"checksum":"%08x"}\n' % google_crc32c.value(covered)
+    return covered + b',"checksum":"%08x"}\n' % crc32c(covered)
 
 
 def sealed_dedup(payload: bytes) -> bytes:
     covered = b"RFDED1\0\0" + struct.pack("<II", 1, len(payload)) + payload
-    return covered + struct.pack("<I", google_crc32c.value(covered))
+    return covered + struct.pack("<I", crc32c(covered))
 
 
 json_values = st.recursive(

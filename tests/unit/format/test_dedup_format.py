@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import msgspec
 import pytest
+from crc32c import crc32c
 from msgspec.structs import replace
 
 from reef.errors import (
@@ -47,7 +47,7 @@ def sealed(payload: bytes, *, version: int = 1, length: int | None = None) -> by
         "<II", version, len(payload) if length is None else length
     )
     covered += payload
-    return covered + struct.pack("<I", google_crc32c.value(covered))
+    return covered + struct.pack("<I", crc32c(covered))
 
 
 def with_entry(window: DedupWindow, **changes: Any) -> DedupWindow:

@@ -56,6 +56,24 @@ def test_the_standard_library_reads_and_writes(path: str) -> None:
     by_apsw.close()
 
 
+def test_it_does_without_apsw(path: str) -> None:
+    script = """
+import sys
+sys.modules["apsw"] = None  # as if it were not installed
+import reef.sqlite
+from reef.sqlite import dbapi
+dbapi.connect(sys.argv[1]).close()
+for name in ("connect", "export_file"):
+    try:
+        getattr(reef.sqlite, name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    command = [sys.executable, "-c", script, path]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said.count("needs apsw: pip install 'reefdb[sqlite]'") == 2
+
+
 @pytest.mark.parametrize("mode", ["wal", "off"])
 def test_journal_modes_are_refused_with_the_reason(path: str, mode: str) -> None:
     connection = sqlite3.connect(uri(path), uri=True)

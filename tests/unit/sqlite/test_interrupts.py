@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import operator
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import apsw
 import pytest
 
+import reef.sqlite
+from reef.errors import NotFoundError
+from reef.sqlite import _interrupts
 from reef.sqlite._file import NONE, RESERVED, SHARED, DatabaseFile
-from reef.sqlite._interrupts import all_through, defer_interrupts, guarded
+from reef.sqlite._interrupts import (
+    all_through,
+    defer_interrupts,
+    guarded,
+    restore_interrupts,
+)
+from reef.sqlite._registry import registry
 from reef.sqlite._shared import SharedStore
 from reef.sqlite._vfs_apsw import ApswFile
 from tests.support.kernel import database
@@ -120,3 +131,67 @@ def test_a_handler_of_the_program_stays() -> None:
     defer_interrupts()
     assert signal.getsignal(signal.SIGINT) is handler
     assert mine is not handler
+
+
+@pytest.fixture
+def nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No database is open yet, and `sqlite3` knows of none."""
+    monkeypatch.setattr(registry, "_open", {})
+    monkeypatch.setattr(_interrupts, "_is_for_good", False)
+    restore_interrupts()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("nothing_open")
+def test_the_last_database_that_is_closed_gives_pythons_own_handler_back() -> None:
+    first, second = (reef.sqlite.connect(f"memory://ctrl-c/{i}.db") for i in range(2))
+    first.close()
+    assert signal.getsignal(signal.SIGINT) is _interrupts._interrupt
+    second.close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    third = reef.sqlite.connect("memory://ctrl-c/0.db")
+    assert signal.getsignal(signal.SIGINT) is _interrupts._interrupt
+    third.close()
+
+
+@pytest.mark.usefixtures("nothing_open")
+def test_a_database_that_cannot_be_opened_leaves_pythons_own_handler() -> None:
+    with pytest.raises(NotFoundError):
+        reef.sqlite.connect("memory://ctrl-c-nothing/app.db", mode="r")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("nothing_open")
+def test_sqlite3_needs_the_handler_for_good() -> None:
+    defer_interrupts(for_good=True)
+    reef.sqlite.connect("memory://ctrl-c-for-good/app.db").close()
+    assert signal.getsignal(signal.SIGINT) is _interrupts._interrupt
+
+
+@pytest.mark.usefixtures("nothing_open")
+def test_another_thread_leaves_the_handler_alone() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        connection = pool.submit(reef.sqlite.connect, "memory://ctrl-c-thread/app.db").result()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        pool.submit(connection.close).result()
+
+
+@pytest.mark.usefixtures("nothing_open")
+def test_asyncio_cancels_its_task_first_only_while_no_database_is_open() -> None:
+    seen: list[type[BaseException]] = []
+
+    async def work() -> None:
+        try:
+            _thread.interrupt_main()
+            await asyncio.sleep(3600)
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    connection = reef.sqlite.connect("memory://ctrl-c-asyncio/app.db")
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
+    connection.close()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
+    assert seen == [KeyboardInterrupt, asyncio.CancelledError]

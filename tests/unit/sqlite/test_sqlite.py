@@ -296,9 +296,8 @@ def test_a_commit_over_several_that_fails_names_the_one_that_has_nothing_of_it()
     store = open_store("memory://")
     with database(store) as mine, database(store) as theirs:
         connection = reef.sqlite.connect("one", database=mine)
-        token = registry.leave(Opening(mine))
-        connection.execute(f"ATTACH 'file:memory:///two?vfs=reef&opening={token}' AS two")
-        registry.take_back(token)
+        with registry.keep(Opening(mine)) as token:
+            connection.execute(f"ATTACH 'file:memory:///two?vfs=reef&opening={token}' AS two")
         connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
         connection.execute("CREATE TABLE main.t(a); CREATE TABLE two.t(a)")
         connection.execute("BEGIN; INSERT INTO main.t VALUES (1); INSERT INTO two.t VALUES (1)")

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reef.engine._commit._receipt import (
-    DELETED,
     DIFFERS,
     EXISTS,
     MISSING,
@@ -102,12 +101,12 @@ def encode_condition(condition: Condition | None) -> bytes | None:
 
 
 def plain_codes(batch: pa.RecordBatch) -> bytes:
-    """Return the codes of a batch whose every row is applied."""
+    """Return the codes of a batch whose every row is applied: 1, which is DELETED, for tombstones."""
     tombstones = batch.column(1)  # by its place: to look for its name takes longer
     if not tombstones.true_count:
         return bytes(len(tombstones))  # WRITTEN is 0
-    flags = tombstones.to_numpy(zero_copy_only=False)
-    return np.where(flags, DELETED, WRITTEN).astype(np.uint8).tobytes()
+    flags: bytes = tombstones.to_numpy(zero_copy_only=False).tobytes()
+    return flags
 
 
 def resolve(

@@ -529,7 +529,8 @@ class CommitPath:
             tail.attach(at_version(request.segments, ticket.lsn))
             self._live.rebuild()
         elif request.schema is None:
-            tail.memtable.apply(ticket.lsn, batch, known)
+            flags = resolved.codes if request.resolve is None else None
+            tail.memtable.apply(ticket.lsn, batch, known, flags)
         if self._is_gathering and self._queue.pending[0].callers >= self._queue.callers_expected:
             self.cond.notify_all()  # every expected caller has arrived
         return ticket

@@ -98,16 +98,23 @@ class Memtable:
         """The columns of its rows after the system's; where types differ, the newest."""
         return self._state.rows.columns
 
-    def apply(self, lsn: int, batch: pa.RecordBatch, nbytes: int | None = None) -> None:
+    def apply(
+        self,
+        lsn: int,
+        batch: pa.RecordBatch,
+        nbytes: int | None = None,
+        flags: bytes | None = None,
+    ) -> None:
         """Add the rows of a log batch as versions of `lsn`, which is above all others.
 
-        `nbytes` is about what its values take, if that is known: Arrow takes its time to tell.
+        `nbytes` is about what its values take, and `flags` has a 1 for each tombstone and a 0 for
+        each other row, if the caller knows: Arrow takes its time to tell.
         Raises InvariantError if it is not, or if a key is twice in the batch: nothing was added. A
         large batch is taken at its word, until a point read looks.
         """
         if lsn <= self._applied:
             raise InvariantError(f"version {lsn} was applied after {self._applied}")
-        chunk = Chunk.of(lsn, batch, nbytes)
+        chunk = Chunk.of(lsn, batch, nbytes, flags)
         if chunk.is_large:
             with self._lock:
                 self._append_unindexed(chunk)

@@ -51,14 +51,12 @@ class Chunk(NamedTuple):
     data_bytes: int
 
     @classmethod
-    def of(cls, lsn: int, batch: pa.RecordBatch, nbytes: int | None) -> Chunk:
-        """Return the chunk of one log batch, whose values take `nbytes` if that is known."""
-        flags = batch.column(1)
-        tombstones = None
-        if flags.true_count:
-            tombstones = flags.to_numpy(zero_copy_only=False).tobytes()
+    def of(cls, lsn: int, batch: pa.RecordBatch, nbytes: int | None, flags: bytes | None) -> Chunk:
+        """Return the chunk of one log batch; `nbytes` and `flags` as `Memtable.apply` takes them."""
+        if flags is None:
+            flags = batch.column(1).to_numpy(zero_copy_only=False).tobytes()
         size = _data_bytes(batch) if nbytes is None else nbytes
-        return cls(batch, lsn, None, None, tombstones, size)
+        return cls(batch, lsn, None, None, flags if 1 in flags else None, size)
 
     def behind(self, older: Sequence[int]) -> Chunk:
         """Return the same chunk, with the number of the version before each row, or -1."""

@@ -12,7 +12,7 @@ from reef.errors import ReefError
 from reef.settings import Settings
 from reef.store._base import Store
 from reef.store._conditional import create
-from reef.types import new_nonce
+from reef.types import NONCE_BYTES, new_nonce
 
 
 class ViolationError(Exception):
@@ -67,19 +67,27 @@ class Probe:
 
     def put(self, key: str, size: int = 256) -> bytes:
         """Create `key` as a commit does; return its bytes. Raises what `create` raises."""
+        data = self.new_data(size)
+        self.create(key, data)
+        return data
+
+    def new_data(self, size: int) -> bytes:
+        """Return bytes that nobody else will write: they begin with a nonce."""
         nonce = new_nonce(self.rng)
-        data = nonce + self.rng.randbytes(size - len(nonce))
+        return nonce + self.rng.randbytes(size - len(nonce))
+
+    def create(self, key: str, data: bytes) -> None:
+        """Create `key` with what `new_data` gave, as a commit does. Raises what `create` raises."""
         create(
             self.store,
             key,
             data,
-            nonce=nonce,
+            nonce=data[:NONCE_BYTES],
             is_collected=lambda: False,
             settings=self.settings,
             clock=self.clock,
             rng=self.rng,
         )
-        return data
 
     def put_timed(self, key: str) -> bytes:
         """Create `key`, and note what time it was and what time the store says it was."""

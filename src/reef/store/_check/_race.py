@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 from reef.clock import Clock, SystemClock
 from reef.errors import (
@@ -33,9 +33,7 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store._base import Store
-from reef.store._check._probe import ViolationError, require
-from reef.store._conditional import create
-from reef.types import new_nonce
+from reef.store._check._probe import Probe, ViolationError, require
 
 PROCESSES_MAX = 4
 _LEAVE_SECONDS_MAX = 10.0
@@ -64,15 +62,8 @@ class RaceAttempt:
     why: str = ""
 
 
-class Team(Protocol):
-    """Racers that wait together for the start."""
-
-    def race(self, key: str, size: int) -> Sequence[RaceAttempt]:
-        """Let every racer create `key` at once; return when all have their answer."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
+Race: TypeAlias = Callable[[str, int], Sequence[RaceAttempt]]
+"""Lets every racer of a team create a key at once, with so many bytes; returns all their answers."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +85,13 @@ def digest(data: bytes) -> bytes:
 
 
 def run_rounds(
-    store: Store, team: Team, keys: Iterable[str], on_round: Callable[[int], None]
+    store: Store, race: Race, keys: Iterable[str], on_round: Callable[[int], None]
 ) -> RaceResult:
     """Race once for each key, and judge each round by what the store holds afterwards."""
     number = undecided = unknown = 0
     violations = []
     for number, key in enumerate(keys, start=1):
-        attempts = team.race(key, _BYTES[number % len(_BYTES)])
+        attempts = race(key, _BYTES[number % len(_BYTES)])
         unknown += len(_attempts_with(RaceOutcome.UNKNOWN, attempts))
         problem = judge_answers(attempts)
         if not problem:
@@ -179,43 +170,28 @@ def _final(store: Store, key: str) -> bytes | None:
         return None
 
 
+@dataclass(frozen=True)
 class _Racer:
-    """One creator with an identity and a randomness of its own."""
+    """One creator with a number, and a probe whose randomness is its own."""
 
-    def __init__(
-        self, store: Store, author: int, seed: int, settings: Settings, clock: Clock
-    ) -> None:
-        self._store = store
-        self._author = author
-        self._rng = random.Random(seed)
-        self._settings = settings
-        self._clock = clock
+    author: int
+    probe: Probe
 
     def create(self, key: str, size: int, start: threading.Barrier) -> RaceAttempt:
-        nonce = new_nonce(self._rng)
-        data = nonce + self._rng.randbytes(size - len(nonce))
+        data = self.probe.new_data(size)
         wrote = digest(data)
         start.wait()
         try:
-            create(
-                self._store,
-                key,
-                data,
-                nonce=nonce,
-                is_collected=lambda: False,
-                settings=self._settings,
-                clock=self._clock,
-                rng=self._rng,
-            )
+            self.probe.create(key, data)
         except ConflictError as error:
-            return RaceAttempt(self._author, RaceOutcome.LOST, wrote, digest(error.found))
+            return RaceAttempt(self.author, RaceOutcome.LOST, wrote, digest(error.found))
         except OutcomeUnknownError as error:
-            return RaceAttempt(self._author, RaceOutcome.UNKNOWN, wrote, why=error.why)
+            return RaceAttempt(self.author, RaceOutcome.UNKNOWN, wrote, why=error.why)
         except InvalidInputError:
             raise
         except ReefError as error:
-            return RaceAttempt(self._author, RaceOutcome.FAILED, wrote, why=str(error))
-        return RaceAttempt(self._author, RaceOutcome.WON, wrote)
+            return RaceAttempt(self.author, RaceOutcome.FAILED, wrote, why=str(error))
+        return RaceAttempt(self.author, RaceOutcome.WON, wrote)
 
 
 class ThreadTeam:
@@ -226,7 +202,10 @@ class ThreadTeam:
     ) -> None:
         """Use one racer for each seed, numbered from `first`."""
         self._racers = [
-            _Racer(store, author, seed, settings, clock)
+            _Racer(
+                author,
+                Probe(store, "", settings=settings, clock=clock, rng=random.Random(seed)),
+            )
             for author, seed in enumerate(seeds, start=first)
         ]
         self._start = threading.Barrier(len(seeds))

@@ -19,7 +19,7 @@ from reef.settings import Settings, parse_int
 from reef.store._base import Store
 from reef.store._check import _requests as requests
 from reef.store._check._probe import Probe, ViolationError
-from reef.store._check._race import ProcessTeam, Team, ThreadTeam, judge_rounds, run_rounds
+from reef.store._check._race import ProcessTeam, Race, ThreadTeam, judge_rounds, run_rounds
 from reef.store._file import FileStore
 from reef.types import new_ulid
 
@@ -141,19 +141,19 @@ class StoreCheck:
     def _race_threads(self, probe: Probe) -> str:
         rounds = self._rounds if self._one_process else self._rounds - self._rounds // 2
         with ThreadTeam(self._store, self._seeds(), probe.settings, probe.clock) as team:
-            return self._race("racing threads", team, rounds)
+            return self._race("racing threads", team.race, rounds)
 
     def _race_processes(self, probe: Probe) -> str:
         with ProcessTeam(self._store, self._seeds(), probe.settings) as team:
-            return self._race("racing processes", team, self._rounds // 2)
+            return self._race("racing processes", team.race, self._rounds // 2)
 
-    def _race(self, name: str, team: Team, rounds: int) -> str:
+    def _race(self, name: str, race: Race, rounds: int) -> str:
         folder = name.replace(" ", "-")
         # One by one: what was not raced for need not be removed either.
         keys = (self._probe.key(f"{folder}/{number:06}") for number in range(1, rounds + 1))
         self._on_progress(name, 0, rounds)
         result = run_rounds(
-            self._store, team, keys, lambda done: self._on_progress(name, done, rounds)
+            self._store, race, keys, lambda done: self._on_progress(name, done, rounds)
         )
         return judge_rounds(result, self._racers)
 

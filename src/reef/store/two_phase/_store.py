@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-import google_crc32c
+from crc32c import crc32c
 from typing_extensions import Buffer
 
 from reef.clock import Clock
@@ -361,9 +361,7 @@ class TwoPhaseStore(Store):
 
     def _new_temporary(self, data: bytes) -> str:
         """Return a fresh name. The checksum makes an unlucky or repeating `rng` still no mix-up."""
-        return (
-            f"{TEMPORARY_PREFIX}{self._rng.getrandbits(128):032x}.{google_crc32c.value(data):08x}"
-        )
+        return f"{TEMPORARY_PREFIX}{self._rng.getrandbits(128):032x}.{crc32c(data):08x}"
 
 
 @contextmanager
