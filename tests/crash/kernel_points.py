@@ -31,10 +31,10 @@ from reef.store import Store, open_store
 from reef.testing import Operation, WrapperStore
 from tests.support.collecting import collect_garbage
 from tests.support.compactor import Compactor
+from tests.support.waiting import until
 
 T = TypeVar("T")
 NAMESPACE = "ns"
-ASLEEP_SECONDS_MAX = 60
 BIG = 14 << 20
 """Bytes of a segment that is uploaded in parts: S3 has them at 5 MiB."""
 
@@ -288,11 +288,10 @@ class Child:
 
     def wait_until_asleep(self) -> None:
         """Return when the process has stopped itself."""
-        deadline = time.monotonic() + ASLEEP_SECONDS_MAX
         stat = Path(f"/proc/{self._process.pid}/stat")
-        while stat.read_text().rsplit(")", 1)[1].split()[0] != "T":
-            assert time.monotonic() < deadline, "it did not come to the point"
-            time.sleep(0.005)
+        until(
+            lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", "a process to stop itself"
+        )
 
     def wake(self) -> None:
         """Let a process that stopped itself go on."""

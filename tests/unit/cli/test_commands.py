@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typer.main import get_command
 import reef
 from reef import cli, errors
 from reef.cli._app import app
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 DEADLINE_SECONDS = 60.0
@@ -274,11 +274,12 @@ def running(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not list(bucket.glob(f"check-store/*/{request.param}/*")):
+
+        def has_begun() -> bool:
             assert process.poll() is None, process.stderr and process.stderr.read()
-            assert time.monotonic() < deadline, "no race began"
-            time.sleep(0.01)
+            return any(bucket.glob(f"check-store/*/{request.param}/*"))
+
+        until(has_begun, "a race")
         yield process, bucket
     finally:
         if process.poll() is None:
@@ -287,13 +288,10 @@ def running(
 
 
 def group_is_gone(group: int) -> bool:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 
@@ -305,7 +303,7 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(running: tuple[subprocess.Popen[s
     out, err = process.communicate(timeout=DEADLINE_SECONDS)
     assert (process.returncode, out, err) == (130, "", "reef: interrupted\n")
     assert not (bucket / "check-store").exists()
-    assert group_is_gone(process.pid)
+    until(lambda: group_is_gone(process.pid), "the end of the racing processes")
 
 
 @pytest.mark.parametrize("running", ["racing-processes"], indirect=True)
@@ -315,7 +313,7 @@ def test_racing_processes_do_not_outlive_a_kill(
     process, _ = running
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert group_is_gone(process.pid)
+    until(lambda: group_is_gone(process.pid), "the end of the racing processes")
 
 
 @pytest.mark.parametrize("imported", ["typer", "numpy", "pyarrow.lib", "reef.database"])
