@@ -13,11 +13,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from reef.engine._commit._admission import NoRoomError
 from reef.engine._commit._attach import attach_request, check_spared, check_uploaded
 from reef.engine._commit._dedup import Dedup
 from reef.engine._commit._flush import plan_flush, publish_flush, write_flush
 from reef.engine._commit._log_writer import LogWriter
-from reef.engine._commit._path import CommitPath, NoRoomError
+from reef.engine._commit._path import CommitPath
 from reef.engine._commit._receipt import Receipt
 from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
@@ -128,7 +129,11 @@ class Writer(Handle):
         if deadline is None:
             deadline = now + self._context.settings.write_stall_timeout
         with self._cond:
-            if self._is_closed or self.failure is not None or self._commits.has_room(nbytes):
+            if (
+                self._is_closed
+                or self.failure is not None
+                or self._commits.admission.has_room(nbytes)
+            ):
                 return deadline
             self._context.metrics.count("reef_write_stalls_total")
             failed = self._begin_flush()
@@ -160,7 +165,7 @@ class Writer(Handle):
     @property
     def bytes_max(self) -> int:
         """How large one batch may be; more goes as segments, by `attach`."""
-        return self._commits.bytes_max
+        return self._commits.admission.bytes_max
 
     def settle(self) -> None:
         """Have every write before this decided: the unknown ones, and those left by interrupted callers.
@@ -190,7 +195,7 @@ class Writer(Handle):
 
     def check_bytes(self, rows_bytes: int) -> None:
         """Raise InvalidInputError if a batch of that size would be refused."""
-        self._commits.check_bytes(rows_bytes)
+        self._commits.admission.check_bytes(rows_bytes)
 
     def change_schema(self, schema: pa.Schema) -> Receipt:
         """Make `schema` the columns of the face from now on, durably; raises like `write`."""
@@ -221,7 +226,7 @@ class Writer(Handle):
         self.check_open()
         request = attach_request(
             segments,
-            bytes_max=self._commits.bytes_max,
+            bytes_max=self._commits.admission.bytes_max,
             idempotency_key=idempotency_key,
             digest=digest,
             source=source,

@@ -86,6 +86,7 @@ class Interrupt:
     """Ctrl-C at the nth line that this thread runs in the modules of the commit path."""
 
     MODULES = (
+        "_commit/_admission.py",
         "_commit/_path.py",
         "_commit/_queue.py",
         "_commit/_log_writer.py",

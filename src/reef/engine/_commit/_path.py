@@ -1,18 +1,12 @@
 """The commit path of an open writer: from a request to its receipt.
 
-It drives the commit queue, and owns the lock, the PUTs and the waiting. Under the lock it:
-
-1. checks a request against the idempotency window and the room in memory,
-2. resolves its patches and conditions against everything committed or in flight,
-3. admits it, and adds its rows to the memtable, above the version that readers see.
-
+It drives the commit queue, and owns the lock, the PUTs and the waiting. `Admission` checks and
+resolves a request under the lock, and puts its batch into the queue and its rows into the memtable.
 No lock is held while an object is encoded or sent.
 
 It starts no threads. A caller that waits for its own batch may send the objects of other callers:
 the path wakes one waiter when there is a group to send, and each waiter when its result is known.
 An interrupted caller hands its work over to another one.
-
-A refusal holds only if the writes it was checked against become durable, so it waits for them.
 """
 
 from __future__ import annotations
@@ -20,11 +14,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
-from reef.engine._commit._attach import at_version, check_new
-from reef.engine._commit._conditions import Resolved, plain_codes
-from reef.engine._commit._dedup import STREAM_CODES, Dedup, check_same
+from reef.engine._commit._admission import Admission, Admitted
+from reef.engine._commit._dedup import Dedup
 from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._queue import Answer, CommitQueue, Group, Limits, Settlement, Ticket
 from reef.engine._commit._receipt import Receipt
@@ -33,37 +25,17 @@ from reef.engine._context import Context
 from reef.engine._live import LiveRows
 from reef.errors import (
     ClosedError,
-    ConditionFailedError,
     DroppedError,
     FencedError,
-    InvalidInputError,
     NotWrittenError,
     OutcomeUnknownError,
     ReefError,
-    UnavailableError,
 )
 from reef.format import LogKind, log_key
 from reef.manifest import ManifestChain
 from reef.threads import Signal
 
-_OVERHEAD_BYTES = 1024  # what framing and Arrow add to a record
 _GATHERING_PAUSES = 4  # gathering ends after this part of a PUT's time without arrivals
-
-
-class NoRoomError(Exception):
-    """The memtable or the unfolded log is full: flush, wait for room, and commit again."""
-
-
-class _Admitted(NamedTuple):
-    """What a request has led to: the ticket to await, and its result."""
-
-    ticket: Ticket | None
-    """None: there is nothing to wait for."""
-    receipt: Receipt | None = None
-    """None: that of the ticket."""
-    refusal: ReefError | None = None
-    is_own: bool = False
-    """The ticket is of this request, or of the same one before: its error is the caller's."""
 
 
 class CommitPath:
@@ -77,14 +49,9 @@ class CommitPath:
         dedup: Dedup,
         log: LogWriter,
     ) -> None:
-        """`chain` knows the store's time: ages of idempotency keys must not hang on our clock."""
         settings, manifest, tail = context.settings, live.manifest, live.tail
         self.cond = context.threads.condition()
         """The lock of the writer; notified when what it guards changes."""
-        self.bytes_max = (
-            min(settings.log_segment_max_bytes, settings.memtable_max_bytes) - _OVERHEAD_BYTES
-        )
-        """The most bytes of one batch; larger ones go as segments, by an attach."""
         self._context = context
         self._settings = settings
         self._clock = context.clock
@@ -92,7 +59,6 @@ class CommitPath:
         self._live = live
         self._dedup = dedup
         self._log = log
-        self._takes_lsns = manifest.lsn_policy == "caller"
         self._parallel = settings.max_parallel_writes or manifest.max_parallel_writes
         self._queue = CommitQueue(
             chain.namespace,
@@ -103,6 +69,8 @@ class CommitPath:
                 self._parallel, settings.group_commit_max_batches, settings.log_segment_max_bytes
             ),
         )
+        self.admission = Admission(settings, chain, live, dedup, self._queue)
+        """Checks and admits requests, under the lock."""
         self._is_closed = False
         self._watchers = 0
         """How many threads wait for a change of the queue itself, not of a ticket."""
@@ -128,8 +96,8 @@ class CommitPath:
         IdempotencyError, InvalidInputError; NoRoomError, and NotFoundError if a segment that the
         condition needs is gone: nothing was written.
         """
-        self._check_size(request)
-        return self._run(partial(self._admit, request))
+        self.admission.check_size(request)
+        return self._run(partial(self.admission.admit, request))
 
     def commit_all(self, requests: Sequence[WriteRequest]) -> list[Receipt]:
         """Make several batches durable in one log object, all or none, each of its own version.
@@ -137,11 +105,9 @@ class CommitPath:
         They have neither keys nor streams. Each is resolved against those before it. Raises like
         `commit`, and InvalidInputError if one log object cannot hold them.
         """
-        for request in requests:
-            self._check_size(request)
-        self.check_bytes(_together(requests) - _OVERHEAD_BYTES)
+        self.admission.check_together(requests)
         tickets: list[Ticket] = []
-        last = self._run(partial(self._admit_all, requests, tickets))
+        last = self._run(partial(self.admission.admit_all, requests, tickets))
         return [Receipt(ticket.lsn, ticket.codes) for ticket in tickets[:-1]] + [last]
 
     def known(
@@ -156,24 +122,7 @@ class CommitPath:
         Raises IdempotencyError.
         """
         with self.cond:
-            return self._durable(key, digest, source, sequence)
-
-    def check_bytes(self, rows_bytes: int) -> None:
-        """Raise InvalidInputError if a batch of that size does not fit, whatever else there is."""
-        nbytes = rows_bytes + _OVERHEAD_BYTES
-        for name in ("log_segment_max_bytes", "memtable_max_bytes"):
-            limit = getattr(self._settings, name)
-            if nbytes > limit:
-                raise InvalidInputError.of(
-                    "batch", f"{nbytes} bytes", f"at most {name} = {limit}: split it"
-                )
-
-    def has_room(self, nbytes: int) -> bool:
-        """Return whether a batch of that size fits into memory and the log now. Lock held."""
-        settings, tail = self._settings, self._live.tail
-        return tail.log_bytes <= settings.unfolded_log_max_bytes and (
-            tail.memtable.nbytes + nbytes <= settings.memtable_max_bytes or not tail.memtable.rows
-        )
+            return self.admission.durable(key, digest, source, sequence)
 
     def settle(self) -> None:
         """Decide every write before this one: the unknown, and those of interrupted callers.
@@ -217,16 +166,19 @@ class CommitPath:
 
     # The path of a batch.
 
-    def _run(self, admit: Callable[[], _Admitted]) -> Receipt:
+    def _run(self, admit: Callable[[], Admitted]) -> Receipt:
         """Admit under the lock; then send or wait until there is an answer, and return it."""
         started = self._clock.monotonic()
-        admitted: _Admitted | None = None
+        admitted: Admitted | None = None
         turn: Group | Signal | None = None
         try:
             while True:
                 with self.cond:
                     if admitted is None and not self._queue.is_blocked():
+                        self._check_open()
                         admitted = admit()
+                        if self._is_gathering and self._queue.has_all_callers():
+                            self.cond.notify_all()  # who gathers waits for no more
                     if admitted is not None:
                         ticket = admitted.ticket
                         if ticket is None or ticket.is_done:
@@ -252,7 +204,14 @@ class CommitPath:
         self._note_seconds(self._clock.monotonic() - started)
         return receipt
 
-    def _result(self, admitted: _Admitted) -> Receipt:
+    def _check_open(self) -> None:
+        """Raise ClosedError, or what ended this writer."""
+        if self._is_closed:
+            raise ClosedError(f"namespace {self._chain.namespace!r} was closed: open it again")
+        if self._queue.failure is not None:
+            raise copy.copy(self._queue.failure)
+
+    def _result(self, admitted: Admitted) -> Receipt:
         """Return or raise what a request has led to, now that its ticket is done."""
         ticket = admitted.ticket
         if ticket is not None and ticket.error is not None:
@@ -452,152 +411,8 @@ class CommitPath:
             ticket.error = error
         for ticket, _ in step.errors:
             _wake(ticket)
-        self._truncate(step.lsn_end)
+        self.admission.truncate(step.lsn_end)
         self.cond.notify_all()  # callers that wait for room wait in vain if this ended the writer
-
-    def _truncate(self, lsn: int) -> None:
-        if self._live.tail.truncate(lsn):
-            self._live.rebuild()  # before anything else can be given one of those versions
-
-    # Admitting.
-
-    def _admit(self, request: WriteRequest) -> _Admitted:
-        self._check_open()
-        earlier = self._earlier(request)
-        if earlier is not None:
-            return earlier
-        if not self.has_room(request.nbytes):
-            raise NoRoomError
-        if request.segments:
-            check_new(request.segments, self._live.tail, self._live.manifest)
-        try:
-            resolved = self._resolve(request)
-        except ConditionFailedError as refusal:
-            return _Admitted(self._queue.newest, refusal=refusal)
-        except UnavailableError as error:
-            raise NotWrittenError(
-                f"the condition could not be evaluated ({error}); nothing was written: retry"
-            ) from error
-        if not resolved.batch.num_rows and _is_nothing(request):
-            receipt = Receipt(self._queue.lsn_given, resolved.codes)
-            return _Admitted(self._queue.newest, receipt)
-        lsn = self._queue.lsn_given
-        try:
-            return _Admitted(self._enqueue(request, resolved), is_own=True)
-        except BaseException:
-            self._retract(lsn)
-            raise
-
-    def _admit_all(self, requests: Sequence[WriteRequest], tickets: list[Ticket]) -> _Admitted:
-        """Admit several batches to one group, or none of them; `tickets` takes theirs."""
-        self._check_open()
-        nbytes = _together(requests)
-        if not self.has_room(nbytes):
-            raise NoRoomError
-        group = self._queue.joinable(LogKind.DATA, nbytes, len(requests))
-        lsn = self._queue.lsn_given
-        tickets.clear()
-        try:
-            for request in requests:
-                # Only the last counts as the caller: gathering must not expect one for each.
-                callers = int(request is requests[-1])
-                tickets.append(self._enqueue(request, self._resolve(request), group, callers))
-        except UnavailableError as error:
-            self._retract(lsn)
-            raise NotWrittenError(
-                f"what it depends on could not be read ({error}); nothing was written: retry"
-            ) from error
-        except BaseException:
-            self._retract(lsn)
-            raise
-        return _Admitted(tickets[-1], is_own=True)
-
-    def _enqueue(
-        self,
-        request: WriteRequest,
-        resolved: Resolved,
-        group: Group | None = None,
-        callers: int = 1,
-    ) -> Ticket:
-        """Admit a batch to the queue; later requests are checked against its rows, too."""
-        batch, tail = resolved.batch, self._live.tail
-        known = request.nbytes if batch is request.batch else None
-        nbytes = _OVERHEAD_BYTES + (batch.nbytes if known is None else known)
-        ticket = Ticket(request, batch, resolved.codes, nbytes=nbytes, callers=callers)
-        self._queue.admit(ticket, group)
-        if request.segments:
-            tail.attach(at_version(request.segments, ticket.lsn))
-            self._live.rebuild()
-        elif request.schema is None:
-            flags = resolved.codes if request.resolve is None else None
-            tail.memtable.apply(ticket.lsn, batch, known, flags)
-        if self._is_gathering and self._queue.pending[0].callers >= self._queue.callers_expected:
-            self.cond.notify_all()  # every expected caller has arrived
-        return ticket
-
-    def _retract(self, lsn: int) -> None:
-        """Take back what was admitted above `lsn`, as if it never had been."""
-        self._queue.retract(lsn)
-        self._truncate(lsn)
-
-    def _check_open(self) -> None:
-        """Raise ClosedError, or what ended this writer."""
-        if self._is_closed:
-            raise ClosedError(f"namespace {self._chain.namespace!r} was closed: open it again")
-        if self._queue.failure is not None:
-            raise copy.copy(self._queue.failure)
-
-    def _check_size(self, request: WriteRequest) -> None:
-        if request.nbytes > self.bytes_max:
-            self.check_bytes(request.nbytes)
-        if (request.lsn is not None) != self._takes_lsns:
-            raise InvalidInputError.of(
-                "lsn",
-                request.lsn,
-                "given if, and only if, the namespace takes them from its caller",
-            )
-
-    def _resolve(self, request: WriteRequest) -> Resolved:
-        if request.resolve is None:
-            return Resolved(request.batch, plain_codes(request.batch))
-        resolved = request.resolve(self._live.state)
-        if resolved.batch is not request.batch:
-            self.check_bytes(resolved.batch.nbytes)  # a patch brings along what it leaves as it is
-        return resolved
-
-    def _earlier(self, request: WriteRequest) -> _Admitted | None:
-        """Return the receipt or ticket of an earlier request of the same key or stream, if any."""
-        key, source = request.idempotency_key, request.source
-        if key is None and source is None:
-            return None
-        receipt = self._durable(key, request.digest, source, request.sequence)
-        if receipt is not None:
-            return _Admitted(None, receipt)
-        if key is not None and request.digest is not None:
-            ticket = self._queue.keys.get(key)
-            if ticket is not None:
-                check_same(key, ticket.request.digest, ticket.lsn, request.digest)
-                receipt = Receipt(ticket.lsn, ticket.codes, replayed=True)
-                return _Admitted(ticket, receipt, is_own=True)
-        if source is not None and request.sequence is not None:
-            for ticket in self._queue.tickets():
-                sequence = ticket.request.sequence
-                if ticket.request.source != source or sequence is None:
-                    continue
-                if sequence >= request.sequence:
-                    receipt = Receipt(ticket.lsn, STREAM_CODES, replayed=True)
-                    return _Admitted(ticket, receipt, is_own=sequence == request.sequence)
-        return None
-
-    def _durable(
-        self, key: bytes | None, digest: bytes | None, source: str | None, sequence: int | None
-    ) -> Receipt | None:
-        receipt = None
-        if key is not None and digest is not None:
-            receipt = self._dedup.find(key, digest, self._chain.estimated_now_us)
-        if receipt is None and source is not None and sequence is not None:
-            receipt = self._dedup.find_stream(source, sequence)
-        return receipt
 
 
 def _wake(ticket: Ticket) -> bool:
@@ -606,14 +421,3 @@ def _wake(ticket: Ticket) -> bool:
     for signal in signals:
         signal.give()
     return bool(signals)
-
-
-def _together(requests: Sequence[WriteRequest]) -> int:
-    """Return what requests take in one log object."""
-    return sum(request.nbytes + _OVERHEAD_BYTES for request in requests)
-
-
-def _is_nothing(request: WriteRequest) -> bool:
-    """Return whether a request without rows leaves no trace: it has no key, stream or version."""
-    is_rows = request.kind is LogKind.DATA
-    return is_rows and (request.idempotency_key, request.source, request.lsn) == (None, None, None)

@@ -274,6 +274,10 @@ class CommitQueue:
 
     # Sealing.
 
+    def has_all_callers(self) -> bool:
+        """Return whether every caller that may write again soon has joined the first group."""
+        return bool(self.pending) and self.pending[0].callers >= self.callers_expected
+
     def may_seal(self) -> bool:
         """Return whether a group waits and nothing keeps it from being sent."""
         if not self.pending or self.failure is not None:
