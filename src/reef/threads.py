@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import chain, islice
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
@@ -114,8 +113,10 @@ class _SystemSignal:
         self._lock.acquire()
 
     def give(self) -> None:
-        with suppress(RuntimeError):  # given before
+        try:
             self._lock.release()
+        except RuntimeError:
+            return  # given before
 
 
 class SystemThreads:

@@ -8,8 +8,8 @@ shown (`lsn`).
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from reef.engine._memtable._memtable import Memtable
@@ -18,7 +18,7 @@ from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, decode_schem
 from reef.log import ChainPoint, LogEntry, LogFold
 
 
-class _Slot(NamedTuple):
+class _Slot(msgspec.Struct, frozen=True):
     number: int
     size: int
 

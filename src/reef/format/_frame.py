@@ -6,9 +6,8 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
-import crc32c as library
 import msgspec
-from typing_extensions import Buffer
+from crc32c import crc32c as crc32c  # (data, checksum of what precedes it)
 
 from reef.errors import CorruptError, FormatVersionError, IncompleteError, UnreadableError
 
@@ -54,11 +53,6 @@ class Unreadable(msgspec.Struct, frozen=True, array_like=True):
     def error(self) -> UnreadableError:
         """Return an error equal to the one that `of` took apart."""
         return _UNREADABLE[self.kind](self.key, self.offset, self.expected, self.got)
-
-
-def crc32c(data: Buffer, before: int = 0) -> int:
-    """Return the CRC-32C (Castagnoli) of `data`, which follows bytes of the checksum `before`."""
-    return library.crc32c(data, before)
 
 
 def damaged_checksum(data: bytes) -> int:

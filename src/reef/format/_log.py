@@ -109,7 +109,7 @@ def log_key(namespace: str, slot: int) -> str:
     return f"namespaces/{check_namespace(namespace)}/wal/{slot:020d}.wal"
 
 
-class SealedLog(NamedTuple):
+class SealedLog(msgspec.Struct, frozen=True):
     """The bytes of a log object. They never change, so that they can be sent again."""
 
     data: bytes | tuple[bytes | pa.Buffer, ...]
@@ -150,7 +150,9 @@ def seal_log(
     header = _HEAD + _HEADER.pack(*_header_of(log, size))
     count = _LENGTH.pack(len(frames))
     checksum = crc32c(b"".join((header, *frames, count)))
-    return SealedLog(_packed([header, *parts, count, _LENGTH.pack(checksum)]), size, checksum)
+    parts = [header, *parts, count, _LENGTH.pack(checksum)]
+    data = b"".join(parts) if size < _PART_BYTES_MIN else _packed(parts)
+    return SealedLog(data, size, checksum)
 
 
 def _packed(parts: list[bytes | pa.Buffer]) -> bytes | tuple[bytes | pa.Buffer, ...]:
@@ -207,18 +209,22 @@ def log_checksum(data: bytes, *, key: str = "") -> int:
 
 def _header_of(log: LogObject, size: int) -> tuple[object, ...]:
     """Return the fields of `_Header`; plain, because a put has no time for names."""
+    records = log.records
+    operations = 0
+    for record in records:  # a generator would take longer than the sum
+        operations += record.operations
     return (
         log.kind,
         _ZEROS[:3],
         size,
         log.slot,
-        log.lsn_first,
-        log.lsn_last,
+        records[0].lsn,
+        records[-1].lsn,
         log.epoch,
         log.writer_id,
         log.nonce,
         log.created_at_us,
-        log.operations,
+        operations,
         log.prev.slot,
         log.prev.checksum,
         _ZEROS[:4],

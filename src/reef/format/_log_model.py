@@ -93,10 +93,7 @@ class LogObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def operations(self) -> int:
         """How many rows it writes or deletes."""
-        operations = 0
-        for record in self.records:  # a generator would take longer than the sum
-            operations += record.operations
-        return operations
+        return sum(record.operations for record in self.records)
 
 
 def log_problem(log: LogObject) -> str:

@@ -81,28 +81,9 @@ class arrow_errors:
             raise CorruptError(*self._at, str(error)[:200] or repr(error)) from error
 
 
-class _Known:
-    """The latest schemas that were found in order.
-
-    To look at each of their fields takes longer than to encode a row, and most are the same.
-    """
-
-    def __init__(self) -> None:
-        self._schemas: tuple[pa.Schema, ...] = ()
-
-    def __contains__(self, schema: pa.Schema) -> bool:
-        # With metadata, because without it Arrow ignores the names of fields inside lists.
-        for known in self._schemas:  # noqa: SIM110 a generator would double what this takes
-            if schema.equals(known, True):
-                return True
-        return False
-
-    def add(self, schema: pa.Schema) -> None:
-        self._schemas = (schema, *self._schemas[: _KNOWN_MAX - 1])
-
-
-# By identity: these two are never gone, and to compare their fields would take longer again.
-_known_rows = {id(first): _Known() for first in (LOG_COLUMNS, SEGMENT_COLUMNS)}
+# The latest schemas that were found in order, by the identity of their first columns. To look at
+# each of their fields takes longer than to encode a row, and most are the same.
+_known_rows: dict[int, tuple[pa.Schema, ...]] = {id(LOG_COLUMNS): (), id(SEGMENT_COLUMNS): ()}
 
 
 def log_schema(columns: list[pa.Field]) -> pa.Schema:
@@ -120,11 +101,13 @@ def schema_problem(schema: pa.Schema, first: tuple[pa.Field, ...]) -> str:
     known = _known_rows.get(id(first))
     if known is None:
         return _schema_problem(schema, first)
-    if schema in known:
-        return ""
+    for one in known:
+        # With metadata, because without it Arrow ignores the names of fields inside lists.
+        if schema.equals(one, True):
+            return ""
     problem = _schema_problem(schema, first)
     if not problem:
-        known.add(schema)
+        _known_rows[id(first)] = (schema, *known[: _KNOWN_MAX - 1])
     return problem
 
 
@@ -161,12 +144,10 @@ def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     problem = schema_problem(batch.schema, first)
     if problem:
         return problem
-    # Each once: to ask Arrow for a column takes longer than to look into it.
-    system = [batch.column(i) for i in range(len(first))]
-    problem = nulls_problem(system, first)
+    problem = nulls_problem(batch, first)
     if problem:
         return problem
-    longest = _longest(system[0])
+    longest = _longest(batch.column(0))
     if longest > KEY_BYTES_MAX:
         return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
     return ""
@@ -188,10 +169,10 @@ def _longest(keys: pa.Array) -> int:
     return int((offsets[1:] - offsets[:-1]).max())
 
 
-def nulls_problem(columns: Iterable[pa.Array], first: tuple[pa.Field, ...]) -> str:
-    """Return that one of `columns`, which are those of `first`, has a null, or ""."""
-    for column in columns:
-        if column.null_count:
+def nulls_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
+    """Return that one of the first columns of `batch`, which are `first`, has a null, or ""."""
+    for i in range(len(first)):
+        if batch.column(i).null_count:
             return f"a null in {', '.join(f.name for f in first)}"
     return ""
 

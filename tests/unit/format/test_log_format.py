@@ -399,11 +399,11 @@ def test_rows_that_are_encoded_already_are_the_same_bytes(compressible: bool, fi
     large = replace(small, lsn=small.lsn + 1, batch=batch)
     for records, streams in (((large,), [stream]), ((small, large), [None, stream])):
         log = changed(log, records=records)
-        data, nbytes, checksum = seal_log(log, streams=streams)
-        whole = data if isinstance(data, bytes) else b"".join(data)
+        sealed = seal_log(log, streams=streams)
+        whole = sealed.data if isinstance(sealed.data, bytes) else b"".join(sealed.data)
         assert whole == encode_log(log)
-        assert nbytes == len(whole)
-        assert checksum == log_checksum(whole)
+        assert sealed.nbytes == len(whole)
+        assert sealed.checksum == log_checksum(whole)
 
 
 def test_rows_that_are_encoded_already_are_not_copied_again() -> None:

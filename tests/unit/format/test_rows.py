@@ -120,7 +120,7 @@ def test_the_schemas_kept_are_few() -> None:
         assert outcome(encode_rows(batch, "lz4").to_pybytes()) == batch
         assert schema_problem(batch.schema, LOG_COLUMNS) == ""
     assert len(_rows._plain_schemas) <= 16
-    assert len(_rows._known_rows[id(LOG_COLUMNS)]._schemas) <= 16
+    assert len(_rows._known_rows[id(LOG_COLUMNS)]) <= 16
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -13,14 +13,13 @@ from reef.documents.filter import Filter
 from reef.documents.query._order import FirstRows, Order
 from reef.documents.query._page import AFTER, page_end
 from reef.documents.query._selection import Selection
-from reef.documents.query._stored_rows import MATCHES_MAX, StoredRows
+from reef.documents.query._stored_rows import LIMIT_MAX, MATCHES_MAX, StoredRows
 from reef.documents.query._wide import with_wide
 from reef.documents.types import Schema
 from reef.engine import View
 from reef.segment import align
 
 _MATCHES_MIN = 1024
-_LIMIT_MAX = 1 << 62  # rows that nobody has; Arrow counts in 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Query:
 def run_query(view: View, schema: Schema, query: Query) -> pa.Table:
     """Return the rows that `query` asks for; if there are more, with the token of the next page."""
     # One more tells whether there is one.
-    asked = None if query.limit is None else min(query.limit, _LIMIT_MAX) + 1
+    asked = None if query.limit is None else min(query.limit, LIMIT_MAX) + 1
     rows = StoredRows(view, schema, query.filter)
     if not query.order.terms:
         found = _by_id(rows, query, asked)

@@ -21,7 +21,7 @@ from reef.documents.filter import Filter
 from reef.documents.query._distance import Distance, Floats, matrix_of
 from reef.documents.query._matching import matching_documents
 from reef.documents.query._selection import Selection
-from reef.documents.query._stored_rows import StoredRows
+from reef.documents.query._stored_rows import LIMIT_MAX, StoredRows
 from reef.documents.query._wide import rows_by_key
 from reef.documents.types import Attribute, Schema
 from reef.engine import FEW_ROWS_MAX, ReadState, View, are_newest, candidates
@@ -86,7 +86,8 @@ def search(view: View, distance: Distance, *, filter: Filter | None, limit: int)
         raise InvalidInputError.of("limit", limit, "a whole number, at least 0")
     if not limit:
         return pa.array([], pa.binary()), np.empty(0, np.float32)
-    return view.read(lambda state: _Search(state, view.lsn, distance, filter).run(limit))
+    most = min(limit, LIMIT_MAX)
+    return view.read(lambda state: _Search(state, view.lsn, distance, filter).run(most))
 
 
 class _NearestRows:

@@ -24,6 +24,7 @@ from reef.engine import Cover, ReadState, View, are_newest
 from reef.format import KEY, LSN
 from reef.segment import RowSource, SegmentSource, align, at_or_below
 
+LIMIT_MAX = 1 << 62  # rows that nobody has; Arrow counts in 64 bits
 MATCHES_MAX = 20_000
 _MATCHED_BYTES_MAX = 64 << 20
 _DOUBTFUL_MAX = 2_000

@@ -11,7 +11,8 @@ A refusal holds only if the writes it was checked against become durable, so it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from reef.engine._commit._attach import at_version, check_new
 from reef.engine._commit._conditions import Resolved, plain_codes
@@ -38,7 +39,7 @@ class NoRoomError(Exception):
     """The memtable or the unfolded log is full: flush, wait for room, and commit again."""
 
 
-class Admitted(NamedTuple):
+class Admitted(msgspec.Struct, frozen=True):
     """What a request has led to: the ticket to await, and its result."""
 
     ticket: Ticket | None
@@ -113,9 +114,10 @@ class Admission:
         Raises NoRoomError, NotWrittenError, InvalidInputError, IdempotencyError; NotFoundError if a
         segment that the condition needs is gone. Then nothing was admitted.
         """
-        earlier = self._earlier(request)
-        if earlier is not None:
-            return earlier
+        if request.idempotency_key is not None or request.source is not None:
+            earlier = self._earlier(request)
+            if earlier is not None:
+                return earlier
         if not self.has_room(request.nbytes):
             raise NoRoomError
         if request.segments:
@@ -217,8 +219,6 @@ class Admission:
     def _earlier(self, request: WriteRequest) -> Admitted | None:
         """Return the receipt or ticket of an earlier request of the same key or stream, if any."""
         key, source = request.idempotency_key, request.source
-        if key is None and source is None:
-            return None
         receipt = self.durable(key, request.digest, source, request.sequence)
         if receipt is not None:
             return Admitted(None, receipt)

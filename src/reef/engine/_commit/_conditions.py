@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import eq
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -66,7 +65,7 @@ class Equals:
 Condition = CreateOnly | MustExist | Equals
 
 
-class Resolved(NamedTuple):
+class Resolved(msgspec.Struct, frozen=True):
     """What is left of a batch after its condition, and what became of each of its rows."""
 
     batch: pa.RecordBatch

@@ -18,7 +18,7 @@ from reef.errors import (
     OutcomeUnknownError,
     ReefError,
 )
-from reef.format import LogKind, LogObject, LogRecord, log_key, seal_log
+from reef.format import LogObject, LogRecord, log_key, seal_log
 from reef.log import ChainPoint, Damaged, LogReader
 from reef.manifest import ManifestChain
 from reef.store import create
@@ -60,14 +60,14 @@ class LogWriter:
                 prev=group.before.prev,
                 records=group.records,
             )
-            streams = [ticket.stream for ticket in group.tickets]
-            group.data, group.data_bytes, checksum = seal_log(log, streams=streams)
+            sealed = seal_log(log, streams=[ticket.stream for ticket in group.tickets])
         except Exception as error:  # noqa: BLE001 nothing was sent, and every caller must be told
             return Answer(
                 "refused",
                 InvariantError(f"a batch, or one beside it, cannot be logged: {error!r}"),
             )
-        group.point = ChainPoint(group.slot, checksum, self._epoch)
+        group.data, group.data_bytes = sealed.data, sealed.nbytes
+        group.point = ChainPoint(group.slot, sealed.checksum, self._epoch)
         return None
 
     def put(self, group: Group) -> Answer:
@@ -118,9 +118,10 @@ def record_of(ticket: Ticket) -> LogRecord:
     """Return the record of an admitted batch."""
     request, lsn = ticket.request, ticket.lsn
     key, condition = request.idempotency_key, request.condition
+    is_rows = request.schema is None and not request.segments
     return LogRecord(
         lsn=lsn,
-        batch=ticket.batch if request.kind is LogKind.DATA else None,
+        batch=ticket.batch if is_rows else None,
         segments=at_version(request.segments, lsn) if request.segments else (),
         schema=request.schema,
         idempotency_key=key,

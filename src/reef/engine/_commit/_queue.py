@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Literal, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from reef.engine._commit._receipt import Receipt
@@ -162,7 +163,7 @@ class Group:
         return self.tickets[-1].lsn
 
 
-class Settlement(NamedTuple):
+class Settlement(msgspec.Struct, frozen=True):
     """What is decided; the driver carries out all of it before it takes the next one."""
 
     durable: Group | None
@@ -423,7 +424,7 @@ class CommitQueue:
             for ticket in group.tickets
         )
         rest = self._drop(self.failure or self._not_sent(), self._sent())
-        return rest._replace(errors=unknown + rest.errors)
+        return msgspec.structs.replace(rest, errors=unknown + rest.errors)
 
     def _refuse(self, first: Group, error: ReefError) -> Settlement:
         """The first slot was not written, for certain."""

@@ -122,7 +122,8 @@ class Memtable:
             keys = batch.column(0).to_pylist()
             if len(keys) > 1 and len(set(keys)) != len(keys):
                 raise InvariantError(f"a key is twice in the batch of version {lsn}")
-            self._index_all()
+            if self._unindexed:
+                self._index_all()
             with self._lock:
                 self._append(chunk, keys)
         self._applied = lsn
