@@ -75,6 +75,8 @@ METRICS: Mapping[str, Metric] = {
     "reef_gc_deleted_bytes_total": _counter("Bytes deleted by garbage collection.", "kind"),
 }
 
+_RECORDED_MAX = 256
+
 Histogram: TypeAlias = dict[str, float | dict[str, int]]
 """A histogram in a snapshot: `count`, `sum` and, by upper bound, `buckets` (not cumulative)."""
 
@@ -93,6 +95,14 @@ class _Series:
         self.value: float = 0  # of a histogram: the sum of what was observed
 
 
+class _Recorded(NamedTuple):
+    """What one recorder has taken, and nobody has added to its metrics yet."""
+
+    names: tuple[str, ...]
+    labels: Mapping[str, object]
+    taken: list[tuple[float, ...]]
+
+
 class Metrics:
     """The metrics of one database. Safe among threads, and cheap enough for every request.
 
@@ -106,55 +116,27 @@ class Metrics:
         self._counters: dict[object, _Series] = {}
         self._gauges: dict[object, _Series] = {}
         self._histograms: dict[object, _Series] = {}
+        self._recorded: dict[object, _Recorded] = {}
         for name, metric in METRICS.items():
             if not metric.labels and metric.kind != "gauge":
                 self._find(metric.kind, name, {})
 
-    def counter(self, name: str, **labels: object) -> Callable[[float], None]:
-        """Return what adds to one counter, for those who do it often."""
-        series: _Series | None = None
-
-        def add(amount: float) -> None:
-            nonlocal series
-            if series is None:  # not before it is counted for the first time
-                series = self._find("counter", name, labels)
-            with self._lock:
-                series.value += amount
-
-        return add
-
-    def histogram(self, name: str, **labels: object) -> Callable[[float], None]:
-        """Return what puts numbers into one histogram, for those who do it often."""
-        series: _Series | None = None
-
-        def observe(value: float) -> None:
-            nonlocal series
-            if series is None:
-                series = self._find("histogram", name, labels)
-            bucket = bisect_left(series.bounds, value)
-            with self._lock:
-                series.buckets[bucket] += 1
-                series.value += value
-
-        return observe
-
     def recorder(self, *names: str, **labels: object) -> Callable[..., None]:
         """Return what takes a number for each of some counters and histograms, in one step.
 
-        For those who do it often. `labels` are of each that has any.
+        For those who do it often: the numbers are kept as they come, and added later, many at once.
+        `labels` are of each that has any.
         """
-        known: list[_Series] = []
+        key, count = (*names, *labels.items()), len(names)
+        recorded = self._recorded.setdefault(key, _Recorded(names, labels, []))
+        taken = recorded.taken
 
-        def record(*values: float) -> None:
-            if not known:  # not before it is counted for the first time
-                for name in names:
-                    metric = METRICS[name]
-                    known.append(self._find(metric.kind, name, labels if metric.labels else {}))
-            with self._lock:
-                for series, value in zip(known, values, strict=True):
-                    series.value += value
-                    if series.bounds:
-                        series.buckets[bisect_left(series.bounds, value)] += 1
+        def record(*numbers: float) -> None:
+            if len(numbers) != count:
+                raise InvariantError(f"{len(numbers)} numbers were recorded for {names}")
+            taken.append(numbers)
+            if len(taken) >= _RECORDED_MAX:
+                self._add_recorded(recorded)
 
         return record
 
@@ -221,9 +203,32 @@ class Metrics:
 
     def _read(self) -> Iterator[tuple[_Series, float, list[int]]]:
         """Yield every series with its value and buckets, all of one moment, sorted."""
+        for recorded in list(self._recorded.values()):
+            self._add_recorded(recorded)
         with self._lock:
             read = [(s, s.value, s.buckets.copy()) for s in self._series.values()]
         yield from sorted(read, key=lambda one: (one[0].name, one[0].labels))
+
+    def _add_recorded(self, recorded: _Recorded) -> None:
+        """Add what a recorder has taken. Others may go on recording meanwhile."""
+        names, labels, taken = recorded
+        if not taken:  # a series shows only once something was counted
+            return
+        metrics = [METRICS[name] for name in names]
+        found = [
+            self._find(metric.kind, name, labels if metric.labels else {})
+            for name, metric in zip(names, metrics, strict=True)
+        ]
+        with self._lock:
+            rows = taken[:]
+            del taken[: len(rows)]  # more may have come in between
+            if not rows:
+                return  # another thread has just added them
+            for series, values in zip(found, zip(*rows, strict=True), strict=True):
+                series.value += sum(values)
+                if series.bounds:
+                    for value in values:
+                        series.buckets[bisect_left(series.bounds, value)] += 1
 
     def _find(self, kind: str, name: str, labels: Mapping[str, object]) -> _Series:
         """Return the series, made if it is not there yet."""

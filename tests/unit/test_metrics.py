@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -98,8 +99,33 @@ def test_a_recorder_counts_and_observes_in_one_step() -> None:
     assert (seconds["count"], seconds["sum"]) == (2, 40.02)
     assert isinstance(buckets := seconds["buckets"], dict)
     assert (buckets["0.025"], buckets["+Inf"]) == (1, 1)
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(InvariantError, match="1 numbers"):
         record(1)
+
+
+def test_recorders_of_the_same_metrics_lose_nothing_among_threads() -> None:
+    metrics = Metrics()
+    counts: list[float] = []
+
+    def record_many() -> None:
+        record = metrics.recorder("reef_commits_total", "reef_group_bytes")
+        for _ in range(2_000):
+            record(1, 300)
+
+    threads = [threading.Thread(target=record_many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        count = metrics.snapshot()["reef_commits_total"]
+        assert isinstance(count, float | int)
+        counts.append(count)
+    for thread in threads:
+        thread.join()
+    assert counts == sorted(counts)
+    found = metrics.snapshot()
+    assert found["reef_commits_total"] == 8_000
+    assert isinstance(sizes := found["reef_group_bytes"], dict)
+    assert (sizes["count"], sizes["sum"]) == (8_000, 8_000 * 300)
 
 
 def test_a_gauge_is_what_it_was_last_set_to() -> None:

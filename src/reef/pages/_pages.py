@@ -84,7 +84,7 @@ class Pages(Namespace):
         self._ahead_bytes = min(settings.read_ahead_bytes, settings.block_cache_bytes // 4)
         self._ahead = Ahead(self.page_size, self._ahead_bytes)
         self._reads = count(1).__next__
-        self._note_layers = context.metrics.histogram("reef_page_read_layers")
+        self._note_layers = context.metrics.recorder("reef_page_read_layers")
         self._commits = Commits(context, self._writer, self.page_size) if self._writer else None
 
     @property

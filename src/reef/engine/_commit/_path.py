@@ -79,7 +79,7 @@ class CommitPath:
         """Held while a caller asks again for a slot whose outcome is unknown."""
         self._put_s = 0.0
         """The seconds a PUT takes, as a running mean."""
-        self._note_seconds = context.metrics.histogram("reef_commit_seconds")
+        self._note_seconds = context.metrics.recorder("reef_commit_seconds")
         self._note_group = context.metrics.recorder(
             "reef_commits_total", "reef_group_batches", "reef_group_bytes"
         )
