@@ -19,9 +19,11 @@ from reef.documents.input import CheckedRequest, outcomes_of_rows
 from reef.documents.query import wide_of
 from reef.documents.types import Schema
 from reef.engine import (
+    DELETED,
     DIFFERS,
     EXISTS,
     MISSING,
+    WRITTEN,
     CreateOnly,
     Equals,
     Latest,
@@ -74,10 +76,12 @@ class Change:
     def request(self, key: bytes | None, source: str | None, sequence: int | None) -> WriteRequest:
         """Return what the writer commits."""
         needs_state = bool(self.patches) or self.condition is not None
+        deletes = self.batch.num_rows - self.upserts - self.patches
         return WriteRequest(
             batch=self.batch,
             stream=self.stream,
             nbytes=self.nbytes,
+            codes=bytes([WRITTEN]) * (self.upserts + self.patches) + bytes([DELETED]) * deletes,
             resolve=self.resolve if needs_state else None,
             prepare=self.prepare if needs_state else None,
             condition=self.condition_bytes,

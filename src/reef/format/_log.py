@@ -140,7 +140,7 @@ def seal_log(
     parts: list[bytes | pa.Buffer] = []
     for record, stream in zip(log.records, streams or repeat(None), strict=False):
         envelope, body = _encode_payload(record, stream, codec)
-        length = len(envelope) + body.size
+        length = len(envelope) + len(body)
         if length > RECORD_BYTES_MAX:
             raise InvariantError(f"a record of log object {log.slot} would be {length} bytes")
         frame = _FRAME.pack(length, crc32c(body, crc32c(envelope)))
@@ -233,7 +233,7 @@ def _header_of(log: LogObject, size: int) -> tuple[object, ...]:
 
 def _encode_payload(
     record: LogRecord, stream: pa.Buffer | None, codec: str
-) -> tuple[bytes, pa.Buffer]:
+) -> tuple[bytes, bytes | pa.Buffer]:
     envelope = _encoder.encode(
         _Envelope(
             lsn=record.lsn,
@@ -252,6 +252,7 @@ def _encode_payload(
             _decoder.decode(envelope)
         except msgspec.ValidationError as error:
             raise InvariantError(f"a log record would have a wrong field: {error}") from error
+    body: bytes | pa.Buffer = b""
     if stream is not None:
         body = stream
         check_size(body.size, BATCH_BYTES_MAX)
@@ -259,8 +260,6 @@ def _encode_payload(
         body = encode_rows(record.batch, codec, BATCH_BYTES_MAX)
     elif record.schema is not None:
         body = record.schema.serialize()
-    else:
-        body = pa.py_buffer(b"")
     zeros = _ZEROS[: -(_LENGTH.size + len(envelope)) % 8]
     return _LENGTH.pack(len(envelope)) + envelope + zeros, body
 

@@ -49,7 +49,6 @@ WORTHWHILE = 15 / 16
 
 _SMALL_STREAM_BYTES_MAX = 4 << 10
 _MESSAGE = struct.Struct("<II")
-_TWO_OFFSETS = struct.Struct("<ii")
 _CONTINUED = 0xFFFFFFFF
 _EXTENSION = b"ARROW:extension:"
 
@@ -144,35 +143,23 @@ def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
     problem = schema_problem(batch.schema, first)
     if problem:
         return problem
-    problem = nulls_problem(batch, first)
+    columns = [batch.column(i) for i in range(len(first))]
+    problem = nulls_problem(columns, first)
     if problem:
         return problem
-    longest = _longest(batch.column(0))
-    if longest > KEY_BYTES_MAX:
-        return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
+    keys = columns[0]
+    if keys.total_values_length > KEY_BYTES_MAX:  # few keys together are within the limit of one
+        offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
+        longest = int((offsets[1:] - offsets[:-1]).max())
+        if longest > KEY_BYTES_MAX:
+            return f"a key of {longest} bytes, which is more than {KEY_BYTES_MAX}"
     return ""
 
 
-def _longest(keys: pa.Array) -> int:
-    """Return at least the bytes of the longest key; exactly, if that is more than is allowed."""
-    rows = len(keys)
-    if rows == 0:
-        return 0
-    if rows == 1:
-        low, high = _TWO_OFFSETS.unpack_from(keys.buffers()[1], keys.offset * 4)
-        return int(high - low)
-    # Arrow's own functions take ten times as long to be called as this takes.
-    offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4)
-    together = int(offsets[-1]) - int(offsets[0])
-    if together <= KEY_BYTES_MAX:
-        return together
-    return int((offsets[1:] - offsets[:-1]).max())
-
-
-def nulls_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
-    """Return that one of the first columns of `batch`, which are `first`, has a null, or ""."""
-    for i in range(len(first)):
-        if batch.column(i).null_count:
+def nulls_problem(columns: Iterable[pa.Array], first: tuple[pa.Field, ...]) -> str:
+    """Return that one of `columns`, which are those of `first`, has a null, or ""."""
+    for column in columns:
+        if column.null_count:
             return f"a null in {', '.join(f.name for f in first)}"
     return ""
 
@@ -199,7 +186,9 @@ def ids_problem(schema: pa.Schema) -> str:
     return "" if len(set(ids)) == len(ids) else "two columns of one id"
 
 
-def encode_rows(batch: pa.RecordBatch, codec: str, bytes_max: int | None = None) -> pa.Buffer:
+def encode_rows(
+    batch: pa.RecordBatch, codec: str, bytes_max: int | None = None
+) -> bytes | pa.Buffer:
     """Return an Arrow IPC stream of one batch, compressed where that pays.
 
     Raises InvariantError for rows that a reader would refuse, or of more than `bytes_max` bytes.
@@ -211,8 +200,7 @@ def encode_rows(batch: pa.RecordBatch, codec: str, bytes_max: int | None = None)
         # The same bytes that a stream's writer writes, in a third of its time.
         message = batch.serialize()
         if message.size <= _PLAIN_BYTES_MAX:
-            parts = (schema_message(batch.schema), message, _END_OF_STREAM)
-            return pa.py_buffer(b"".join(parts))
+            return b"".join((schema_message(batch.schema), message, _END_OF_STREAM))
     size = int(batch.nbytes)
     if bytes_max is not None:
         check_size(size, bytes_max)

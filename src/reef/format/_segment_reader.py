@@ -101,7 +101,7 @@ class SegmentTail:
 
     def check_rows(self, block: int, rows: pa.RecordBatch) -> None:
         """Raise unless `rows` can be those of row block `block`, by what the index says of it."""
-        problem = nulls_problem(rows, SEGMENT_COLUMNS)
+        problem = nulls_problem(rows.columns[: len(SEGMENT_COLUMNS)], SEGMENT_COLUMNS)
         if not problem:
             keys, lsns = rows.column(0), rows.column(1).to_numpy()
             found = (

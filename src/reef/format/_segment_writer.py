@@ -158,9 +158,9 @@ class SegmentWriter:
         bloom = build_bloom(self._hashes, self._options.bloom_bits_per_key)
         sections: list[Section] = []
         for name, data in self._indexes().items():
-            yield from self._place_section(name, pa.py_buffer(data), sections)
+            yield from self._place_section(name, data, sections)
         start = self._size
-        yield from self._place_section(BLOOM, pa.py_buffer(bloom), sections)
+        yield from self._place_section(BLOOM, bloom, sections)
         yield from self._place_section(ROW_INDEX, encode_rows(row_index, codec), sections)
         yield from self._place_section(COLUMN_INDEX, encode_rows(column_index, codec), sections)
         sums = _sums(row_index)
@@ -214,13 +214,13 @@ class SegmentWriter:
         self._last = last
         return ""
 
-    def _place_section(self, name: str, body: pa.Buffer, sections: list[Section]) -> Iterator[Part]:
+    def _place_section(self, name: str, body: Part, sections: list[Section]) -> Iterator[Part]:
         if any(section.name == name for section in sections):
             raise InvariantError(f"segment {self._origin.id} would have two sections {name!r}")
-        sections.append(Section(name, self._size, body.size, crc32c(body)))
-        yield self._place(FRAME.pack(body.size, sections[-1].checksum))
+        sections.append(Section(name, self._size, len(body), crc32c(body)))
+        yield self._place(FRAME.pack(len(body), sections[-1].checksum))
         yield self._place(body)
-        yield self._place(bytes(-body.size % 8))
+        yield self._place(bytes(-len(body) % 8))
 
     def _place(self, part: Part) -> Part:
         self._size += len(part)

@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from reef.engine import (
     DEFAULT_TTL,
+    DELETED,
+    WRITTEN,
     Condition,
     Context,
     Equals,
@@ -34,6 +36,8 @@ from reef.kv._rows import (
 )
 from reef.kv._views import KeyValueSnapshot, KeyValueView, value_of
 
+_ONE_WRITTEN, _ONE_DELETED = bytes([WRITTEN]), bytes([DELETED])
+
 
 class KeyValue(Namespace):
     """Bytes to bytes, in order of keys. Threads may share it. Use as a context manager, or `close`."""
@@ -53,8 +57,8 @@ class KeyValue(Namespace):
         idempotency_key: bytes | str | None = None,
     ) -> Receipt:
         """Set the value of one key, durably; see `write` for what it raises."""
-        batch = one_put(key, value)
-        return self._commit(batch, len(key) + len(value), condition, True, idempotency_key)
+        rows, nbytes = one_put(key, value), len(key) + len(value)
+        return self._commit(rows, nbytes, condition, True, idempotency_key, codes=_ONE_WRITTEN)
 
     def delete(
         self,
@@ -64,7 +68,8 @@ class KeyValue(Namespace):
         idempotency_key: bytes | str | None = None,
     ) -> Receipt:
         """Delete one key, durably; it need not exist. See `write` for what it raises."""
-        return self._commit(one_delete(key), len(key), condition, True, idempotency_key)
+        rows = one_delete(key)
+        return self._commit(rows, len(key), condition, True, idempotency_key, codes=_ONE_DELETED)
 
     def write(
         self,
@@ -190,9 +195,10 @@ class KeyValue(Namespace):
         idempotency_key: bytes | str | None,
         source: str | None = None,
         sequence: int | None = None,
+        codes: bytes | None = None,
     ) -> Receipt:
         if idempotency_key is None and condition is None and source is None and sequence is None:
-            return self._writing().write(WriteRequest(batch=batch, nbytes=nbytes))
+            return self._writing().write(WriteRequest(batch=batch, nbytes=nbytes, codes=codes))
         key = check_idempotency_key(idempotency_key)
         _check_condition(condition)
         said = encode_condition(condition)
@@ -204,6 +210,7 @@ class KeyValue(Namespace):
             WriteRequest(
                 batch=batch,
                 nbytes=nbytes,
+                codes=codes,
                 resolve=None
                 if condition is None
                 else lambda state: resolve(batch, condition, atomic=atomic, state=state),

@@ -210,7 +210,8 @@ class Admission:
 
     def _resolve(self, request: WriteRequest) -> Resolved:
         if request.resolve is None:
-            return Resolved(request.batch, plain_codes(request.batch))
+            codes = plain_codes(request.batch) if request.codes is None else request.codes
+            return Resolved(request.batch, codes)
         resolved = request.resolve(self._live.state)
         if resolved.batch is not request.batch:
             self.check_bytes(resolved.batch.nbytes)  # a patch brings along what it leaves as it is

@@ -389,10 +389,9 @@ class CommitQueue:
                     self.callers_expected += waiting.callers
                 self._slot, self._point = group.slot + 1, group.point
                 self.lsn_durable = group.lsn_last
-                if isinstance(
-                    self.failure, FencedError | DroppedError
-                ):  # it stepped down; this was in time
-                    self.failure.durable_lsn = self.lsn_durable
+                failure = self.failure
+                if failure is not None and isinstance(failure, FencedError | DroppedError):
+                    failure.durable_lsn = self.lsn_durable  # it stepped down; this was in time
                 if self.keys:
                     self._forget_keys(group.tickets)
                 flight.popleft()

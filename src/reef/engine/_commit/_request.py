@@ -21,6 +21,8 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The batch as it is logged, if its face has encoded it (`reef.format.owned_rows`)."""
     nbytes: int
     """Of the batch, roughly: Arrow takes its time to tell, and the face often knows."""
+    codes: bytes | None = None
+    """As `plain_codes` finds them in the batch, if its face knows."""
     resolve: Resolve | None = None
     """Makes the rows that are logged from what they replace; None: they are those of `batch`."""
     prepare: Callable[[View], object] | None = None

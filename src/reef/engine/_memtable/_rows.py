@@ -142,7 +142,10 @@ class MemtableRows:
     def append(self, chunk: Chunk) -> int:
         """Add the rows of a chunk, and return the number of the first."""
         grade = chunk.grade
-        if not self._has_columns(chunk.batch.schema):
+        schema = chunk.batch.schema
+        if self._schema is None or not self._schema.equals(schema):
+            self._schema = schema
+            self.columns = tuple(union(list(schema)[2:], self.columns))
             self._trail = [0] * _TOP_GRADE
         for smaller in range(grade):
             self._join(smaller)
@@ -162,14 +165,6 @@ class MemtableRows:
         at = bisect_left(bases, first)
         self.nbytes += chunk.nbytes - chunks[at].nbytes
         chunks[at] = chunk
-
-    def _has_columns(self, schema: pa.Schema) -> bool:
-        """Return whether the rows before had the same columns; take note if they had not."""
-        if self._schema is not None and self._schema.equals(schema):
-            return True
-        self._schema = schema
-        self.columns = tuple(union(list(schema)[2:], self.columns))
-        return False
 
     def _trail_on(self, grade: int) -> None:
         """Count the chunk at the end; if there are enough of its grade, join them."""
