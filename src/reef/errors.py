@@ -242,7 +242,7 @@ class DamagedError(UnreadableError):
     what = "damaged"
     advice = (
         "read it again; if it persists, the object is damaged where it lies: "
-        "`reef verify` shows what is affected, `reef repair` mends what can be"
+        "`reef verify` shows what is affected, `reef repair` restores what can be restored"
     )
 
 

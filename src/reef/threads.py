@@ -33,7 +33,7 @@ class Condition(Protocol):
     def wait(self, timeout: float | None = None) -> bool:
         """Release the lock until notified, then take it again; False after `timeout` seconds.
 
-        It may return without any news: what is waited for is looked at again by the caller.
+        It may return without any news: the caller checks its condition again.
         """
         ...
 

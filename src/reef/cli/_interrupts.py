@@ -1,6 +1,6 @@
 """Ctrl-C: the end at once, or an exception while there is something to clean up.
 
-While Python still imports, and while it winds up, an exception would come out of code that is not
+While Python is importing or shutting down, an exception would come out of code that is not
 ours as a traceback, or be swallowed by it; there is nothing to clean up then either.
 """
 

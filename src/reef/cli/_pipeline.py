@@ -247,7 +247,7 @@ def _say_stale(namespace: str, why: str) -> None:
 
 
 def _tell_stale(result: PassResult[CompactionResult]) -> None:
-    """Say of a plan that was kept what of it could not be carried out any more."""
+    """Report which part of a saved plan is stale."""
     for one in result.namespaces:
         stale = [] if one.result is None else [g for g in one.result.groups if g.state == "stale"]
         for group in stale[:1]:

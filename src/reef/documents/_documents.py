@@ -167,9 +167,9 @@ class Documents(Namespace):
         meet this are left out, and the receipt's `outcomes` say so; otherwise ConditionFailedError
         does, and nothing is written. Attributes that are new are added to the schema first.
 
-        The same `idempotency_key` again returns the first receipt and writes nothing. Of a `source`
-        that numbers its requests in order, whatever is not above the highest `sequence` written counts
-        as written before; that never ages out, and what is in it is not compared.
+        The same `idempotency_key` again returns the first receipt and writes nothing. For a
+        `source` that numbers its requests in order, a request whose `sequence` is not above the highest
+        one written counts as already written; that never ages out, and what is in it is not compared.
 
         Raises InvalidInputError, which names row, attribute, expected and got; FencedError (open
         again), OutcomeUnknownError (retry with the same idempotency key), NotWrittenError and

@@ -101,16 +101,16 @@ class Reader(Handle):
         self._replay(tail)
         if tail.lsn < self.lsn:
             raise UnavailableError(
-                f"namespace {self.namespace!r} was repaired, and what this reader has seen up to LSN "
-                f"{self.lsn} is there only up to {tail.lsn}: open it again"
+                f"namespace {self.namespace!r} was repaired: this reader had seen LSN {self.lsn}, but "
+                f"the log now ends at LSN {tail.lsn}: open it again"
             )
         return tail
 
     def _adopt(self, head: Head) -> None:
         if self._is_over(head.manifest):
             raise DroppedError(
-                f"namespace {self.namespace!r} was dropped; whatever has that name now is another "
-                "one: open it anew"
+                f"namespace {self.namespace!r} was dropped; a namespace of that name is now a "
+                "different one: open it again"
             )
         if head.manifest.generation > self.manifest.generation:
             self._stand_on(head.manifest)

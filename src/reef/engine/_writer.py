@@ -296,8 +296,8 @@ class Writer(Handle):
             if self._is_over(head.manifest):
                 self._commits.step_down(
                     DroppedError(
-                        f"namespace {self.namespace!r} was dropped; whatever has that name now is "
-                        "another one: open it anew"
+                        f"namespace {self.namespace!r} was dropped; a namespace of that name is now "
+                        "a different one: open it again"
                     )
                 )
                 return

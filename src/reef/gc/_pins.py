@@ -5,7 +5,8 @@ child carries. It goes when nothing can read this namespace's objects through th
 
 - No retained generation of that life names them: the child was detached, or compaction has replaced
   them all. What is retained is every generation at or above the child's boundary, and what its
-  snapshots and branches stand on. Names only ever go, but for repair, which takes them from those.
+  snapshots and branches stand on. Later generations only stop naming
+  objects; repair alone names them again, and takes the names from these.
 - That life has ended, and the grace period is over, within which readers may hold it open.
 - It never came to be. Somebody may still be making it, very slowly: so the generation at which it would
   begin is taken by "aborted" first. Its maker looked at the child's head before it put its pin, and can

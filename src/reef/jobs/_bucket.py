@@ -89,7 +89,7 @@ def _url_of(store: Store) -> str:
     url = parse_url(source)
     if url.scheme == "memory" and not url.bucket:
         raise InvalidInputError(
-            f"the bucket {store.url} has no name, so that nothing else can open it; "
+            f"the bucket {store.url} has no name, so no other process can open it; "
             "use memory://NAME, or a bucket that other processes can open"
         )
     return Bucket.check_url(source)
@@ -103,6 +103,6 @@ def _opened_by(store: Store) -> str:
     if isinstance(reopen, functools.partial) and reopen.args:
         return str(reopen.args[0])
     raise InvalidInputError(
-        f"the bucket {store.url} was not opened by its URL, so that other processes cannot open it "
-        "in the same way; open it with reef.connect(URL)"
+        f"the bucket {store.url} was not opened by its URL, so other processes cannot open it; "
+        "open it with reef.connect(URL)"
     )

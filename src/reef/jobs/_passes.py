@@ -10,8 +10,8 @@ the others go on.
 
 Tasks run by `runner`, by default in this process, one after the other; `reef.spark.spark_runner` runs
 them on Spark. `watch` is called with how far the pass is. A Context may be given instead of a Database,
-with the names of the namespaces. A pass raises InvalidInputError, and what keeps its tasks from being
-run, such as UnavailableError; errors in one namespace are in the result. A pass that changed something
+with the names of the namespaces. A pass raises InvalidInputError, and any error that keeps its tasks
+from running, such as UnavailableError; errors in one namespace are in the result. A pass that changed something
 leaves a record in the bucket: see `passes`.
 """
 

@@ -10,8 +10,8 @@ Invariants:
 - A damaged object is passed over only by name: by a valid fence right behind it, or by the
   manifest, where repair has written it. At the head of the log it ends the fold: nobody was told
   that it was committed, or its successor would be there. Followed by anything else it is an error.
-- Where repair has given an object up, its successor can't name a valid one: it is taken at its
-  word, because the chain below is known to be lost.
+- The successor of an object that repair skipped cannot name a valid one. It is accepted as it is,
+  because the chain below it is known to be lost.
 """
 
 from __future__ import annotations

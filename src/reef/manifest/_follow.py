@@ -6,7 +6,7 @@ Invariants:
 - An absent generation is the end of the chain only for somebody who has looked within half the grace
   period. After that it may have come and been collected, and its name may even be taken again by a
   sleeper whose generation does not count: then only a LIST tells.
-- Behind damage the head is an older generation, told loudly and marked.
+- If newer generations are damaged, the head is an older one; this is logged, and the head is marked.
 
 Nothing is written here. Threads may share it: each look stands for itself.
 """

@@ -4,7 +4,7 @@ The job is `range(parts).mapInArrow(...)` with the packed descriptors in its clo
 same on `local[*]`, on a cluster and through Spark Connect. Many descriptors share a Spark task, so
 that thousands of tiny ones cost few launches; the heavy ones have a Spark task of their own.
 
-What a lost executor or an exception that is no ReefError costs: Spark runs that Spark task again.
+If an executor is lost, or a task raises anything but a ReefError, Spark runs that Spark task again.
 Of two attempts at one, Spark gives back one; the other's objects are orphans.
 """
 

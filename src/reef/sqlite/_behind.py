@@ -155,13 +155,12 @@ class Behind:
         return failure
 
     def _lose(self, failure: BaseException) -> None:
-        """Drop everything, and have it told to each whose commits are lost."""
+        """Drop all commits that wait, and report the loss to each connection that made one."""
         lost = {id(queued.holder): queued.holder for queued in self._queue}
         count = len(self._queue)
         self._dropped()
         error = UnavailableError(
-            f"{count} commits that synchronous=OFF acknowledged could not be written and are lost, "
-            f"or may be: {failure}"
+            f"{count} commits acknowledged under synchronous=OFF are lost, or may be: {failure}"
         )
         error.__cause__ = failure if isinstance(failure, ReefError) else None
         for holder in lost.values():

@@ -176,7 +176,7 @@ def test_a_reader_of_what_was_dropped_is_told_and_never_sees_the_new_life(grove:
     reader.refresh()
     assert dict(reader.items()) == before
     grove.clock.advance(GRACE_S)
-    with pytest.raises(DroppedError, match="open it anew"):
+    with pytest.raises(DroppedError, match="open it again"):
         reader.refresh()
 
 

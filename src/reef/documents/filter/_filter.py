@@ -3,8 +3,8 @@
     ("price", "Lt", 10)    ("And", [f, g])    ("Or", [f, g])    ("Not", f)    ("tags", "IsNull")
 
 and the same as SQL text: `price < 10 and tags contains 'x'`. "id" is an attribute like any other,
-of type string. A filter is checked against the schema when it is made, in full: asking it later
-cannot fail on account of what it says.
+of type string. A filter is checked against the schema when it is made, in full:
+evaluating it later cannot fail because of what it says.
 """
 
 from __future__ import annotations

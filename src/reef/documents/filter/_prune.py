@@ -1,6 +1,6 @@
 """What a filter can tell from bounds alone: which blocks cannot hold a match, which keys can.
 
-Of each block and condition one of two things is asked: may a row be there for which it is true, or
+For each block and condition there are two possible questions: may a row be there for which it is true, or
 may one be there for which it is false (null is neither)? `Not` swaps the two. Both err on the side of
 "yes": bounds of strings are wider than the strings, NaN lies outside every bound, and a column whose
 bounds are not known may hold anything.

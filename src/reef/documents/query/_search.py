@@ -1,8 +1,8 @@
 """Exact search: the documents whose vectors are nearest to one that is given.
 
 Nothing is merged. Each source is asked by itself for the vectors it has, and the nearest rows of
-all are kept, some more than are asked for: among them may be old versions of documents, which is
-found out at the end, for those that count only. If too many were old, the search starts over and
+all are kept, some more than are asked for: some may be old versions of documents. That is checked at
+the end, and only for rows that would be returned. If too many were old, the search starts over and
 keeps more. Memory holds a piece of a source and the rows that are kept, without their vectors.
 
 If a filter leaves a handful of documents, their vectors are read one by one instead of all.

@@ -1,8 +1,8 @@
 """SQL over the documents of one version: DuckDB, on the same scan as everybody else.
 
 The documents are the table `docs`, with the columns `id` and one for each attribute. DuckDB asks for
-the columns it needs and says which of its conditions the scan shall see to; those prune blocks as
-any filter does. Everything else of the query is DuckDB's.
+the columns it needs, and passes on conditions for the scan to evaluate; they prune blocks as any
+filter does. Everything else of the query is DuckDB's.
 
 A query reads `docs` and nothing else: no file, no network, no variable of the program. It has a
 database of its own, in memory, which is gone when it ends; it may take `MEMORY_LIMIT` of memory for

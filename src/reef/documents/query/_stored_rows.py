@@ -1,9 +1,9 @@
 """The stored rows that a filter lets through, in order of ids.
 
 A filter that lets few rows through is answered source by source, without a merge: blocks that its
-bounds rule out are not read, what matches is gathered, and where another source may have a newer
-version, point reads tell. As soon as that is too much, it is given up for a merged scan of the keys
-between which there may be matches. Wide columns are read for rows that match only, unless most do.
+bounds rule out are not read, what matches is gathered, and point reads check whether another source
+has a newer version. Once that costs too much, a merged scan of the key range that may match takes
+over. Wide columns are read for rows that match only, unless most do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Wide columns for rows that are known, and rows by id.
 
-The values of a wide column lie in blocks of their own: they are read when it is known of which rows.
+The values of a wide column lie in blocks of their own: they are read once the rows are known.
 """
 
 from __future__ import annotations

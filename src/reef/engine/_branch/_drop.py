@@ -8,8 +8,8 @@
 
 Invariants:
 
-- A namespace that has branches is not dropped, be it that they share nothing with it any more, as long
-  as they are not detached. Nor is one whose objects a branch of a branch names: that is looked up on
+- A namespace is not dropped until its branches are dropped or detached, even if they share nothing
+  with it any more. Nor is one whose objects a branch of a branch names: that is looked up on
   the very head on which "dropped" is published, so that a branch which is made meanwhile is made first,
   or not at all.
 - An earlier writer meets the fences in its log. They are never collected, and the next namespace of

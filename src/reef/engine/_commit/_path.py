@@ -178,7 +178,7 @@ class CommitPath:
                         self._check_open()
                         admitted = admit()
                         if self._is_gathering and self._queue.has_all_callers():
-                            self.cond.notify_all()  # who gathers waits for no more
+                            self.cond.notify_all()  # the gathering caller stops waiting
                     if admitted is not None:
                         ticket = admitted.ticket
                         if ticket is None or ticket.is_done:
@@ -219,9 +219,8 @@ class CommitPath:
             if admitted.is_own or isinstance(error, FencedError | DroppedError):
                 raise copy.copy(error)
             raise NotWrittenError(
-                "this write was checked against an earlier write to namespace "
-                f"{self._chain.namespace!r} that may not have become durable ({error}); expected "
-                "that one to be committed. Nothing of this write was sent: retry"
+                f"this write depends on an earlier write to namespace {self._chain.namespace!r} that "
+                f"may not be durable ({error}). Nothing of this write was sent: retry"
             ) from error
         if admitted.refusal is not None:
             raise admitted.refusal

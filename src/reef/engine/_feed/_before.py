@@ -63,7 +63,7 @@ def _look_up(
     except RetentionError as error:
         raise RetentionError(
             f"the before images of changes from LSN {lsn + 1} on are not kept: {error}. Read these "
-            "changes without before images, or set a longer `pitr_window` beforehand"
+            "changes without before images, or set a longer `pitr_window` for later ones"
         ) from error
     return view.many(keys, wide=bool(vector_columns(layout)))
 

@@ -253,8 +253,8 @@ class View:
             return
         if not self._is_retained:
             raise RetentionError(
-                f"LSN {self.lsn} of namespace {manifest.namespace!r} lies below {floor}, up to which "
-                "old versions are not kept: read at or above it, or take a snapshot in time"
+                f"LSN {self.lsn} of namespace {manifest.namespace!r} lies below {floor}; older "
+                "versions are not kept: read at or above it, and next time take a snapshot first"
             )
         if not any(snapshot.lsn == self.lsn for snapshot in manifest.snapshots):
             raise SnapshotExpiredError(
@@ -277,7 +277,7 @@ class View:
         is_damaged = isinstance(error, DamagedError)
         if reloads > _RELOADS_MAX and not is_damaged:
             raise SnapshotExpiredError(
-                f"an object that the view at LSN {self.lsn} stands on has been collected ({error}); "
+                f"an object that the view at LSN {self.lsn} needs was collected ({error}); "
                 "take a new one"
             ) from error
         before = self._held.manifest.segments

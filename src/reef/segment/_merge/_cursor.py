@@ -1,4 +1,4 @@
-"""What a merge has at hand of its sources, and in which order that ends.
+"""The pieces that a merge holds of its sources, in the order in which they end.
 
 A source gives its keys in the order asked, and for each key the newest version first. So of a key
 that it has shown, whatever comes later from it is hidden, and is dropped here: no key is in two

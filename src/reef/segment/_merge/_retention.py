@@ -7,14 +7,14 @@ For each key these stay:
   what a read at that point finds. The newest version of a key is always among them: either it is
   above the floor, or it is what the floor sees.
 
-A tombstone that stays by this goes nevertheless if nothing is left for it to hide. That takes three
+A tombstone kept by this rule is still dropped if nothing is left for it to hide. That takes three
 things. No older version of the key stays in the output. There is no older run that could hold one:
 `is_bottom`, which only the caller knows. And it is at or below the floor: above it, the history of a
 key is promised as it was, its end included. With the oldest tombstone gone, the next one may be
 the oldest, so it is the unbroken row of them at the old end of a key that goes. To a read at any
 retained point a key without versions is as absent as one that ends in a tombstone.
 
-Newer runs that are not part of the compaction need no thought: a version that they hide at every
+Newer runs that are not part of the compaction need not be considered: a version that they hide at every
 point is kept too long, never too short. Nor do later writes: their LSNs are higher.
 """
 

@@ -1,8 +1,8 @@
 """Parts of a load that have keys in common → parts that have none, as an attach needs them.
 
 Every part is sorted by itself. They are merged by a few at a time, in the order of their numbers, so
-that of equal keys the part with the higher number has the later row; what comes of it is written under
-the same intent, and what it came of is left to collection. Memory holds what a scan holds of each part
+that of equal keys the part with the higher number has the later row; the result is written under the same
+intent, and the inputs are left to collection. Memory holds what a scan holds of each part
 that is merged at once, about 16 MiB, and a piece of each that is still in memory.
 """
 
