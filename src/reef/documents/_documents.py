@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from reef.documents._change import Change, Condition, change_of
-from reef.documents._feed import shown_changes, stored_columns
+from reef.documents._feed import document_changes, stored_columns
 from reef.documents._namespace_schema import (
     FACE,
     NamespaceSchema,
@@ -181,14 +181,14 @@ class Documents(Namespace):
         if source is not None and key is None:
             receipt = writer.known(None, None, source, sequence)
             if receipt is not None:
-                return self._told(receipt, 0, 0)  # also if the request is no longer valid
+                return self._receipt(receipt, 0, 0)  # also if the request is no longer valid
         if type(atomic) is not bool:
             raise InvalidInputError.of("atomic", atomic, "True or False")
         columns = RequestColumns.of(upserts, patches, deletes, duplicates)
         change, receipt = self._change(writer, columns, condition, atomic, key, source, sequence)
         if receipt is None:
             receipt = writer.write(change.request(key, source, sequence))
-        return self._told(receipt, change.upserts, change.patches, change.is_kept)
+        return self._receipt(receipt, change.upserts, change.patches, change.is_kept)
 
     def delete_where(
         self, where: Where, *, idempotency_key: bytes | str | None = None
@@ -200,7 +200,7 @@ class Documents(Namespace):
         key = check_idempotency_key(idempotency_key)
         filter = parse_filter(where, self._schema.current())
         request = delete_matching(filter, self._bytes_max, key, bulk_digest(filter, b""))
-        return self._told(self._writing().write(request), 0, 0)
+        return self._receipt(self._writing().write(request), 0, 0)
 
     def patch_where(
         self,
@@ -227,7 +227,7 @@ class Documents(Namespace):
         if receipt is None:  # not a retry: the schema may change
             change, _ = self._change(writer, columns)
             receipt = writer.write(patch_matching(filter, change, self._bytes_max, key, digest))
-        return self._told(receipt, 0, len(receipt.codes))
+        return self._receipt(receipt, 0, len(receipt.codes))
 
     def attach(
         self,
@@ -403,7 +403,7 @@ class Documents(Namespace):
         self.refresh()  # the newest rows come with the newest attributes
         selection = Selection.of(self._schema.current(), columns)
         rows = self._changes(stored_columns(selection), after, upto, before_image)
-        return shown_changes(rows, selection, before_image=before_image)
+        return document_changes(rows, selection, before_image=before_image)
 
     def snapshot(
         self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None
@@ -452,7 +452,7 @@ class Documents(Namespace):
             if receipt is not None or self._schema.widen(writer, schema, wider):
                 return change, receipt
 
-    def _told(
+    def _receipt(
         self, receipt: Receipt, upserts: int, patches: int, is_kept: bytes | None = None
     ) -> DocumentReceipt:
         generation = self._handle.manifest.generation

@@ -16,7 +16,7 @@ def stored_columns(selection: Selection) -> list[pa.Field]:
     return [pa.field(a.column, a.type.physical) for a in selection.attributes]
 
 
-def shown_changes(
+def document_changes(
     batches: Iterable[pa.RecordBatch], selection: Selection, *, before_image: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield changes with the columns `_op`, `_lsn`, `_committed_at`, `id`, and the attributes.
@@ -25,7 +25,7 @@ def shown_changes(
     document of that id. A namespace without attributes has `_before` as a struct of `id` alone.
     """
     for rows in batches:
-        shown = selection.shown(rows)
+        shown = selection.user_rows(rows)
         names = [OP, LSN, COMMITTED_AT, *shown.schema.names]
         arrays = [
             operations(rows.column(TOMBSTONE)),
@@ -45,7 +45,7 @@ def _before(rows: pa.RecordBatch, selection: Selection) -> pa.Array:
     stored = pa.RecordBatch.from_arrays(
         [rows.column(KEY), *columns.values()], names=[KEY, *columns]
     )
-    shown = selection.shown(stored)
+    shown = selection.user_rows(stored)
     first = 1 if len(shown.schema) > 1 else 0
     fields = [shown.schema.field(i) for i in range(first, len(shown.schema))]
     existed = rows.column(EXISTED).to_numpy(zero_copy_only=False)

@@ -71,7 +71,7 @@ class DocumentView:
                 for id, one in zip(listed, few, strict=True)
             ]
         rows = found.rows(self._rows(None).layout(selection.columns))
-        documents = documents_of(selection.shown(rows), self.schema)
+        documents = documents_of(selection.user_rows(rows), self.schema)
         return [
             document if exists else None
             for document, exists in zip(documents, found.exists.tolist(), strict=True)
@@ -102,7 +102,7 @@ class DocumentView:
         rows = self._rows(where).batches(
             selection.columns, start=low, end=high, reverse=reverse, ordered=ordered
         )
-        return map(selection.shown, rows)
+        return map(selection.user_rows, rows)
 
     def query(
         self,

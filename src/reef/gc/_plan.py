@@ -140,7 +140,7 @@ class CollectionPlanner:
             expired=_expired(head.manifest, manifest),
             pins=pins,
             settled=_settled(self.survey.settled, manifest),
-            retained=self._told(ground),
+            retained=self._retained(ground),
             tallies=judgement.tallies.lines(),
             problems=self._problems(ground),
             doomed=tuple(judgement.doomed),
@@ -271,7 +271,7 @@ class CollectionPlanner:
         segments, unreadable = self._scanned[which]
         return segments | pinned, not (unreadable or self._pinned_unreadable)
 
-    def _told(self, ground: CollectionInputs) -> tuple[Retained, ...]:
+    def _retained(self, ground: CollectionInputs) -> tuple[Retained, ...]:
         head = ground.manifest.generation
         newest = head + 2 - self._settings.retained_generations
         why = {head: "the head"}

@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
 SCHEMA_WITH_BEFORE = SCHEMA.append(pa.field(BEFORE, _BEFORE))
 
 
-def shown_changes(
+def key_value_changes(
     batches: Iterable[pa.RecordBatch], *, before_image: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield changes with the columns `_op`, `_lsn`, `_committed_at`, `key`, `value`.

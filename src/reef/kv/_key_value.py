@@ -23,7 +23,7 @@ from reef.engine import (
 )
 from reef.errors import InvalidInputError
 from reef.format import KEY
-from reef.kv._feed import COLUMNS, shown_changes
+from reef.kv._feed import COLUMNS, key_value_changes
 from reef.kv._rows import (
     FACE,
     VALUE,
@@ -172,7 +172,7 @@ class KeyValue(Namespace):
         ahead.
         """
         rows = self._changes(COLUMNS, after, upto, before_image)
-        return shown_changes(rows, before_image=before_image)
+        return key_value_changes(rows, before_image=before_image)
 
     def snapshot(
         self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None

@@ -177,7 +177,7 @@ class DatabaseFile:
     def _read_version(self) -> DatabaseVersion:
         if self._has_failed:
             raise UnavailableError(
-                f"a commit to {self.shared.shown} failed: end the transaction before reading again"
+                f"a commit to {self.shared.label} failed: end the transaction before reading again"
             )
         version = self._version
         if version is None:  # SQLite looks at the header before it locks anything

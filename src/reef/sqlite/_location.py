@@ -44,7 +44,7 @@ class Location:
     """What the one who opens has left with the registry: settings, or an open bucket."""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The database for people: without options, so without credentials."""
         at = f" at LSN {self.lsn}" if self.lsn is not None else ""
         branch = f" (branch {self.branch})" if self.branch else ""

@@ -51,17 +51,17 @@ def open_file(
     try:
         if location.page_size not in (None, shared.page_size):
             raise InvalidInputError(
-                f"{location.shown} was made with page_size = {shared.page_size}, not "
+                f"{location.label} was made with page_size = {shared.page_size}, not "
                 f"{location.page_size}: give that, or leave page_size out"
             )
         may_create = may_create and location.lsn is None and location.branch is None
         if not shared.exists and not may_create:
-            raise NotFoundError(f"there is no database {location.shown}")
+            raise NotFoundError(f"there is no database {location.label}")
         file = DatabaseFile(shared, lsn=location.lsn, read_only=read_only)
         # SQLite reads the header next in any case.
         if file.size() and not any(file.read(HEADER_BYTES, 0)):
             raise NotFoundError(
-                f"there is no database {location.shown}: its first page is missing, which an import "
+                f"there is no database {location.label}: its first page is missing, which an import "
                 "writes last; `reef sqlite import` again"
             )
         return file

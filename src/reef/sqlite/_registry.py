@@ -126,7 +126,7 @@ def _check_same(
 ) -> None:
     if given and given != there:
         raise InvalidInputError(
-            f"{location.shown} is open in this process with other {what} than "
+            f"{location.label} is open in this process with other {what} than "
             f"{', '.join(sorted(given))} as given: give the same, or none"
         )
 

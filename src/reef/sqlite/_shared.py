@@ -112,7 +112,7 @@ class SharedStore:
         return self._version.page_size
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The database for people."""
         branch = f" (branch {self._branch})" if self._branch else ""
         return f"{self._db.store.url.partition('?')[0]}/{self._name}{branch}"
@@ -206,12 +206,12 @@ class SharedStore:
         """
         with self._cond:
             if self._holder is not None:
-                raise Busy(f"{self.shown} is being written by another connection of this process")
+                raise Busy(f"{self.label} is being written by another connection of this process")
             self._settle()
             if not self._is_writer:
                 self._open_writer()
             if self._version.serial != version.serial:
-                raise Busy(f"{self.shown} has changed since this transaction began")
+                raise Busy(f"{self.label} has changed since this transaction began")
             self._holder = holder
 
     def is_reserved(self) -> bool:
@@ -265,12 +265,12 @@ class SharedStore:
         self._check_open()
         if self._holder is not holder or not self._is_writer or self._is_in_doubt:
             raise FencedError(
-                f"{self.shown} was taken over by another writer during this transaction; nothing of "
+                f"{self.label} was taken over by another writer during this transaction; nothing of "
                 "it was written there: start it over"
             )
         if base.serial != self._version.serial:
             raise NotWrittenError(
-                f"what this transaction of {self.shown} has read was lost; nothing of it was "
+                f"what this transaction of {self.label} has read was lost; nothing of it was "
                 "written there: start it over"
             )
 
@@ -282,7 +282,7 @@ class SharedStore:
             with self._cond:
                 self._step_down()
             raise FencedError(
-                f"{self.shown} was taken over by another writer; nothing of this transaction was "
+                f"{self.label} was taken over by another writer; nothing of this transaction was "
                 "written there: start it over, which takes it back",
                 error.durable_lsn,
             ) from error
@@ -335,7 +335,9 @@ class SharedStore:
         with self._cond:
             pages, base = self._pages, self._version
             if pages is None or not self._is_writer or self._is_in_doubt:
-                raise FencedError(f"{self.shown} was taken over by another writer")
+                raise FencedError(
+                    f"{self.label} was taken over by another writer: begin a new transaction to go on"
+                )
         commit = merged((one.commit for one in queued), base.n_pages_durable, base.zeros)
         view = self._write(pages, commit)
         with self._cond:
@@ -370,12 +372,12 @@ class SharedStore:
             self._open_writer()  # its fence stands where the commit would have gone, or behind it
         self._is_in_doubt = False
         _log.warning(
-            "an unknown outcome is settled: %s is at LSN %s", self.shown, self._version.lsn
+            "an unknown outcome is settled: %s is at LSN %s", self.label, self._version.lsn
         )
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError(f"{self.shown} was closed: open it again")
+            raise ClosedError(f"{self.label} was closed: open it again")
 
     def _follow(self) -> None:
         """Take in what others have committed, if the last look is too long ago."""

@@ -63,7 +63,7 @@ def open_store(url: str, *, clock: Clock | None = None, rng: random.Random | Non
             "cas=two-phase needs cas_store: give the SQLAlchemy URL of a database that "
             "all clients share"
         )
-    records = Records(parsed.options["cas_store"], bucket=parsed.shown)
+    records = Records(parsed.options["cas_store"], bucket=parsed.redacted)
     return TwoPhaseStore(
         remote,
         records,
@@ -85,11 +85,11 @@ def _open_remote(url: StoreURL, source: str) -> RemoteStore:
         for value in url.options.values():
             if len(value) >= 8 and not _PATH.fullmatch(value):
                 why = why.replace(value, "...")
-        raise InvalidInputError(f"{url.shown} cannot be opened with these options: {why}") from (
+        raise InvalidInputError(f"{url.redacted} cannot be opened with these options: {why}") from (
             error if why == said else None
         )
     return RemoteStore(
-        url.shown,
+        url.redacted,
         single=single,
         repeating=repeating,
         prefix=url.path,

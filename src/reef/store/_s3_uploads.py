@@ -33,7 +33,7 @@ def abort_s3_uploads(url: StoreURL, prefix: str, before_us: int) -> Sequence[str
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
     except ImportError:
         raise UnsupportedStoreError(
-            f"{url.shown}: discarding unfinished uploads takes boto3: pip install 'reefdb[s3]', "
+            f"{url.redacted}: discarding unfinished uploads takes boto3: pip install 'reefdb[s3]', "
             "or give the bucket a lifecycle rule that aborts incomplete multipart uploads"
         ) from None
     options = url.options
@@ -59,11 +59,11 @@ def abort_s3_uploads(url: StoreURL, prefix: str, before_us: int) -> Sequence[str
         )
         return _abort(client, url.bucket, prefix, before_us)
     except NoCredentialsError as error:
-        raise AccessDeniedError(f"{url.shown}: no credentials were found") from error
+        raise AccessDeniedError(f"{url.redacted}: no credentials were found") from error
     except ClientError as error:
         raise _explain(url, error.response) from error
     except BotoCoreError as error:
-        raise UnavailableError(f"{url.shown}: unfinished uploads: {error}; retry") from error
+        raise UnavailableError(f"{url.redacted}: unfinished uploads: {error}; retry") from error
 
 
 def _explain(url: StoreURL, response: Any) -> Exception:
@@ -71,14 +71,14 @@ def _explain(url: StoreURL, response: Any) -> Exception:
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code == "NoSuchBucket":
         return BucketNotFoundError(
-            f"{url.shown}: there is no such bucket; create it, or fix the URL"
+            f"{url.redacted}: there is no such bucket; create it, or fix the URL"
         )
     if status in (401, 403):
         return AccessDeniedError(
-            f"{url.shown}: unfinished uploads: access was refused ({status} {code}); "
+            f"{url.redacted}: unfinished uploads: access was refused ({status} {code}); "
             "check the credentials and what they allow"
         )
-    return UnavailableError(f"{url.shown}: unfinished uploads: {status} {code}; retry")
+    return UnavailableError(f"{url.redacted}: unfinished uploads: {status} {code}; retry")
 
 
 def _abort(client: Any, bucket: str, prefix: str, before_us: int) -> Sequence[str]:

@@ -64,7 +64,7 @@ documents = st.lists(
 def shown(rows: InputRows, schema: Schema) -> pa.Table:
     columns = {"id": rows.ids.cast(pa.string())}
     for name, column in rows.columns.items():
-        columns[name] = column.cast(schema.attribute(name).type.shown)
+        columns[name] = column.cast(schema.attribute(name).type.logical)
     return pa.table(columns)
 
 

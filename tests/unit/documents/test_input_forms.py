@@ -345,7 +345,7 @@ WHOLE = WHOLE.added(
 
 def shown(rows: InputRows, schema: Schema) -> pa.Table:
     types = {
-        name: attribute.type.shown for name in rows.columns if (attribute := schema.find(name))
+        name: attribute.type.logical for name in rows.columns if (attribute := schema.find(name))
     }
     return pa.table(
         {"id": rows.ids.cast(pa.string())} | {n: rows.columns[n].cast(t) for n, t in types.items()}

@@ -53,8 +53,8 @@ def test_parts_of_a_type() -> None:
     assert Type.vector(7, half=True) == Type.parse("vector[7]f16")
     assert Type.vector(7).dimension == 7
     assert Type.parse("vector[7]f32").text == "vector[7]"
-    assert Type.parse("uuid").shown == pa.uuid()
-    assert Type.parse("json").shown == pa.string()
+    assert Type.parse("uuid").logical == pa.uuid()
+    assert Type.parse("json").logical == pa.string()
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_shown_types_are_read_as_what_they_were(text: str) -> None:
     type = Type.parse(text)
     expected = {"json": "string", "[]uuid": "[]bytes"}.get(text, text)  # known to the schema only
 
-    assert Type.of_arrow(type.shown).text == expected
+    assert Type.of_arrow(type.logical).text == expected

@@ -95,7 +95,7 @@ def test_shown_types_are_those_of_the_schema(namespace: Namespace) -> None:
     batch = next(namespace.view().scan())
     assert batch.schema.field("id") == pa.field("id", pa.string(), nullable=False)
     for attribute in namespace.schema.attributes:
-        assert batch.schema.field(attribute.name).type == attribute.type.shown
+        assert batch.schema.field(attribute.name).type == attribute.type.logical
     assert batch.schema.field("token").type == pa.uuid()
     batch.validate(full=True)
 

@@ -260,5 +260,5 @@ def _group_keys(values: pa.Array | pa.ChunkedArray, attribute: Attribute) -> pa.
         values = values.combine_chunks()
     if not attribute.id:
         return values.view(pa.string())
-    shown = attribute.type.shown
+    shown = attribute.type.logical
     return values if values.type == shown else pa.ExtensionArray.from_storage(shown, values)

@@ -51,7 +51,7 @@ def run_query(view: View, schema: Schema, query: Query) -> pa.Table:
         if last is not None:
             position = query.order.position(last, last.num_rows - 1)
             metadata = {AFTER: page_end(view, query.order, query.filter, position).token()}
-    shown = [query.selection.shown(some) for some in found]
+    shown = [query.selection.user_rows(some) for some in found]
     schema_shown = query.selection.arrow
     return pa.Table.from_batches(shown, schema=schema_shown).replace_schema_metadata(metadata)
 

@@ -72,7 +72,7 @@ def run_search(
     """Return the rows that are nearest, nearest first, with their distances."""
     keys, distances = search(view, distance, filter=filter, limit=limit)
     layout = StoredRows(view, schema, None).layout(selection.columns)
-    shown = selection.shown(rows_by_key(view, keys, layout, selection.wide))
+    shown = selection.user_rows(rows_by_key(view, keys, layout, selection.wide))
     table = pa.Table.from_batches([shown])
     return table.append_column(DISTANCE, pa.array(distances, pa.float32()))
 

@@ -42,20 +42,22 @@ class Selection:
     def arrow(self) -> pa.Schema:
         """The schema of what is shown."""
         if self._arrow is None:
-            fields = [pa.field(a.name, a.type.shown, metadata=a.type.mark) for a in self.attributes]
+            fields = [
+                pa.field(a.name, a.type.logical, metadata=a.type.mark) for a in self.attributes
+            ]
             self._arrow = pa.schema([_ID_FIELD, *fields])
         return self._arrow
 
-    def shown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def user_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows as users see them; columns that `rows` lacks are null. Copies nothing."""
         at = {name: i for i, name in enumerate(rows.schema.names)}
         arrays = [rows.column(at[KEY]).view(_TEXT)]
         for attribute, column in zip(self.attributes, self.columns, strict=True):
             i = at.get(column)
             arrays.append(
-                pa.nulls(rows.num_rows, attribute.type.shown)
+                pa.nulls(rows.num_rows, attribute.type.logical)
                 if i is None
-                else _shown_type(rows.column(i), attribute.type)
+                else _as_logical(rows.column(i), attribute.type)
             )
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
 
@@ -80,10 +82,10 @@ def wide_of(attributes: Iterable[Attribute]) -> tuple[str, ...]:
     return tuple([a.column for a in attributes if a.type.kind == "vector"])
 
 
-def _shown_type(column: pa.Array, type: Type) -> pa.Array:
-    if column.type == type.shown:
+def _as_logical(column: pa.Array, type: Type) -> pa.Array:
+    if column.type == type.logical:
         return column
-    return pa.ExtensionArray.from_storage(type.shown, column)
+    return pa.ExtensionArray.from_storage(type.logical, column)
 
 
 def _value(column: pa.Array, row: int, attribute: Attribute) -> Any:
@@ -94,5 +96,5 @@ def _value(column: pa.Array, row: int, attribute: Attribute) -> Any:
     if kind == "vector":
         return scalar.values.to_numpy(zero_copy_only=False).tolist()
     name = attribute.name
-    alone = pa.RecordBatch.from_arrays([_shown_type(column.slice(row, 1), attribute.type)], [name])
+    alone = pa.RecordBatch.from_arrays([_as_logical(column.slice(row, 1), attribute.type)], [name])
     return documents_of(alone, Schema((attribute,), attribute.id + 1))[0][name]

@@ -239,7 +239,7 @@ def _sql_type(type: Type) -> pa.DataType:
     """Return the Arrow type that DuckDB is shown: it has no float16."""
     if type.kind == "vector":
         return pa.list_(pa.float32(), type.dimension)
-    return type.shown
+    return type.logical
 
 
 def _shaped(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
@@ -257,6 +257,6 @@ def _with_uuids(table: pa.Table, types: list[str]) -> pa.Table:
         if type == "UUID" and pa.types.is_string(table.column(i).type):
             name = table.schema.field(i).name
             stored = coerce(table.column(i).combine_chunks(), _UUID, InputColumn(name))
-            uuids = pa.ExtensionArray.from_storage(_UUID.shown, stored)
-            table = table.set_column(i, pa.field(name, _UUID.shown), uuids)
+            uuids = pa.ExtensionArray.from_storage(_UUID.logical, stored)
+            table = table.set_column(i, pa.field(name, _UUID.logical), uuids)
     return table

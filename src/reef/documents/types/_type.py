@@ -60,7 +60,7 @@ class Type:
     text: str
     kind: str = field(compare=False, repr=False)
     physical: pa.DataType = field(compare=False, repr=False)
-    shown: pa.DataType = field(compare=False, repr=False)
+    logical: pa.DataType = field(compare=False, repr=False)
     item: Type | None = field(compare=False, repr=False, default=None)
     dimension: int = field(compare=False, repr=False, default=0)
 
@@ -69,7 +69,7 @@ class Type:
 
     @property
     def mark(self) -> dict[bytes, str] | None:
-        """The metadata of a shown field, where its Arrow type alone would stand for another type."""
+        """The metadata of a field of logical type, where that Arrow type alone would stand for another type."""
         return {_MARK: self.text} if self.text in _MARKED else None
 
     @staticmethod
@@ -102,7 +102,7 @@ def marked_type(field: pa.Field) -> Type | None:
     """Return the type that the mark of a shown field names, if that is how its values are shown."""
     text = (field.metadata or {}).get(_MARK, b"").decode(errors="replace")
     type = _parse(text) if text in _MARKED else None
-    return type if type and field.type == type.shown else None
+    return type if type and field.type == type.logical else None
 
 
 @lru_cache(1024)

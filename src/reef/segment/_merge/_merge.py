@@ -126,9 +126,9 @@ def merge(
     merging = _Merge(inside, open_source, lsn, layout, reverse=reverse, ordered=ordered)
     for rows in merging.rounds():
         if len(rows) == 1:
-            yield from _pieces(iter(map(layout.shown, rows)), batch_bytes)
+            yield from _pieces(iter(map(layout.reader_rows, rows)), batch_bytes)
         else:  # pieces of their sources, as they are
-            yield from (layout.shown(part) for part in rows if part.num_rows)
+            yield from (layout.reader_rows(part) for part in rows if part.num_rows)
         if passed is not None and merging.past is not None:
             passed(merging.past)
 
@@ -187,14 +187,14 @@ class _Layout:
             known = {field.name: field for field in fields}
             fields = [known[name] for name in self._columns if name in known]
         self._schema = segment_schema(fields)
-        self._shown = [KEY, LSN, *(field.name for field in fields)]
+        self._reader_columns = [KEY, LSN, *(field.name for field in fields)]
 
     def align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return align(batch, self._schema)
 
-    def shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def reader_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows as a reader gets them: they are no tombstones."""
-        return align(batch, self._schema).select(self._shown)
+        return align(batch, self._schema).select(self._reader_columns)
 
 
 class _Merge:
