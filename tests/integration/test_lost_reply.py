@@ -24,8 +24,15 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import Store, create, open_store
-from tests.support.proxy import Fault, Proxy
-from tests.support.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, Azurite, Moto, SeaweedFS
+from tests.support.servers.object_stores import (
+    ACCESS_KEY_ID,
+    REGION,
+    SECRET_ACCESS_KEY,
+    Azurite,
+    Moto,
+    SeaweedFS,
+)
+from tests.support.servers.proxy import Fault, Proxy
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.servers

@@ -31,7 +31,7 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import Store, create, open_store
-from tests.support.servers import (
+from tests.support.servers.object_stores import (
     ACCESS_KEY_ID,
     LOOPBACK,
     REGION,

@@ -21,10 +21,10 @@ from reef.errors import (
 )
 from reef.store import TwoPhaseStore, open_store
 from reef.store.two_phase import Record, Records
-from tests.support.databases import PASSWORD, Database, MariaDB, PostgreSQL
-from tests.support.proxy import Fault, Proxy
-from tests.support.servers import SeaweedFS
-from tests.support.two_phase import EVER, LostError, Site, SQLRecordsContract, commit, race
+from tests.support.servers.databases import PASSWORD, Database, MariaDB, PostgreSQL
+from tests.support.servers.object_stores import SeaweedFS
+from tests.support.servers.proxy import Fault, Proxy
+from tests.support.store.two_phase import EVER, LostError, Site, SQLRecordsContract, commit, race
 
 pytestmark = pytest.mark.servers
 

@@ -25,11 +25,11 @@ from reef.kv import KeyValue
 from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import pack_lsn, unpack_lsn
-from tests.support.attaching import begin_load, upload
-from tests.support.collecting import World
-from tests.support.compactor import Compactor
-from tests.support.kernel import Beside, Gate, contents, database, flip
-from tests.support.passes import index
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.collecting import World
+from tests.support.engine.kernel import Beside, Gate, contents, database, flip
+from tests.support.jobs.compactor import Compactor
+from tests.support.jobs.passes import index
 
 WAL = "namespaces/ns/wal/"
 PARALLEL = [1, 4]

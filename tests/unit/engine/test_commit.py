@@ -27,7 +27,7 @@ from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Condition, SystemThreads
 from reef.types import unpack_lsn
-from tests.support.kernel import Gate, contents, database
+from tests.support.engine.kernel import Gate, contents, database
 
 WAL = "namespaces/ns/wal/"
 noise = random.Random(5).randbytes

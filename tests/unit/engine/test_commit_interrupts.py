@@ -23,7 +23,7 @@ from reef.kv import KeyValue
 from reef.store import Store, open_store
 from reef.testing import Fault, FaultyStore
 from reef.threads import Signal, SystemThreads
-from tests.support.kernel import (
+from tests.support.engine.kernel import (
     Beside,
     Gate,
     contents,

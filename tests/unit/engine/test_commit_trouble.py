@@ -38,7 +38,7 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
-from tests.support.kernel import Beside, contents, database, flip
+from tests.support.engine.kernel import Beside, contents, database, flip
 from tests.unit.engine.writers import waiters
 
 

@@ -24,8 +24,8 @@ from reef.sqlite._registry import Opening, registry
 from reef.sqlite._shared import SharedStore
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.kernel import database
-from tests.support.sqlite_writer import ACCOUNTS, EACH, move, prepare
+from tests.support.engine.kernel import database
+from tests.support.sqlite.sqlite_writer import ACCOUNTS, EACH, move, prepare
 
 URI = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE
 
