@@ -12,6 +12,7 @@ from reef.clock import Clock
 from reef.database import Database
 from reef.store import Store, open_store
 from reef.testing import FaultyStore
+from tests.support.waiting import DEADLINE_SECONDS
 
 
 def database(
@@ -56,15 +57,20 @@ class Gate(FaultyStore):
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self.waiting = threading.Semaphore(0)
+        self._held = threading.Semaphore(0)
         self._go = threading.Semaphore(0)
         self.is_open = True
 
     def put_if_absent(self, key: str, data: object) -> None:
         if "/wal/" in key and not self.is_open:
-            self.waiting.release()
-            assert self._go.acquire(timeout=120)
+            self._held.release()
+            assert self._go.acquire(timeout=DEADLINE_SECONDS)
         super().put_if_absent(key, data)  # type: ignore[arg-type]
+
+    def wait_until_held(self, count: int = 1) -> None:
+        """Return when so many PUTs more are held back."""
+        for _ in range(count):
+            assert self._held.acquire(timeout=DEADLINE_SECONDS), "no PUT came"
 
     def let(self, count: int = 1) -> None:
         for _ in range(count):
@@ -88,6 +94,6 @@ class Beside(threading.Thread):
 
     def finish(self) -> object:
         """Wait for its end; return what it returned or raised."""
-        self.join(timeout=120)
+        self.join(timeout=DEADLINE_SECONDS)
         assert not self.is_alive(), "it hangs"
         return self._told[0]

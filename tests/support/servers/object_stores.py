@@ -44,7 +44,7 @@ def s3_url(endpoint: str, bucket: str, prefix: str = "") -> str:
 
 
 def s3_client(endpoint: str) -> Any:
-    """Return a boto3 client that makes one attempt and does not wait for long."""
+    """Return a boto3 client that makes one attempt."""
     return boto3.client(
         "s3",
         endpoint_url=endpoint,
@@ -52,8 +52,7 @@ def s3_client(endpoint: str) -> Any:
         aws_access_key_id=ACCESS_KEY_ID,
         aws_secret_access_key=SECRET_ACCESS_KEY,
         config=botocore.config.Config(
-            connect_timeout=5,
-            read_timeout=30,
+            read_timeout=60,
             retries={"total_max_attempts": 1},
             s3={"addressing_style": "path"},
         ),
@@ -222,7 +221,7 @@ class Azurite(ObjectServer):
         url = f"{self.endpoint}/{path}?{urlencode(query)}"
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         request = urllib.request.Request(url, data, signed, method=method)
-        with direct.open(request, timeout=30) as answer:
+        with direct.open(request, timeout=60) as answer:
             return bytes(answer.read())
 
     def round_trip(self) -> None:

@@ -1,8 +1,8 @@
 """A server process for the tests: on free ports, in a folder of its own, gone when the run is.
 
 It is waited for with a real round trip, bounded by a deadline and by its process being alive, and
-held by a tether (`tests/support/servers/run_tethered.py`), so that it dies with the process that started it, however that
-ends. A server that is not installed is an error, never a skipped test.
+held by a tether (`tests/support/servers/run_tethered.py`), so that it dies with the process that
+started it, however that ends. A server that is not installed is an error, never a skipped test.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tests.support.servers import run_tethered
+from tests.support.waiting import DEADLINE_SECONDS
 
 LOOPBACK = "127.0.0.1"
-READY_SECONDS_MAX = 60
 LOG_TAIL_BYTES = 8192
 PORT_FIRST, PORT_LAST = 10240, 32767
 """Below the ports that the kernel hands out for outgoing connections."""
@@ -203,12 +203,12 @@ class Server:
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + READY_SECONDS_MAX
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
             try:
                 return self.round_trip()
             except self.not_ready as error:
-                why = f"not ready after {READY_SECONDS_MAX} s: {error}"
+                why = f"not ready after {DEADLINE_SECONDS} s: {error}"
                 if (code := self._process.poll()) is not None:
                     why = f"ended with exit code {code}"
                 elif time.monotonic() < deadline:

@@ -31,13 +31,12 @@ from botocore.credentials import Credentials
 
 from tests.support.servers.object_stores import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, s3_url
 from tests.support.servers.process import LOOPBACK
+from tests.support.waiting import DEADLINE_SECONDS
 
 CONDITIONS = frozenset({"if-none-match", "if-match"})
 WRITES = frozenset({"PUT", "POST", "DELETE"})
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "expect", "te", "upgrade", "transfer-encoding"})
 PIECE_BYTES = 1 << 16
-STALL_SECONDS_MAX = 60.0
-UPSTREAM_SECONDS_MAX = 60.0
 
 
 class Fault(enum.Enum):
@@ -72,9 +71,9 @@ class Rule:
         self._met = threading.Event()
         self._released = threading.Event()
 
-    def wait_until_met(self, seconds: float = 30.0) -> None:
+    def wait_until_met(self) -> None:
         """Return when a request has met this rule (a stalled one is then waiting)."""
-        assert self._met.wait(seconds), f"no {self.method} of {self.part!r} came in {seconds} s"
+        assert self._met.wait(DEADLINE_SECONDS), f"no {self.method} of {self.part!r} came"
 
     def release(self) -> None:
         """Let stalled requests go on."""
@@ -85,7 +84,7 @@ class Rule:
 
     def stall(self) -> None:
         self._met.set()
-        self._released.wait(STALL_SECONDS_MAX)
+        self._released.wait(DEADLINE_SECONDS)
 
     def met(self) -> None:
         self._met.set()
@@ -307,7 +306,7 @@ class _Connection(BaseHTTPRequestHandler):
         if old is not None:
             old.close()
         port = self.server.proxy.upstream_port
-        self.upstream = http.client.HTTPConnection(LOOPBACK, port, timeout=UPSTREAM_SECONDS_MAX)
+        self.upstream = http.client.HTTPConnection(LOOPBACK, port, timeout=DEADLINE_SECONDS)
         return self.upstream
 
     def _relay(self, answer: http.client.HTTPResponse) -> None:
