@@ -13,8 +13,8 @@ from typing import Literal, TypeVar
 
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
-from tests.support.process import LOOPBACK
-from tests.support.servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, SeaweedFS
+from tests.support.servers.object_stores import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, SeaweedFS
+from tests.support.servers.process import LOOPBACK
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from bench._places import CACHE, Place, TimedStore, file_place, seaweedfs_place
 from reef.database import Database
 from reef.store import open_store
 from reef.testing import Operation
-from tests.support.sqlite_mix import Mix
+from tests.support.sqlite.sqlite_mix import Mix
 
 ROWS = 50_000
 SELECTS = 5_000

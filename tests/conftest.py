@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.databases import MariaDB, PostgreSQL
-from tests.support.process import LOOPBACK, Server
-from tests.support.proxy import CONDITIONS, Proxy
-from tests.support.servers import Azurite, Moto, Rclone, SeaweedFS
+from tests.support.servers.databases import MariaDB, PostgreSQL
+from tests.support.servers.object_stores import Azurite, Moto, Rclone, SeaweedFS
+from tests.support.servers.process import LOOPBACK, Server
+from tests.support.servers.proxy import CONDITIONS, Proxy
 
 # A slow machine is no finding; and where nobody watches, a run must be like the one before.
 settings.register_profile(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import SeaweedFS
+from tests.support.servers.object_stores import SeaweedFS
 
 
 @pytest.fixture(params=["file", pytest.param("seaweedfs", marks=pytest.mark.servers)])

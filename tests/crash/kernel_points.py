@@ -29,8 +29,8 @@ from reef.errors import FencedError
 from reef.kv import KeyValue
 from reef.store import Store, open_store
 from reef.testing import Operation, WrapperStore
-from tests.support.collecting import collect_garbage
-from tests.support.compactor import Compactor
+from tests.support.engine.collecting import collect_garbage
+from tests.support.jobs.compactor import Compactor
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -248,7 +248,7 @@ Body = Callable[..., object]
 
 
 LOADED = ["numpy.ma", "reef.database", "reef.gc"]
-LOADED += ["tests.crash.kernel_scenes", "tests.crash.kernel_rivals"]
+LOADED += ["tests.crash.engine.kernel_scenes", "tests.crash.engine.kernel_rivals"]
 
 
 @functools.cache

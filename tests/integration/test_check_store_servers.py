@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from reef.store import open_store
-from tests.support.proxy import Fault, Proxy
-from tests.support.servers import Azurite, Moto, Rclone, SeaweedFS
+from tests.support.servers.object_stores import Azurite, Moto, Rclone, SeaweedFS
+from tests.support.servers.proxy import Fault, Proxy
 
 pytestmark = pytest.mark.servers
 

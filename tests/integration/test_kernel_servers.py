@@ -10,9 +10,9 @@ from urllib.parse import quote
 import pytest
 
 import reef
-from tests.support.collecting import collect_garbage
-from tests.support.proxy import Proxy
-from tests.support.servers import Azurite, Moto, SeaweedFS
+from tests.support.engine.collecting import collect_garbage
+from tests.support.servers.object_stores import Azurite, Moto, SeaweedFS
+from tests.support.servers.proxy import Proxy
 
 pytestmark = pytest.mark.servers
 

@@ -14,10 +14,10 @@ from reef.database import Database
 from reef.errors import FencedError, InvalidInputError
 from reef.jobs import CompactionOptions, InProcess
 from reef.pages import Pages
-from tests.support.collecting import collect_garbage
-from tests.support.page_history import SIZE, History
-from tests.support.passes import compact
-from tests.support.servers import SeaweedFS
+from tests.support.engine.collecting import collect_garbage
+from tests.support.engine.page_history import SIZE, History
+from tests.support.jobs.passes import compact
+from tests.support.servers.object_stores import SeaweedFS
 from tests.support.waiting import until
 
 NAME = "main.db"

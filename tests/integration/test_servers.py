@@ -17,11 +17,9 @@ import sqlalchemy
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import AzureStore, S3Store
 
-from tests.support import process, servers
-from tests.support.databases import Database, MariaDB, PostgreSQL
-from tests.support.process import Server, ServerError
-from tests.support.proxy import CONDITIONS, Fault, Proxy
-from tests.support.servers import (
+from tests.support.servers import object_stores, process
+from tests.support.servers.databases import Database, MariaDB, PostgreSQL
+from tests.support.servers.object_stores import (
     ACCESS_KEY_ID,
     REGION,
     REPO,
@@ -33,6 +31,8 @@ from tests.support.servers import (
     SeaweedFS,
     s3_client,
 )
+from tests.support.servers.process import Server, ServerError
+from tests.support.servers.proxy import CONDITIONS, Fault, Proxy
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.servers
@@ -203,8 +203,8 @@ def alive(pid: int) -> bool:
 
 START_AND_HANG = """
 import sys, threading
-from tests.support.databases import MariaDB, PostgreSQL
-from tests.support.servers import Azurite, Moto, Rclone, SeaweedFS
+from tests.support.servers.databases import MariaDB, PostgreSQL
+from tests.support.servers.object_stores import Azurite, Moto, Rclone, SeaweedFS
 server = {kind}()
 starter = threading.Thread(target=server.start)  # ends before the process does: a death signal
 starter.start()                                  # that followed the thread would come too early
@@ -273,7 +273,7 @@ def test_missing_program_is_an_error_that_says_what_to_do(monkeypatch: pytest.Mo
 def test_missing_azurite_is_an_error_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(servers, "REPO", tmp_path)
+    monkeypatch.setattr(object_stores, "REPO", tmp_path)
     with pytest.raises(ServerError, match="run make setup"):
         Azurite().start()
 
@@ -373,7 +373,7 @@ def test_fault_befalls_one_request(
 def test_stalled_write_lands_when_released(seaweedfs: SeaweedFS, seaweedfs_proxy: Proxy) -> None:
     """A write whose author gave up reaches the server later all the same."""
     bucket = seaweedfs.make_bucket("stall-before")
-    store, direct = s3_store(seaweedfs_proxy, bucket, timeout="300ms"), s3_store(seaweedfs, bucket)
+    store, direct = s3_store(seaweedfs_proxy, bucket, timeout="1s"), s3_store(seaweedfs, bucket)
     rule = seaweedfs_proxy.inject(Fault.STALL_BEFORE)
     with pytest.raises(GenericError):
         obstore.put(store, "late", b"late", mode="create")
@@ -420,7 +420,7 @@ def test_proxy_passes_chunked_bodies(seaweedfs: SeaweedFS, seaweedfs_proxy: Prox
     """A body without a length goes through with its chunks, and a signature that fits is made."""
     import http.client
 
-    from tests.support.proxy import _signed
+    from tests.support.servers.proxy import _signed
 
     bucket = seaweedfs.make_bucket("chunked")
     host = f"127.0.0.1:{seaweedfs_proxy.port}"

@@ -16,9 +16,9 @@ import pytest
 import reef
 import reef.sqlite
 from reef.sqlite import export_file, import_file, parse_location, restore
-from tests.support.servers import SeaweedFS
-from tests.support.sqlite_mix import run_mix
-from tests.support.sqlite_writer import ACCOUNTS, EACH, move, prepare
+from tests.support.servers.object_stores import SeaweedFS
+from tests.support.sqlite.sqlite_mix import run_mix
+from tests.support.sqlite.sqlite_writer import ACCOUNTS, EACH, move, prepare
 
 pytestmark = pytest.mark.servers
 ROUNDS = 3
@@ -38,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @contextmanager
 def writer(url: str, first: int, *more: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.support.sqlite_writer", url, str(first), *more]
+    command = [sys.executable, "-m", "tests.support.sqlite.sqlite_writer", url, str(first), *more]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPO
     ) as process:

@@ -12,8 +12,8 @@ import pytest
 
 from reef.store import Store, open_store
 from reef.testing.contract import StoreContract, keys
-from tests.support.proxy import Proxy
-from tests.support.servers import Azurite, Moto, S3Server, SeaweedFS, s3_client
+from tests.support.servers.object_stores import Azurite, Moto, S3Server, SeaweedFS, s3_client
+from tests.support.servers.proxy import Proxy
 
 _numbers = itertools.count()
 

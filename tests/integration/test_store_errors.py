@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import json
@@ -31,7 +32,7 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import Store, create, open_store
-from tests.support.servers import (
+from tests.support.servers.object_stores import (
     ACCESS_KEY_ID,
     LOOPBACK,
     REGION,
@@ -86,11 +87,12 @@ def s3_options(server: S3Server, **changed: str) -> str:
     return urlencode(options, quote_via=quote)
 
 
-def closed_port() -> int:
-    """Return a port that was just free, so that nobody listens there."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+@functools.cache
+def closed_port() -> socket.socket:
+    """Return a port on which nobody ever listens: it is taken as long as the tests run."""
+    port = socket.socket()
+    port.bind((LOOPBACK, 0))
+    return port
 
 
 # A missing bucket
@@ -343,7 +345,7 @@ def create_in(store: Store) -> None:
 
 
 def nowhere(scheme: str) -> str:
-    endpoint = f"http://{LOOPBACK}:{closed_port()}"
+    endpoint = f"http://{LOOPBACK}:{closed_port().getsockname()[1]}"
     options = {"endpoint": endpoint, "access_key_id": "id", "secret_access_key": WRONG}
     if scheme == "az":
         options = {"endpoint": f"{endpoint}/a", "account_name": "a", "account_key": WRONG_AZURE}

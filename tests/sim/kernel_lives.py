@@ -17,9 +17,9 @@ from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from reef.manifest import release_snapshot as without_snapshot
 from reef.testing import Operation, WrapperStore
 from tests.sim.kernel import EVERYTHING, FAILED_FOR_CERTAIN, History, Violation, Write
-from tests.support.attaching import begin_load, upload
-from tests.support.compactor import Compactor, Run
-from tests.support.passes import index
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.jobs.compactor import Compactor, Run
+from tests.support.jobs.passes import index
 from tests.support.simulation import Process, Simulation
 
 NAMESPACE = "ns"

@@ -28,7 +28,7 @@ from reef.errors import (
 )
 from reef.store import ObjectMeta, TwoPhaseStore
 from reef.store.two_phase import TEMPORARY_PREFIX, Record
-from tests.support.two_phase import EVER, RecordsContract, commit
+from tests.support.store.two_phase import EVER, RecordsContract, commit
 
 KEY = "wal/1"
 

@@ -19,8 +19,8 @@ from reef.kv import KeyValue
 from reef.store import Store
 from reef.testing import FaultyStore
 from tests.support.code_without_guards import Edit, Guard, removed
-from tests.support.collecting import NAMESPACE, World
-from tests.support.compactor import Compactor
+from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.jobs.compactor import Compactor
 
 PARALLEL = (1, 8)
 LOST = "an acknowledged write is lost"

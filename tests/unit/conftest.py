@@ -10,13 +10,13 @@ import pytest
 from reef.database import Database
 from reef.documents import Documents
 from reef.store import Store, open_store
-from tests.support.branching import Grove
-from tests.support.chains import World, open_world
 from tests.support.commands import Run, RunJson, json_runner, runner
-from tests.support.damaged_buckets import Bucket, make_bucket
-from tests.support.kernel import database
-from tests.support.segments import Bench
-from tests.support.shop import Shop
+from tests.support.doctor.damaged_buckets import Bucket, make_bucket
+from tests.support.engine.branching import Grove
+from tests.support.engine.chains import World, open_world
+from tests.support.engine.kernel import database
+from tests.support.engine.segments import Bench
+from tests.support.jobs.shop import Shop
 
 
 @pytest.fixture

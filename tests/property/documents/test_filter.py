@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from reef.documents.filter import Incoming, parse_filter
 from reef.format import bounds_of, ordered_columns
-from tests.support.document_model import COMPARE
-from tests.support.document_rows import schema_of
+from tests.support.documents.document_model import COMPARE
+from tests.support.documents.document_rows import schema_of
 
 Row = dict[str, Any]
 

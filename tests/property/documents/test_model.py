@@ -3,7 +3,7 @@
 Batches of upserts, patches and deletes are written, under conditions or not; all that match a filter
 are changed; requests are repeated; the schema changes. Meanwhile the namespace is flushed, folded and
 compacted, replies get lost, the network is gone, writers die, what they had sent arrives late, and
-others open. See `tests/support/document_model.py`.
+others open. See `tests/support/documents/document_model.py`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.testing import Fault, FaultKind, FaultyStore
-from tests.support.collecting import NAMESPACE, World
-from tests.support.compactor import Compactor, fold_log
-from tests.support.document_model import (
+from tests.support.documents.document_model import (
     IDS,
     NAMES,
     ORDERED,
@@ -52,6 +50,8 @@ from tests.support.document_model import (
     some,
     types_of,
 )
+from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.jobs.compactor import Compactor, fold_log
 
 Send = Callable[[Documents, str | None], DocumentReceipt]
 

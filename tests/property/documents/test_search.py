@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reef.documents.filter import parse_filter
 from reef.documents.query import Distance, _search
 from reef.documents.query._search import search
-from tests.support.document_rows import DocumentRows, schema_of
+from tests.support.documents.document_rows import DocumentRows, schema_of
 
 SCHEMA = schema_of(price="int64", v="vector[3]", name="string")
 IDS = [f"{i:02d}" for i in range(40)]

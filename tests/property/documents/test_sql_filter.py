@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reef.documents.filter import parse_filter
 from reef.documents.query._sql_filter import pushed_filter
-from tests.support.document_rows import schema_of
+from tests.support.documents.document_rows import schema_of
 
 SCHEMA = schema_of(n="int64", price="float64", name="string", on="bool", ts="datetime", j="json")
 DAYS = [datetime(2024, 1, day, tzinfo=UTC) for day in (1, 2, 3)]

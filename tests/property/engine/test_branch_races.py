@@ -15,8 +15,8 @@ from reef.errors import ReefError
 from reef.jobs import detach, end_job, standing_intents
 from reef.store import Store
 from reef.types import namespace_of
-from tests.support.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
-from tests.support.dying_tasks import Interrupted
+from tests.support.engine.branching import NS, Grove, is_there, root, with_a_dead_maker, with_b
+from tests.support.jobs.dying_tasks import Interrupted
 
 NAMES: tuple[str | None, ...] = (None, "b", "c")
 Act = Callable[[Grove, Store], object]

@@ -24,10 +24,10 @@ from reef.errors import (
 from reef.jobs import CompactionOptions, InProcess, compact, detach, index, rebuild
 from reef.kv import KeyValue
 from reef.types import namespace_of
-from tests.support.attaching import begin_load, upload
-from tests.support.branching import NS, Grove
-from tests.support.collecting import GRACE_S
-from tests.support.compactor import fold_log
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.branching import NS, Grove
+from tests.support.engine.collecting import GRACE_S
+from tests.support.jobs.compactor import fold_log
 
 KEYS = (b"a", b"b", b"c", b"d", b"e")
 NAMES = ("one", "two", "three", "four", "five")

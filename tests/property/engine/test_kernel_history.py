@@ -20,8 +20,8 @@ import pytest
 from reef.errors import RetentionError, SnapshotExpiredError
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from reef.types import LSN_MAX
-from tests.support.collecting import NAMESPACE, World
-from tests.support.compactor import Compactor, Run, fold_log
+from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.jobs.compactor import Compactor, Run, fold_log
 
 KEYS = 100_000
 VERSIONS = 20

@@ -20,10 +20,10 @@ from reef.errors import (
 )
 from reef.jobs import InProcess
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
-from tests.support.attaching import begin_load, upload
-from tests.support.collecting import NAMESPACE, World
-from tests.support.compactor import Compactor
-from tests.support.passes import index
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.jobs.compactor import Compactor
+from tests.support.jobs.passes import index
 
 FEW = [b"", b"a", b"a\0", b"a\xff", b"ab", b"b", b"b\xff\xff", b"\xff", b"\xff\xff"]
 VALUES = [b"", b"0", b"1", b"2" * 300]

@@ -22,7 +22,7 @@ from reef.format import (
     segment_schema,
 )
 from reef.types import LSN_MAX, SLOT_MAX
-from tests.support.samples import sample_segment
+from tests.support.format.samples import sample_segment
 
 FIELDS = [
     pa.field("text", pa.string()),

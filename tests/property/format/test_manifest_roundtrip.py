@@ -42,7 +42,7 @@ from reef.format import (
 )
 from reef.format._manifest_invariants import check_invariants
 from reef.types import LSN_MAX, SLOT_MAX, U32_MAX, pack_lsn
-from tests.support.samples import sample_dedup, sample_manifest
+from tests.support.format.samples import sample_dedup, sample_manifest
 
 DAMAGED = (IncompleteError, CorruptError, FormatVersionError)
 MANIFEST = encode_manifest(sample_manifest())

@@ -17,7 +17,7 @@ from reef.errors import FencedError, OutcomeUnknownError
 from reef.format import dedup_key, segment_key
 from reef.kv import KeyValue
 from reef.manifest import end_intent, register_intent
-from tests.support.collecting import DAY_S, GRACE_S, NAMESPACE, World
+from tests.support.engine.collecting import DAY_S, GRACE_S, NAMESPACE, World
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 VALUES = st.binary(min_size=1, max_size=3)

@@ -36,8 +36,8 @@ from reef.manifest import add_snapshot, overlaps, set_retention
 from reef.segment import lookup_many, merge, write_segment
 from reef.store import MemoryStore
 from reef.types import new_ulid
-from tests.support.collecting import NAMESPACE, World
-from tests.support.passes import compact
+from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.jobs.passes import compact
 
 LSNS = 12
 keys = st.sampled_from([b"", b"\0", b"a", b"a\0", b"aa", b"b", b"c", b"d", b"x" * 30, b"\xff"])

@@ -26,8 +26,8 @@ from reef.jobs import (
     CompactionOptions,
     IndexOptions,
 )
-from tests.support.dying_tasks import Interrupted, Killed
-from tests.support.pipeline_story import Drive, Story
+from tests.support.jobs.dying_tasks import Interrupted, Killed
+from tests.support.jobs.pipeline_story import Drive, Story
 
 SEEDS = int(os.environ.get("STORIES", "5"))
 FIRST = int(os.environ.get("STORIES_FIRST", "0"))

@@ -17,8 +17,8 @@ from reef.jobs import CompactionOptions, InProcess
 from reef.pages import Pages
 from reef.store import MemoryStore
 from reef.testing import ManualClock
-from tests.support.page_history import SIZE, History
-from tests.support.passes import compact
+from tests.support.engine.page_history import SIZE, History
+from tests.support.jobs.passes import compact
 
 NAME = "main.db"
 PAGES = 20_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reef.engine import ReadState, lookup_counted
 from reef.segment import RowVersion, SegmentReader, lookup
-from tests.support.segments import Bench, Row, value_of, write
+from tests.support.engine.segments import Bench, Row, value_of, write
 
 KEYS = [b"k%02d" % i for i in range(30)]
 STEP = 10

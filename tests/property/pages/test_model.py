@@ -15,7 +15,7 @@ from reef.jobs import CompactionOptions, InProcess
 from reef.pages import Pages, WalRecord
 from reef.store import MemoryStore
 from reef.testing import ManualClock
-from tests.support.passes import compact
+from tests.support.jobs.passes import compact
 
 NAME = "main.db"
 SIZE = 64

@@ -24,7 +24,7 @@ from reef.segment import (
 )
 from reef.store import MemoryStore
 from reef.types import LSN_MAX
-from tests.support.versions import (
+from tests.support.engine.versions import (
     SEGMENT_SCHEMA,
     ArraySource,
     History,

@@ -11,8 +11,8 @@ import reef.sqlite
 from reef.errors import UnavailableError
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.kernel import database
-from tests.support.sqlite_story import Author, chapter, check_integrity, dump, setup
+from tests.support.engine.kernel import database
+from tests.support.sqlite.sqlite_story import Author, chapter, check_integrity, dump, setup
 
 TRANSACTIONS = 1500
 LOG = "*/wal/*"

@@ -20,9 +20,16 @@ from reef.sqlite._vfs_apsw import as_apsw
 from reef.sqlite._vfs_ctypes import forget_error, last_error
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.kernel import database
-from tests.support.passes import compact
-from tests.support.sqlite_story import FULL_EVERY, Author, chapter, check_integrity, dump, setup
+from tests.support.engine.kernel import database
+from tests.support.jobs.passes import compact
+from tests.support.sqlite.sqlite_story import (
+    FULL_EVERY,
+    Author,
+    chapter,
+    check_integrity,
+    dump,
+    setup,
+)
 
 TRANSACTIONS = int(os.environ.get("SQLITE_FUZZ_TRANSACTIONS", "20000"))
 COMPACT_EVERY = 1500

@@ -13,7 +13,7 @@ import reef
 from reef import cli
 from reef.store import FileStore
 from tests.support.commands import Run, RunJson
-from tests.support.damaged_buckets import NAMESPACE, Bucket
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

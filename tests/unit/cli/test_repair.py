@@ -12,7 +12,7 @@ import pytest
 import reef
 from reef import cli
 from tests.support.commands import Run, RunJson
-from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import Run
-from tests.support.damaged_buckets import NAMESPACE, Bucket
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -9,7 +9,7 @@ from reef.engine import are_live, list_namespaces
 from reef.errors import CorruptError, NotFoundError
 from reef.format import manifest_key, segment_key
 from reef.types import namespace_of
-from tests.support.branching import NS, Grove, branched_early, grown
+from tests.support.engine.branching import NS, Grove, branched_early, grown
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from reef.doctor import (
 from reef.engine import encode_condition
 from reef.format import decode_log, encode_log
 from reef.types import pack_lsn
-from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
 
 
 def as_json(found: dict[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import reef
 from reef.database import Database
 from reef.doctor import repair, verify
 from reef.store import open_store
-from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.dying_tasks import PUTS, Killed, Mortal
-from tests.support.repairing import expect, mend, only, plan
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.support.doctor.repairing import expect, mend, only, plan
+from tests.support.jobs.dying_tasks import PUTS, Killed, Mortal
 
 
 def test_orphans_are_left_to_collection(either: Bucket) -> None:

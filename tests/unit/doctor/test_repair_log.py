@@ -13,8 +13,8 @@ from reef.engine import Face, WriteRequest, open_for_reading, open_for_writing
 from reef.format import KEY, TOMBSTONE, log_schema
 from reef.kv import FACE
 from reef.types import ORDINAL_MAX, pack_lsn
-from tests.support.damaged_buckets import NAMESPACE, Bucket, flip, make_bucket
-from tests.support.repairing import expect, is_quarantined, mend, only, plan
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, flip, make_bucket
+from tests.support.doctor.repairing import expect, is_quarantined, mend, only, plan
 
 
 def test_a_log_object_that_others_follow_is_skipped_by_name(either: Bucket) -> None:

@@ -10,8 +10,8 @@ import pytest
 import reef
 from reef.doctor import repair
 from reef.format import PARALLEL_WRITES_MAX
-from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.repairing import expect, is_quarantined, mend, only, plan
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.support.doctor.repairing import expect, is_quarantined, mend, only, plan
 
 # Manifests.
 

@@ -13,9 +13,9 @@ from reef.doctor import RepairStep, repair
 from reef.format import SegmentRef
 from reef.jobs import CompactionOptions, InProcess
 from reef.segment import check_segment
-from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.passes import compact
-from tests.support.repairing import expect, is_quarantined, mend, only, plan
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.support.doctor.repairing import expect, is_quarantined, mend, only, plan
+from tests.support.jobs.passes import compact
 
 HARMS: dict[str, Callable[[Path], object]] = {
     "block": lambda path: flip(path, 60),

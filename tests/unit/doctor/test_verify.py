@@ -30,10 +30,17 @@ from reef.jobs import InProcess
 from reef.manifest import Head
 from reef.segment import check_segment, write_segment
 from reef.store import Store, open_store
-from tests.support.compactor import Compactor
-from tests.support.damaged_buckets import NAMESPACE, SORTED_ROWS, Bucket, cut, flip, publish_rows
-from tests.support.log_script import NS, LogScript
-from tests.support.passes import index
+from tests.support.doctor.damaged_buckets import (
+    NAMESPACE,
+    SORTED_ROWS,
+    Bucket,
+    cut,
+    flip,
+    publish_rows,
+)
+from tests.support.engine.log_script import NS, LogScript
+from tests.support.jobs.compactor import Compactor
+from tests.support.jobs.passes import index
 
 _replace = msgspec.structs.replace
 

@@ -15,7 +15,7 @@ from reef.documents.types._schema import Schema
 from reef.documents.types._type import Type
 from reef.engine import CreateOnly
 from reef.errors import ClosedError, IdempotencyError, InvalidInputError
-from tests.support.sample_document import everything
+from tests.support.documents.sample_document import everything
 
 REQUESTS: dict[str, Callable[[Documents], Any]] = {
     "upsert": lambda ns: ns.upsert([{"id": "a", "x": 1}], idempotency_key="k"),

@@ -15,8 +15,8 @@ import pytest
 from reef.documents.query import _aggregate, _stored_rows
 from reef.documents.types._schema import Schema
 from reef.errors import InvalidInputError
-from tests.support.document_rows import schema_of
-from tests.support.stored_documents import Document, Namespace, busy_namespace, comparable
+from tests.support.documents.document_rows import schema_of
+from tests.support.documents.stored_documents import Document, Namespace, busy_namespace, comparable
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from reef.documents.types._schema import Schema
 from reef.documents.types._type import Type
 from reef.errors import InvalidInputError
 from reef.format import bounds_of
-from tests.support.document_rows import schema_of
+from tests.support.documents.document_rows import schema_of
 
 KINDS = {
     "name": "string",

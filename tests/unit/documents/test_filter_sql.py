@@ -11,7 +11,7 @@ from reef.documents.filter._filter import Incoming, parse_filter
 from reef.documents.filter._parse_sql import SQL_NESTING_MAX
 from reef.documents.filter._tokens import TEXT_BYTES_MAX
 from reef.errors import InvalidInputError
-from tests.support.document_rows import schema_of
+from tests.support.documents.document_rows import schema_of
 
 KINDS = {
     "name": "string",

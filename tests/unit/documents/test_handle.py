@@ -21,7 +21,7 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from tests.support.sample_document import DOCUMENT, TYPES, WHEN, everything
+from tests.support.documents.sample_document import DOCUMENT, TYPES, WHEN, everything
 
 # The schema.
 

@@ -19,8 +19,8 @@ from reef.documents.input._input_rows import InputRows, read_rows
 from reef.documents.types import documents_of
 from reef.documents.types._schema import Schema
 from reef.documents.types._type import Type
-from tests.support.document_input import NOON, ONE, refused
-from tests.support.document_rows import schema_of
+from tests.support.documents.document_input import NOON, ONE, refused
+from tests.support.documents.document_rows import schema_of
 
 # Forms.
 

@@ -18,8 +18,8 @@ from reef.documents.types._json import decode_json
 from reef.documents.types._schema import Schema
 from reef.documents.types._type import Type
 from reef.errors import InvalidInputError
-from tests.support.document_input import NOON, ONE, column, refused
-from tests.support.document_rows import schema_of
+from tests.support.documents.document_input import NOON, ONE, column, refused
+from tests.support.documents.document_rows import schema_of
 
 # Inference.
 

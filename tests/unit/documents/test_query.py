@@ -22,8 +22,8 @@ from reef.documents.query._page import AFTER
 from reef.documents.types import documents_of
 from reef.engine import ReadState
 from reef.errors import InvalidInputError
-from tests.support.document_rows import schema_of
-from tests.support.stored_documents import Document, Namespace, busy_namespace, comparable
+from tests.support.documents.document_rows import schema_of
+from tests.support.documents.stored_documents import Document, Namespace, busy_namespace, comparable
 
 SEED = 7
 LIFE = ("ns", 1)

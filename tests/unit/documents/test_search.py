@@ -13,7 +13,7 @@ from reef.documents.query import _search
 from reef.documents.query._distance import METRICS, Distance
 from reef.documents.query._search import search, vector_attribute
 from reef.errors import InvalidInputError
-from tests.support.document_rows import DocumentRows, schema_of
+from tests.support.documents.document_rows import DocumentRows, schema_of
 
 SCHEMA = schema_of(v="vector[2]", price="int64", half="vector[2]f16", name="string")
 

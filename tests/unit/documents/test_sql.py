@@ -21,7 +21,7 @@ from reef.documents.query import _sql
 from reef.documents.query._sql import explain_sql, run_sql
 from reef.documents.types._schema import Schema
 from reef.errors import InvalidInputError, ReefError, UnavailableError
-from tests.support.document_rows import DocumentRows, schema_of
+from tests.support.documents.document_rows import DocumentRows, schema_of
 
 SCHEMA = schema_of(
     price="float64",

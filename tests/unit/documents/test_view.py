@@ -18,9 +18,9 @@ from reef.engine import Face, ReadState, open_for_reading
 from reef.errors import InvalidInputError, InvariantError
 from reef.store import open_store
 from reef.testing import CountingStore
-from tests.support.document_rows import schema_of
-from tests.support.kernel import database
-from tests.support.stored_documents import Namespace, busy_namespace, comparable
+from tests.support.documents.document_rows import schema_of
+from tests.support.documents.stored_documents import Namespace, busy_namespace, comparable
+from tests.support.engine.kernel import database
 
 
 @pytest.fixture(scope="module", params=range(3))

@@ -14,7 +14,7 @@ from reef.documents import Documents
 from reef.documents.filter._filter import Filter
 from reef.engine import CreateOnly, Equals, MustExist
 from reef.errors import ConditionFailedError, InvalidInputError
-from tests.support.sample_document import DOCUMENT, everything
+from tests.support.documents.sample_document import DOCUMENT, everything
 
 # What is refused.
 

@@ -25,11 +25,11 @@ from reef.kv import KeyValue
 from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import pack_lsn, unpack_lsn
-from tests.support.attaching import begin_load, upload
-from tests.support.collecting import World
-from tests.support.compactor import Compactor
-from tests.support.kernel import Beside, Gate, contents, database, flip
-from tests.support.passes import index
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.collecting import World
+from tests.support.engine.kernel import Beside, Gate, contents, database, flip
+from tests.support.jobs.compactor import Compactor
+from tests.support.jobs.passes import index
 
 WAL = "namespaces/ns/wal/"
 PARALLEL = [1, 4]
@@ -185,7 +185,7 @@ def test_what_comes_behind_an_attach_in_flight_is_held_against_it(
     kv, writer, refs = two_segments(database(gate, max_parallel_writes=parallel))
     gate.is_open = False
     attaching = Beside(lambda: writer.attach(refs))
-    assert gate.waiting.acquire(timeout=120)
+    gate.wait_until_held()
     assert kv.get(b"a") == b"old"
     assert dict(kv.items()) == {b"a": b"old", b"z": b"old"}
     refused = Beside(lambda: kv.write({b"b": b"mine"}, condition=CreateOnly()))
@@ -278,7 +278,7 @@ def test_two_attaches_of_one_key_at_once_are_one(store: Store) -> None:
     kv, writer, refs = two_segments(database(gate, max_parallel_writes=4))
     gate.is_open = False
     some = [Beside(lambda: writer.attach(refs, idempotency_key=b"job")) for _ in range(4)]
-    assert gate.waiting.acquire(timeout=120)
+    gate.wait_until_held()
     gate.is_open = True
     gate.let(4)
     receipts = [one.finish() for one in some]
@@ -362,7 +362,7 @@ def test_a_fenced_writer_attaches_nothing(store: Store) -> None:
     _, writer, refs = two_segments(database(gate))
     gate.is_open = False
     attaching = Beside(lambda: writer.attach(refs))
-    assert gate.waiting.acquire(timeout=120)
+    gate.wait_until_held()
     other = database(store).kv("ns")  # takes over while the record is on its way
     gate.is_open = True
     gate.let()

@@ -19,9 +19,9 @@ from reef.errors import (
 from reef.pages import WalRecord
 from reef.testing import Operation, WrapperStore
 from reef.types import namespace_of, pack_lsn, split_namespace, unpack_lsn
-from tests.support.attaching import begin_load, upload
-from tests.support.branching import NS, Grove, grown
-from tests.support.versions import log_batch
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.branching import NS, Grove, grown
+from tests.support.engine.versions import log_batch
 
 T = TypeVar("T")
 
@@ -225,7 +225,7 @@ def test_the_number_of_puts_does_not_depend_on_the_data(grove: Grove) -> None:
 
 
 def test_making_one_never_waits_for_a_compaction_and_a_compaction_goes_on(grove: Grove) -> None:
-    from tests.support.compactor import Compactor
+    from tests.support.jobs.compactor import Compactor
 
     kv = grown(grove)
     before = grove.contents()

@@ -16,9 +16,9 @@ from reef.format import dedup_key, segment_key
 from reef.jobs import InProcess, rebuild
 from reef.manifest import register_intent
 from reef.types import namespace_of
-from tests.support.attaching import begin_load, upload
-from tests.support.branching import NS, Grove, die_branching, grown
-from tests.support.collecting import GRACE_S
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.branching import NS, Grove, die_branching, grown
+from tests.support.engine.collecting import GRACE_S
 
 
 def test_what_was_dropped_is_not_there(grove: Grove) -> None:

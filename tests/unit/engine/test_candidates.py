@@ -13,7 +13,7 @@ from reef.engine import Latest, matching
 from reef.engine._read import _candidates
 from reef.engine._read._view import ReadState
 from reef.format import Manifest
-from tests.support.segments import Bench, write
+from tests.support.engine.segments import Bench, write
 
 Flags = npt.NDArray[np.bool_]
 MANIFEST = Manifest.first("n", author="t", nonce="00" * 16, created_at_us=1)

@@ -27,7 +27,9 @@ from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Condition, SystemThreads
 from reef.types import unpack_lsn
-from tests.support.kernel import Gate, contents, database
+from tests.support.engine.kernel import Beside, Gate, contents, database
+from tests.support.waiting import until
+from tests.unit.engine.writers import waiters
 
 WAL = "namespaces/ns/wal/"
 noise = random.Random(5).randbytes
@@ -63,12 +65,7 @@ def queued(kv: KeyValue) -> int:
 
 
 def wait_until_queued(kv: KeyValue, count: int) -> None:
-    waited = threading.Event()
-    for _ in range(3000):
-        if queued(kv) == count:
-            return
-        waited.wait(0.01)
-    raise AssertionError(f"{queued(kv)} are queued, not {count}")
+    until(lambda: queued(kv) == count, f"{count} are queued")
 
 
 def test_batches_that_arrive_during_a_put_share_the_next_object(store: Store) -> None:
@@ -77,7 +74,7 @@ def test_batches_that_arrive_during_a_put_share_the_next_object(store: Store) ->
     gate.is_open = False
     done: list[object] = []
     threads = [in_thread(kv, b"first", done)]
-    assert gate.waiting.acquire(timeout=30)
+    gate.wait_until_held()
     threads += [in_thread(kv, b"k%d" % i, done) for i in range(10)]
     wait_until_queued(kv, 10)
     gate.is_open = True
@@ -96,7 +93,7 @@ def test_an_object_is_bounded_in_bytes_and_batches(store: Store) -> None:
     gate.is_open = False
     done: list[object] = []
     threads = [in_thread(kv, b"first", done)]
-    assert gate.waiting.acquire(timeout=30)
+    gate.wait_until_held()
     threads += [in_thread(kv, b"k%d" % i, done) for i in range(8)]
     wait_until_queued(kv, 8)
     gate.is_open = True
@@ -116,7 +113,7 @@ def test_several_log_puts_are_in_flight_and_acks_come_in_slot_order(store: Store
     threads = []
     for i in range(3):
         threads.append(in_thread(kv, b"k%d" % i, done))
-        assert gate.waiting.acquire(timeout=30)
+        gate.wait_until_held()
     assert done == []
     gate.is_open = True
     gate.let(3)
@@ -134,8 +131,7 @@ def test_as_many_log_puts_are_in_flight_as_may_be_whoever_sends_whose(store: Sto
         gate.is_open = False
         done: list[object] = []
         threads = [in_thread(kv, b"k%d" % i, done) for i in range(8)]
-        for _ in range(8):
-            assert gate.waiting.acquire(timeout=30)  # all of them, before any is answered
+        gate.wait_until_held(8)  # all of them, before any is answered
         gate.is_open = True
         gate.let(8)
         for thread in threads:
@@ -269,7 +265,7 @@ def test_a_refused_slot_among_several_ends_the_handle_and_nothing_of_it_is_seen(
     threads = []
     for i in range(parallel):
         threads.append(in_thread(kv, b"k%d" % i, done))
-        assert gate.waiting.acquire(timeout=30)
+        gate.wait_until_held()
     gate.is_open = True
     gate.let(parallel)
     for thread in threads:
@@ -311,7 +307,7 @@ def test_everyone_above_the_durable_version_gets_the_one_error(store: Store, par
     threads = []
     for i in range(parallel):
         threads.append(in_thread(kv, b"k%d" % i, done))
-        assert gate.waiting.acquire(timeout=30)
+        gate.wait_until_held()
     threads += [in_thread(kv, b"queued%d" % i, done) for i in range(3)]
     wait_until_queued(kv, 3)
     new = database(store, seed=2).kv("ns")
@@ -372,24 +368,16 @@ def test_a_condition_sees_what_is_on_its_way_before_it(store: Store) -> None:
     gate.is_open = False
     done: list[object] = []
     first = in_thread(kv, b"a", done)
-    assert gate.waiting.acquire(timeout=30)
-    refused: list[object] = []
-
-    def create() -> None:
-        try:
-            kv.put(b"a", b"other", condition=CreateOnly())
-        except ConditionFailedError as error:
-            refused.append((error.outcomes, len(done)))
-
-    second = threading.Thread(target=create)
-    second.start()
-    second.join(timeout=0.2)
+    gate.wait_until_held()
+    second = Beside(lambda: kv.put(b"a", b"other", condition=CreateOnly()))
+    until(lambda: waiters(kv) > 0 or not second.is_alive())
     assert second.is_alive()  # told only once what it was held against is durable
     gate.is_open = True
     gate.let()
     first.join()
-    second.join()
-    assert refused == [(("exists",), 1)]
+    refused = second.finish()
+    assert isinstance(refused, ConditionFailedError)
+    assert refused.outcomes == ("exists",)
     assert kv.get(b"a") == b"v"
 
 
@@ -473,7 +461,7 @@ def test_two_threads_with_the_same_key_commit_once(store: Store) -> None:
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     threads[0].start()
-    assert gate.waiting.acquire(timeout=30)
+    gate.wait_until_held()
     for thread in threads[1:]:
         thread.start()
     gate.is_open = True
@@ -490,16 +478,13 @@ def test_two_threads_with_the_same_key_commit_once(store: Store) -> None:
 
 def test_writes_wait_for_room_and_then_fail_with_a_clear_error(store: Store) -> None:
     faulty = FaultyStore(store)
-    kv = database(faulty).kv(
-        "ns",
-        memtable_max_bytes="64KiB",
-        flush_threshold_bytes="32KiB",
-        write_stall_timeout="50ms",
-        flush_interval=0,
-    )
+    db = database(faulty, memtable_max_bytes="64KiB", flush_threshold_bytes="32KiB")
+    kv = db.kv("ns", flush_interval=0)
     for i in range(40):  # flushes keep up
         kv.put(b"k%d" % i, noise(8000))
     assert kv.stats()["levels"]["0"]["segments"] > 2
+    kv.close()
+    kv = db.kv("ns", flush_interval=0, write_stall_timeout="50ms")
     faulty.arm(Fault("error_before", on="upload", times=1000))
     with pytest.raises(OverloadedError, match="memtable_max_bytes"):
         for i in range(40):

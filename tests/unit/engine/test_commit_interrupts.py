@@ -23,7 +23,7 @@ from reef.kv import KeyValue
 from reef.store import Store, open_store
 from reef.testing import Fault, FaultyStore
 from reef.threads import Signal, SystemThreads
-from tests.support.kernel import (
+from tests.support.engine.kernel import (
     Beside,
     Gate,
     contents,
@@ -279,7 +279,7 @@ def test_a_second_interrupt_of_a_waiter_keeps_nobody_from_being_woken(
         kv = database(gate, threads=threads).kv("ns", max_parallel_writes=1)
         gate.is_open = False
         sender = Beside(lambda kv=kv: kv.put(b"sender", b"1").lsn)  # type: ignore[misc]
-        assert gate.waiting.acquire(timeout=120)
+        gate.wait_until_held()
         threads.interrupted = threading.get_ident()
         with pytest.MonkeyPatch.context() as patch:
             second = SecondInterrupt(patch, nth).interrupt

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from reef import CreateOnly, Receipt
+from reef.clock import Clock
 from reef.database import Database
 from reef.doctor import repair
 from reef.engine._commit._log_writer import LogWriter
@@ -38,7 +39,8 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
-from tests.support.kernel import Beside, contents, database, flip
+from tests.support.engine.kernel import Beside, contents, database, flip
+from tests.support.waiting import DEADLINE_SECONDS, until
 from tests.unit.engine.writers import waiters
 
 
@@ -59,9 +61,9 @@ def test_an_object_of_another_version_in_our_slot_ends_the_writer_and_hangs_nobo
     kv.close()
 
 
-def small(store: Store, **more: object) -> KeyValue:
+def small(store: Store, clock: Clock | None = None, **more: object) -> KeyValue:
     settings = {"memtable_max_bytes": "24KiB", "flush_threshold_bytes": "1MiB", "flush_interval": 0}
-    return database(store).kv("ns", **(settings | more))
+    return database(store, clock=clock).kv("ns", **(settings | more))
 
 
 def test_one_failed_flush_does_not_fail_the_writes_that_wait_for_it(store: Store) -> None:
@@ -90,12 +92,16 @@ def test_writes_that_may_not_wait_begin_a_flush_all_the_same(store: Store) -> No
 
 
 def test_the_overload_error_tells_why_the_flush_failed(store: Store) -> None:
-    faulty = FaultyStore(store)
-    kv = small(faulty, write_stall_timeout="1500ms")
+    faulty, clock = FaultyStore(store), ManualClock()
+    kv = small(faulty, clock)
+    kv.put(b"a", bytes(12_000))
     faulty.arm(Fault("error_before", on="upload", times=0))
-    with pytest.raises(OverloadedError, match="500 Internal Server Error"):
-        for i in range(10):
-            kv.put(b"k%d" % i, bytes(8_000))
+    waiting = Beside(lambda: kv.put(b"b", bytes(12_000)))
+    until(lambda: kv._writer and kv._writer._flush_failure)
+    clock.advance(kv._context.settings.write_stall_timeout)
+    error = waiting.finish()
+    assert isinstance(error, OverloadedError)
+    assert "500 Internal Server Error" in str(error)
 
 
 class NoThreads(SystemThreads):
@@ -120,8 +126,7 @@ def test_writes_that_wait_for_room_are_told_of_the_close(store: Store) -> None:
     kv.put(b"a", bytes(12_000))
     faulty.arm(Fault("error_before", on="upload", times=0))
     waiting = Beside(lambda: kv.put(b"b", bytes(12_000)))
-    while not kv._context.metrics.snapshot().get("reef_write_stalls_total"):
-        pass
+    until(lambda: kv._context.metrics.snapshot().get("reef_write_stalls_total"))
     kv.close()
     assert isinstance(waiting.finish(), ClosedError)
     assert list(contents(store)) == [b"a"]
@@ -137,23 +142,17 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
 
     def unknown(self: LogWriter, group: Group) -> Answer:
         entered.set()
-        go.wait(30)
+        go.wait(DEADLINE_SECONDS)
         return Answer("unknown", OutcomeUnknownError(log_key("ns", group.slot), "a test"))
 
     monkeypatch.setattr(LogWriter, "put", unknown)
     first = Beside(lambda: kv.put(b"x", b"1"))
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_SECONDS)
     second = Beside(lambda: kv.put(b"x", b"2", condition=CreateOnly()))
-    while second.is_alive() and not _is_waited_for(kv):
-        pass
+    until(lambda: waiters(kv) > 0 or not second.is_alive())
     go.set()
     assert isinstance(first.finish(), OutcomeUnknownError)
     assert isinstance(second.finish(), NotWrittenError)
-
-
-def _is_waited_for(kv: KeyValue) -> bool:
-    """Return whether somebody waits for what is on its way, or for its turn to send."""
-    return waiters(kv) > 0
 
 
 def answering(
@@ -184,7 +183,7 @@ def test_nothing_is_sent_behind_one_that_was_answered_and_is_not_durable(
 
     def held() -> Answer:
         arrived.set()
-        assert go.wait(30)
+        assert go.wait(DEADLINE_SECONDS)
         return DURABLE
 
     def failing() -> Answer:
@@ -196,14 +195,12 @@ def test_nothing_is_sent_behind_one_that_was_answered_and_is_not_durable(
     # The first one is not put at all, so nothing may be durable behind it.
     sent = answering(monkeypatch, {b"first": held, b"second": failing})
     first = Beside(lambda: kv.put(b"first", b"1"))
-    assert arrived.wait(30)
+    assert arrived.wait(DEADLINE_SECONDS)
     second = Beside(lambda: kv.put(b"second", b"2"))
-    assert failed.wait(30)
-    while second.is_alive() and not _is_waited_for(kv):
-        pass
+    assert failed.wait(DEADLINE_SECONDS)
+    until(lambda: waiters(kv) > 0 or not second.is_alive())
     third = Beside(lambda: kv.put(b"third", b"3"))
-    while third.is_alive() and waiters(kv) < 2:
-        pass
+    until(lambda: waiters(kv) > 1 or not third.is_alive())
     assert sent == [b"first", b"second"]
     go.set()
     first.finish()
@@ -224,23 +221,23 @@ def test_an_interrupted_encoder_behind_a_refused_slot_leaves_nobody_waiting(
 
     def refused() -> Answer:
         arrived.set()
-        assert go.wait(30)
+        assert go.wait(DEADLINE_SECONDS)
         return Answer("refused", UnavailableError("503"))
 
     def held_encode(self: LogWriter, group: Group) -> Answer | None:
         key = group.tickets[0].request.batch.column(0)[0].as_py()
         if key == b"second" and not entered.is_set():
             entered.set()
-            assert interrupt.wait(30)
+            assert interrupt.wait(DEADLINE_SECONDS)
             raise KeyboardInterrupt
         return encode(self, group)
 
     answering(monkeypatch, {b"first": refused})
     monkeypatch.setattr(LogWriter, "encode", held_encode)
     first = Beside(lambda: kv.put(b"first", b"1"))
-    assert arrived.wait(30)
+    assert arrived.wait(DEADLINE_SECONDS)
     second = Beside(lambda: kv.put(b"second", b"2"))
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_SECONDS)
     go.set()
     assert isinstance(first.finish(), UnavailableError)  # nothing was sent behind it
     interrupt.set()
@@ -260,28 +257,27 @@ def test_nothing_is_sent_behind_an_object_that_is_not_encoded_yet(
     def held_encode(self: LogWriter, group: Group) -> Answer | None:
         if group.slot == second_slot:
             entered.set()
-            assert go.wait(30)
+            assert go.wait(DEADLINE_SECONDS)
         return encode(self, group)
 
     def held_put(self: LogWriter, group: Group) -> Answer:
         if group.slot == second_slot - 1:
             arrived.set()
-            assert answered.wait(30)
+            assert answered.wait(DEADLINE_SECONDS)
         return put(self, group)
 
     second_slot = unpack_lsn(kv.put(b"before", b"0").lsn)[0] + 2
     monkeypatch.setattr(LogWriter, "encode", held_encode)
     monkeypatch.setattr(LogWriter, "put", held_put)
     first = Beside(lambda: kv.put(b"first", b"1"))
-    assert arrived.wait(30)
+    assert arrived.wait(DEADLINE_SECONDS)
     second = Beside(lambda: kv.put(b"second", b"2"))
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_SECONDS)
     answered.set()
     # Its PUT is over while the second one is being encoded.
     assert isinstance(first.finish(), Receipt)
     third = Beside(lambda: kv.put(b"third", b"3"))
-    while third.is_alive() and not _is_waited_for(kv):
-        pass
+    until(lambda: waiters(kv) > 0 or not third.is_alive())
     go.set()
     assert isinstance(second.finish(), Receipt)
     assert isinstance(third.finish(), Receipt)
@@ -367,7 +363,7 @@ def test_many_reads_of_a_stale_reader_look_once(store: Store) -> None:
     started = threading.Barrier(8)
 
     def read() -> bytes | None:
-        started.wait(30)
+        started.wait(DEADLINE_SECONDS)
         return reader.get(b"a")
 
     reads = [Beside(read) for _ in range(8)]

@@ -17,11 +17,11 @@ from reef.log import ChainPoint
 from reef.store import MemoryStore
 from reef.testing import CountingStore
 from reef.types import pack_lsn
-from tests.support.collecting import NAMESPACE, World
-from tests.support.compactor import Compactor
-from tests.support.feed_history import Change, History, above, bare, history, told
-from tests.support.kernel import database
-from tests.support.versions import log_batch
+from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.engine.feed_history import Change, History, above, bare, history, told
+from tests.support.engine.kernel import database
+from tests.support.engine.versions import log_batch
+from tests.support.jobs.compactor import Compactor
 
 
 @pytest.mark.slow

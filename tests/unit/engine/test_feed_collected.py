@@ -10,10 +10,10 @@ from reef.errors import RetentionError
 from reef.format import KEY, LSN, TOMBSTONE
 from reef.kv import FACE
 from reef.types import pack_lsn
-from tests.support.attaching import begin_load, upload
-from tests.support.collecting import DAY_S, NAMESPACE, World
-from tests.support.compactor import Compactor
-from tests.support.feed_history import History, above, bare, history, told
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.collecting import DAY_S, NAMESPACE, World
+from tests.support.engine.feed_history import History, above, bare, history, told
+from tests.support.jobs.compactor import Compactor
 
 
 def as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:

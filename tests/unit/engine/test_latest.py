@@ -16,7 +16,7 @@ from reef.format import KEY, LSN
 from reef.store import MemoryStore
 from reef.testing import CountingStore
 from reef.types import LSN_MAX
-from tests.support.segments import Bench, value_of, write
+from tests.support.engine.segments import Bench, value_of, write
 from tests.unit.engine.test_candidates import MANIFEST
 
 DIMENSION = 32

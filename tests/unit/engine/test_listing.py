@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reef.engine import _listing, list_namespaces
-from tests.support.branching import NS, Grove, grown
+from tests.support.engine.branching import NS, Grove, grown
 
 
 def requests(grove: Grove, kind: str) -> int:

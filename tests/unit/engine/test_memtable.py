@@ -16,8 +16,7 @@ from reef.errors import InvariantError
 from reef.format import SegmentOptions, log_schema, segment_schema
 from reef.segment import RowSource, RowVersion, lookup, merge
 from reef.types import LSN_MAX
-from tests.support.samples import sample_segment
-from tests.support.versions import (
+from tests.support.engine.versions import (
     VALUE,
     History,
     log_batch,
@@ -27,6 +26,7 @@ from tests.support.versions import (
     told,
     visible,
 )
+from tests.support.format.samples import sample_segment
 
 
 def filled(*batches: dict[bytes, bytes | None]) -> tuple[Memtable, History]:

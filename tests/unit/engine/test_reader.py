@@ -19,8 +19,8 @@ from reef.errors import (
 from reef.manifest import set_retention
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, ManualClock
-from tests.support.compactor import Compactor
-from tests.support.kernel import database, flip
+from tests.support.engine.kernel import database, flip
+from tests.support.jobs.compactor import Compactor
 
 
 def counted(store: CountingStore) -> dict[str, int]:

@@ -23,7 +23,7 @@ from reef.segment import write_segment
 from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import new_ulid
-from tests.support.kernel import contents, database, flip
+from tests.support.engine.kernel import contents, database, flip
 
 
 def fences(store: Store) -> list[tuple[int, int]]:

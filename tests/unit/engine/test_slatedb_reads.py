@@ -8,7 +8,7 @@ from reef.errors import StalePlanError
 from reef.format import LogKind, decode_log
 from reef.testing import CountingStore, Fault, FaultyStore
 from tests.support.code_without_guards import Edit
-from tests.support.collecting import NAMESPACE
+from tests.support.engine.collecting import NAMESPACE
 from tests.support.regressions import (
     Acked,
     Guards,

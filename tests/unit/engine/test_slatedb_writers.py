@@ -10,8 +10,8 @@ from reef.errors import FencedError
 from reef.kv import KeyValue
 from reef.testing import Fault
 from tests.support.code_without_guards import Edit
-from tests.support.collecting import NAMESPACE
-from tests.support.compactor import fold_log
+from tests.support.engine.collecting import NAMESPACE
+from tests.support.jobs.compactor import fold_log
 from tests.support.regressions import (
     DEAD,
     LOST,

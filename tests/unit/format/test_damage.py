@@ -17,7 +17,7 @@ from reef.format import (
     encode_log,
     encode_manifest,
 )
-from tests.support.samples import (
+from tests.support.format.samples import (
     sample_dedup,
     sample_log,
     sample_manifest,

@@ -33,7 +33,7 @@ from reef.format._dedup import (
 )
 from reef.format._manifest import encode_manifest
 from reef.types import LSN_MAX, pack_lsn
-from tests.support.samples import sample_dedup, sample_manifest
+from tests.support.format.samples import sample_dedup, sample_manifest
 
 ULID = "01J9ZQ3V5N8W2X4Y6Z7A8B9C0E"
 KEY = f"namespaces/what-if/dedup/{ULID}.dedup"

@@ -39,7 +39,7 @@ from reef.format import (
 from reef.format._frame import crc32c
 from reef.format._log import HEADER_BYTES
 from reef.types import SLOT_MAX, pack_lsn
-from tests.support.samples import (
+from tests.support.format.samples import (
     LOG_COLUMNS,
     sample_attached,
     sample_log,

@@ -28,8 +28,8 @@ from reef.format._manifest import (
 )
 from reef.format._manifest_model import Boundary, Manifest, PendingDelete, SegmentRef, SkippedSlot
 from reef.types import LSN_MAX
-from tests.support.manifest_bytes import DATA, KEY, SAMPLE, fields, sealed
-from tests.support.samples import sample_dedup
+from tests.support.format.manifest_bytes import DATA, KEY, SAMPLE, fields, sealed
+from tests.support.format.samples import sample_dedup
 
 # The frame
 

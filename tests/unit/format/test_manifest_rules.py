@@ -22,7 +22,7 @@ from reef.format._manifest_model import (
     schema_fingerprint,
 )
 from reef.types import LSN_MAX, ORDINAL_MAX, SLOT_MAX, pack_lsn
-from tests.support.manifest_bytes import DATA, KEY, SAMPLE, fields, sealed
+from tests.support.format.manifest_bytes import DATA, KEY, SAMPLE, fields, sealed
 
 
 def with_schema(manifest: Manifest, schema: pa.Schema) -> Manifest:

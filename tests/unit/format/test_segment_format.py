@@ -39,7 +39,7 @@ from reef.format import (
 )
 from reef.format._segment_writer import _RowIndex
 from reef.types import pack_lsn
-from tests.support.samples import SEGMENT_COLUMNS, sample_log, sample_rows, sample_segment
+from tests.support.format.samples import SEGMENT_COLUMNS, sample_log, sample_rows, sample_segment
 
 ORIGIN = SegmentOrigin(
     id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0F", namespace="n", level=0, author="a", created_at_us=1

@@ -20,7 +20,7 @@ from reef.format import (
 from reef.format import _segment_writer as segment_writer
 from reef.segment import CheckedSegment, check_segment, write_segment
 from reef.store import open_store
-from tests.support.damaged_buckets import NAMESPACE, SORTED_ROWS, Bucket, publish_rows
+from tests.support.doctor.damaged_buckets import NAMESPACE, SORTED_ROWS, Bucket, publish_rows
 
 ROWS = 400
 SCHEMA = segment_schema(

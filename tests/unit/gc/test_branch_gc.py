@@ -10,9 +10,9 @@ from reef.gc import PinReason, collect
 from reef.jobs import detach
 from reef.testing import ManualClock
 from reef.types import namespace_of
-from tests.support.attaching import begin_load, upload
-from tests.support.branching import NS, Grove, branched_early, die, die_branching, grown
-from tests.support.collecting import GRACE_S
+from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.branching import NS, Grove, branched_early, die, die_branching, grown
+from tests.support.engine.collecting import GRACE_S
 
 
 def cut_loose(grove: Grove, branch: str) -> None:

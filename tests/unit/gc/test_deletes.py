@@ -13,7 +13,7 @@ from reef.metrics import Metrics
 from reef.store import FileStore, MemoryStore
 from reef.testing import Fault, FaultyStore, ManualClock
 from reef.threads import SystemThreads, for_each
-from tests.support.collecting import DAY_S, GRACE_S, World, filled, going
+from tests.support.engine.collecting import DAY_S, GRACE_S, World, filled, going
 
 # What is told, and how it runs.
 

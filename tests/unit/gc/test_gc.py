@@ -14,7 +14,7 @@ from reef.manifest import add_snapshot, advance_boundary, register_intent, relea
 from reef.store import MemoryStore
 from reef.testing import CountingStore, Fault, FaultKind, FaultyStore, Operation
 from reef.types import new_ulid
-from tests.support.collecting import (
+from tests.support.engine.collecting import (
     DAY_S,
     GRACE_S,
     NAMESPACE,

@@ -11,7 +11,7 @@ from reef.format import Boundary, Manifest, manifest_key
 from reef.gc._retained import first_recent
 from reef.manifest import Generation, add_snapshot, open_writer, release_snapshot, renew_snapshot
 from reef.testing import ManualClock, Operation
-from tests.support.collecting import DAY_S, GRACE_S, NAMESPACE, World, filled, going
+from tests.support.engine.collecting import DAY_S, GRACE_S, NAMESPACE, World, filled, going
 
 # Which generations stay.
 

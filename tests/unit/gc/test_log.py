@@ -12,8 +12,8 @@ from reef.manifest import set_retention
 from reef.store import MemoryStore
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import pack_lsn
-from tests.support.collecting import DAY_S, GRACE_S, NAMESPACE, World, filled, reasons
-from tests.support.samples import sample_log
+from tests.support.engine.collecting import DAY_S, GRACE_S, NAMESPACE, World, filled, reasons
+from tests.support.format.samples import sample_log
 
 
 def test_fences_stay_for_ever() -> None:

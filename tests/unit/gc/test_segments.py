@@ -22,7 +22,7 @@ from reef.gc import Reason
 from reef.gc._names import owner_of
 from reef.manifest import end_intent, open_writer, register_intent
 from reef.types import new_ulid, pack_lsn
-from tests.support.collecting import (
+from tests.support.engine.collecting import (
     DAY_S,
     GRACE_S,
     NAMESPACE,

@@ -6,7 +6,7 @@ import pytest
 
 from reef.errors import FencedError, OutcomeUnknownError, StalePlanError
 from tests.support.code_without_guards import Edit
-from tests.support.collecting import DAY_S, NAMESPACE
+from tests.support.engine.collecting import DAY_S, NAMESPACE
 from tests.support.regressions import (
     Acked,
     Guards,

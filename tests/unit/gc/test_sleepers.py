@@ -21,7 +21,7 @@ from reef.manifest import (
 )
 from reef.testing import Fault, FaultyStore
 from reef.types import pack_lsn
-from tests.support.collecting import (
+from tests.support.engine.collecting import (
     NAMESPACE,
     World,
     filled,

@@ -14,9 +14,9 @@ from reef.jobs import CompactionOptions, InProcess
 from reef.jobs._compaction._compact import begin_compaction
 from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.manifest import replace_segments
-from tests.support.collecting import NAMESPACE
-from tests.support.passes import compact
-from tests.support.shop import MIB, Shop
+from tests.support.engine.collecting import NAMESPACE
+from tests.support.jobs.passes import compact
+from tests.support.jobs.shop import MIB, Shop
 
 
 def sliced(shop: Shop, **more: Any) -> CompactionOptions:

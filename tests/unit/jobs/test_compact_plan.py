@@ -10,8 +10,8 @@ from reef.format import segment_key
 from reef.jobs import CompactionOptions
 from reef.jobs._compaction._plan import CompactionPlan, plan_compaction, tiers_of
 from reef.jobs._compaction._ranges import _cut
-from tests.support.collecting import NAMESPACE
-from tests.support.shop import Shop
+from tests.support.engine.collecting import NAMESPACE
+from tests.support.jobs.shop import Shop
 
 
 def test_nothing_is_planned_where_everything_is_fine(shop: Shop) -> None:

@@ -14,9 +14,9 @@ from reef.jobs._compaction._compact import begin_compaction
 from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.manifest import add_snapshot, renew_snapshot
 from reef.segment import BlockCache
-from tests.support.collecting import NAMESPACE
-from tests.support.passes import compact
-from tests.support.shop import MIB, SMALL, Shop
+from tests.support.engine.collecting import NAMESPACE
+from tests.support.jobs.passes import compact
+from tests.support.jobs.shop import MIB, SMALL, Shop
 
 # What is written.
 

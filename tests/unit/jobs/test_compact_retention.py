@@ -8,8 +8,8 @@ from reef.jobs import CompactionOptions, InProcess
 from reef.pages import WalRecord
 from reef.store import MemoryStore
 from reef.testing import ManualClock
-from tests.support.passes import compact
-from tests.support.shop import Shop
+from tests.support.jobs.passes import compact
+from tests.support.jobs.shop import Shop
 
 
 def test_a_tombstone_goes_only_where_no_older_run_has_keys(shop: Shop) -> None:

@@ -14,11 +14,11 @@ from reef.jobs._fold._index import fold_namespace
 from reef.manifest import end_intent
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
-from tests.support.collecting import HookedStore
-from tests.support.indexing import ONE_EACH, Meddling, head, keys, run, strange
-from tests.support.kernel import contents, database, flip
-from tests.support.log_script import NS, LogScript, give_up, versions
-from tests.support.passes import Stepped, index
+from tests.support.engine.collecting import HookedStore
+from tests.support.engine.kernel import contents, database, flip
+from tests.support.engine.log_script import NS, LogScript, give_up, versions
+from tests.support.jobs.indexing import ONE_EACH, Meddling, head, keys, run, strange
+from tests.support.jobs.passes import Stepped, index
 
 # Beside others.
 

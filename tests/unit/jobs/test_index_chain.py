@@ -9,10 +9,10 @@ from reef.format import decode_segment, log_key, segment_key
 from reef.jobs import IndexOptions, InProcess
 from reef.jobs._fold._index import fold_namespace
 from reef.store import Store
-from tests.support.indexing import ONE_EACH, check_same_as_before, head, keys, run, strange
-from tests.support.kernel import contents, database
-from tests.support.log_script import NS, LogScript, give_up
-from tests.support.passes import Stepped
+from tests.support.engine.kernel import contents, database
+from tests.support.engine.log_script import NS, LogScript, give_up
+from tests.support.jobs.indexing import ONE_EACH, check_same_as_before, head, keys, run, strange
+from tests.support.jobs.passes import Stepped
 
 # The chain across parts.
 

@@ -20,11 +20,11 @@ from reef.jobs._fold._plan import Backlog
 from reef.jobs._job import Job, new_segment_id
 from reef.manifest import end_intent
 from reef.store import Store
-from tests.support.collecting import HookedStore
-from tests.support.indexing import ONE_EACH, Meddling, check_same_as_before, head, keys, run
-from tests.support.kernel import contents, database
-from tests.support.log_script import NS, LogScript, copied, flush_at_once
-from tests.support.passes import index
+from tests.support.engine.collecting import HookedStore
+from tests.support.engine.kernel import contents, database
+from tests.support.engine.log_script import NS, LogScript, copied, flush_at_once
+from tests.support.jobs.indexing import ONE_EACH, Meddling, check_same_as_before, head, keys, run
+from tests.support.jobs.passes import index
 
 # The job itself.
 

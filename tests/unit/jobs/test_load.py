@@ -37,11 +37,11 @@ from reef.jobs.load._rows import stored_pairs, stored_rows
 from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
-from tests.support.collecting import World
-from tests.support.dying_tasks import Killed, Mortal
-from tests.support.kernel import database
-from tests.support.loads import begin_load
-from tests.support.passes import index
+from tests.support.engine.collecting import World
+from tests.support.engine.kernel import database
+from tests.support.jobs.dying_tasks import Killed, Mortal
+from tests.support.jobs.loads import begin_load
+from tests.support.jobs.passes import index
 
 WAL = "namespaces/ns/wal/"
 

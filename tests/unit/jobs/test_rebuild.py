@@ -15,11 +15,11 @@ from reef.format import log_key, segment_key
 from reef.jobs import CompactionOptions, IndexOptions, InProcess, RebuildOptions
 from reef.manifest import end_intent
 from reef.store import open_store
-from tests.support.compactor import Compactor
-from tests.support.damaged_buckets import NAMESPACE, Bucket, flip
-from tests.support.log_script import NS, LogScript, copied, folded_rows, versions
-from tests.support.passes import compact, index, rebuild
-from tests.support.rebuilding import CUT, World, fresh_context
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, flip
+from tests.support.engine.log_script import NS, LogScript, copied, folded_rows, versions
+from tests.support.jobs.compactor import Compactor
+from tests.support.jobs.passes import compact, index, rebuild
+from tests.support.jobs.rebuilding import CUT, World, fresh_context
 
 
 @pytest.fixture

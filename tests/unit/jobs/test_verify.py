@@ -36,11 +36,11 @@ from reef.segment import (
     write_segment,
 )
 from reef.store import Store, open_store
-from tests.support.collecting import HookedStore
-from tests.support.damaged_buckets import NAMESPACE, Bucket, cut, flip
-from tests.support.kernel import database
-from tests.support.log_script import NS, LogScript
-from tests.support.passes import index
+from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
+from tests.support.engine.collecting import HookedStore
+from tests.support.engine.kernel import database
+from tests.support.engine.log_script import NS, LogScript
+from tests.support.jobs.passes import index
 
 # Everything is large, and cut into as many parts as there can be.
 APART = VerifyOptions(small_bytes=-1, task_bytes=700, task_objects=2)

@@ -22,7 +22,7 @@ from reef.format import Manifest
 from reef.manifest import Head, ManifestChain, release_snapshot
 from reef.store import MemoryStore
 from reef.testing import Fault, FaultKind, FaultyStore, ManualClock
-from tests.support.chains import (
+from tests.support.engine.chains import (
     GRACE_S,
     NAMESPACE,
     SETTINGS,

@@ -18,7 +18,15 @@ from reef.format import Boundary, Manifest
 from reef.manifest import Head, add_snapshot, open_compactor, register_intent
 from reef.store import ObjectMeta
 from reef.testing import Fault, FaultKind, WrapperStore
-from tests.support.chains import GRACE_S, NAMESPACE, Intruder, World, key, opened, snapshotted
+from tests.support.engine.chains import (
+    GRACE_S,
+    NAMESPACE,
+    Intruder,
+    World,
+    key,
+    opened,
+    snapshotted,
+)
 
 
 class TestFollowing:

@@ -27,7 +27,7 @@ from reef.format import (
 )
 from reef.manifest import check_successor
 from reef.types import pack_lsn
-from tests.support.samples import LOG_COLUMNS, sample_manifest
+from tests.support.format.samples import LOG_COLUMNS, sample_manifest
 
 OLD = replace(sample_manifest(), repaired_from=None)
 OWN = OLD.segments[0]

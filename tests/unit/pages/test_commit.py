@@ -26,7 +26,7 @@ from reef.pages import Pages, WalRecord
 from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
-from tests.support.kernel import interrupt_next_write
+from tests.support.engine.kernel import interrupt_next_write
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from reef.pages._rows import key_of
 from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, Operation, WrapperStore
-from tests.support.passes import compact
+from tests.support.jobs.passes import compact
 
 T = TypeVar("T")
 

@@ -8,9 +8,7 @@ import pytest
 
 from reef.pages._turns import Turns
 from reef.threads import SystemThreads
-from tests.support.waiting import until
-
-WAIT_S = 30.0
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 
 @pytest.fixture
@@ -31,48 +29,48 @@ class Inside:
     def _run(self) -> None:
         with getattr(self._turns, self._how)():
             self.is_in.set()
-            self._may_leave.wait(WAIT_S)
+            self._may_leave.wait(DEADLINE_SECONDS)
 
     def leave(self) -> None:
         self._may_leave.set()
-        self._thread.join(WAIT_S)
+        self._thread.join(DEADLINE_SECONDS)
         assert not self._thread.is_alive()
 
 
 def test_many_are_together(turns: Turns) -> None:
     inside = [Inside(turns, "together") for _ in range(3)]
-    assert all(one.is_in.wait(WAIT_S) for one in inside)
+    assert all(one.is_in.wait(DEADLINE_SECONDS) for one in inside)
     for one in inside:
         one.leave()
 
 
 def test_who_is_alone_waits_for_all_and_all_wait_for_it(turns: Turns) -> None:
     first = Inside(turns, "together")
-    assert first.is_in.wait(WAIT_S)
+    assert first.is_in.wait(DEADLINE_SECONDS)
     alone = Inside(turns, "alone")
     until(lambda: len(turns._line) == 1)  # it has come, and waits
     late = Inside(turns, "together")
     until(lambda: len(turns._line) == 2)
     assert [one.is_in.is_set() for one in (alone, late)] == [False] * 2
     first.leave()
-    assert alone.is_in.wait(WAIT_S)
+    assert alone.is_in.wait(DEADLINE_SECONDS)
     assert not late.is_in.is_set()
     alone.leave()
-    assert late.is_in.wait(WAIT_S)
+    assert late.is_in.wait(DEADLINE_SECONDS)
     late.leave()
 
 
 def test_nobody_waits_for_who_came_later(turns: Turns) -> None:
     """However many there are that want to be alone: those who came between two of them get in."""
     inside = Inside(turns, "alone")
-    assert inside.is_in.wait(WAIT_S)
+    assert inside.is_in.wait(DEADLINE_SECONDS)
     line = []
     for how in ("together", "together", "alone", "together", "alone"):
         line.append(Inside(turns, how))
         until(lambda: len(turns._line) == len(line))
     inside.leave()
     for entering in ([0, 1], [2], [3], [4]):
-        assert all(line[i].is_in.wait(WAIT_S) for i in entering)
+        assert all(line[i].is_in.wait(DEADLINE_SECONDS) for i in entering)
         assert not any(one.is_in.is_set() for one in line[entering[-1] + 1 :])
         for i in entering:
             line[i].leave()
@@ -82,7 +80,7 @@ def test_who_is_interrupted_in_line_keeps_nobody(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Inside(turns, "together")
-    assert first.is_in.wait(WAIT_S)
+    assert first.is_in.wait(DEADLINE_SECONDS)
     wait = turns._cond.wait
     late: list[Inside] = []
 
@@ -97,7 +95,7 @@ def test_who_is_interrupted_in_line_keeps_nobody(
     monkeypatch.setattr(turns._cond, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt), turns.alone():
         pass
-    assert late[0].is_in.wait(WAIT_S / 3)  # while the first is still inside
+    assert late[0].is_in.wait(DEADLINE_SECONDS)  # while the first is still inside
     for one in (first, *late):
         one.leave()
     with turns.alone():

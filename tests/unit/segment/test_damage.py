@@ -16,7 +16,7 @@ from reef.segment import DiskCache
 from reef.store import MemoryStore
 from reef.testing import Fault
 from reef.types import LSN_MAX
-from tests.support.segments import (
+from tests.support.engine.segments import (
     WIDE,
     Bench,
     keys_of,

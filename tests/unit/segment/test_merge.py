@@ -12,7 +12,7 @@ from reef.errors import InvalidInputError, InvariantError
 from reef.format import segment_schema
 from reef.segment import RowVersion, lookup, lookup_many, merge
 from tests.support.call_counts import calls_of
-from tests.support.versions import (
+from tests.support.engine.versions import (
     VALUE,
     ArraySource,
     History,

@@ -15,7 +15,16 @@ from reef.format import SegmentRef, segment_schema
 from reef.segment import SegmentSource, merge_versions, versions_schema
 from reef.segment._merge import _versions as module
 from tests.support.call_counts import calls_of
-from tests.support.segments import SCHEMA, WIDE, Bench, Row, keys_of, rows_in, vector_of, write
+from tests.support.engine.segments import (
+    SCHEMA,
+    WIDE,
+    Bench,
+    Row,
+    keys_of,
+    rows_in,
+    vector_of,
+    write,
+)
 
 
 def opened(bench: Bench, refs: Sequence[SegmentRef]) -> list[SegmentSource]:

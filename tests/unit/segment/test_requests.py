@@ -24,7 +24,7 @@ from reef.segment import write_segment
 from reef.segment._read import _scan as scan_module
 from reef.store import Store
 from reef.types import LSN_MAX
-from tests.support.segments import (
+from tests.support.engine.segments import (
     ID,
     SCHEMA,
     WIDE,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from reef.segment import keep_versions
-from tests.support.versions import History, ordered, rows_of, segment_batch
+from tests.support.engine.versions import History, ordered, rows_of, segment_batch
 
 V = b"v"
 

@@ -17,7 +17,7 @@ from reef.format import (
 )
 from reef.segment import write_segment
 from reef.types import LSN_MAX
-from tests.support.segments import (
+from tests.support.engine.segments import (
     ID,
     SCHEMA,
     WIDE,

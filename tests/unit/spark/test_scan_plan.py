@@ -43,8 +43,8 @@ from reef.spark.source._scan_plan import (
 from reef.spark.source._version import ReadVersion, find_version, open_version
 from reef.store import open_store
 from reef.testing import Operation, WrapperStore
-from tests.support.compactor import Compactor
-from tests.support.stored_documents import busy_namespace, comparable
+from tests.support.documents.stored_documents import busy_namespace, comparable
+from tests.support.jobs.compactor import Compactor
 
 T = TypeVar("T")
 

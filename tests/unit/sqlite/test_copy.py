@@ -273,7 +273,7 @@ def test_whoever_reads_what_the_shell_prints_may_have_seen_enough(tmp_path: Path
         assert shell.stdout.readline() == b"1\n"
         shell.stdout.close()
         assert shell.stderr is not None
-        assert (shell.stderr.read(), shell.wait(60)) == (b"", 0)
+        assert (shell.stderr.read(), shell.wait()) == (b"", 0)
 
 
 def test_without_apsw_it_is_said_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

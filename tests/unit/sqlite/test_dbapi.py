@@ -19,7 +19,7 @@ from reef.sqlite import dbapi
 from reef.sqlite._registry import registry
 from reef.sqlite._vfs_ctypes import last_error, register_sqlite3
 from reef.store import open_store
-from tests.support.kernel import database
+from tests.support.engine.kernel import database
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_process_that_ends_without_closing_ends(path: str) -> None:
         "con.execute('CREATE TABLE t(a)')\n"
         "con.execute('INSERT INTO t VALUES (1)')\n"  # never committed
     )
-    subprocess.run([sys.executable, "-c", code, uri(path)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, uri(path)], check=True)
     connection = sqlite3.connect(uri(path), uri=True)
     assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
     connection.close()

@@ -24,8 +24,9 @@ from reef.sqlite._registry import Opening, registry
 from reef.sqlite._shared import SharedStore
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.kernel import database
-from tests.support.sqlite_writer import ACCOUNTS, EACH, move, prepare
+from tests.support.engine.kernel import database
+from tests.support.sqlite.sqlite_writer import ACCOUNTS, EACH, move, prepare
+from tests.support.waiting import DEADLINE_SECONDS
 
 URI = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE
 
@@ -159,6 +160,7 @@ def test_threads_write_in_turns(url: str) -> None:
 
     def work(number: int) -> None:
         connection = reef.sqlite.connect(url)
+        connection.set_busy_timeout(1000 * DEADLINE_SECONDS)
         for i in range(10):
             connection.execute("INSERT INTO t(b) VALUES (?)", (f"{number}.{i}",))
         connection.close()
@@ -180,7 +182,7 @@ def test_whoever_waits_for_a_lock_lets_other_threads_go_on() -> None:
 
     def wait() -> None:
         begun.set()
-        reef.sqlite.register().xSleep(60_000_000)
+        reef.sqlite.register().xSleep(1_000_000 * DEADLINE_SECONDS)
 
     waiting = threading.Thread(target=wait, daemon=True)  # nobody waits for its end
     waiting.start()
@@ -426,7 +428,7 @@ def test_a_process_that_ends_without_closing_ends(url: str) -> None:
         "con.execute('PRAGMA synchronous=OFF; CREATE TABLE t(a)')\n"
         "for i in range(50): con.execute('INSERT INTO t VALUES (?)', (i,))\n"
     )
-    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=120, env=os.environ)
+    subprocess.run([sys.executable, "-c", code, url], check=True, env=os.environ)
     connection = reef.sqlite.connect(url, mode="r")
     assert count(connection) == 50
     connection.close()
@@ -451,7 +453,7 @@ def test_a_forked_process_leaves_what_its_parent_has_open_alone(url: str) -> Non
         "    sys.exit(con.execute('SELECT count(*) FROM t').get != 1)\n"
         "sys.exit(7)\n"
     )
-    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, url], check=True)
     connection = reef.sqlite.connect(url)
     assert connection.execute("SELECT a FROM t").fetchall() == [(1,), (3,)]
     connection.close()
@@ -473,7 +475,7 @@ def test_a_forked_process_does_not_commit_what_its_parent_has_begun(url: str) ->
         "    os._exit(0)\n"
         "os._exit(7)\n"
     )
-    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, url], check=True)
 
 
 def test_the_collector_may_close_a_connection_while_another_is_opened(url: str) -> None:
@@ -492,7 +494,7 @@ def test_the_collector_may_close_a_connection_while_another_is_opened(url: str) 
         "reef.sqlite.connect(sys.argv[1].replace('app.db', 'other.db')).close()\n"
         "assert not _registry.registry._open\n"
     )
-    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, url], check=True)
 
 
 def test_the_end_of_a_with_block_says_what_it_was() -> None:

@@ -23,7 +23,7 @@ from reef.store import FileStore, MemoryStore, ObjectMeta, Store
 from reef.store._check import Check, StoreCheck
 from reef.store._file import TEMPORARY
 from reef.testing import Fault, FaultyStore, ManualClock, WrapperStore
-from tests.support import broken_stores
+from tests.support.store import broken_stores
 
 JUDGED = [
     "create",

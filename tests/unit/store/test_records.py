@@ -11,7 +11,7 @@ import pytest
 
 from reef.errors import InvalidInputError, ReefError, UnavailableError
 from reef.store.two_phase._records import Record, Records
-from tests.support.two_phase import SQLRecordsContract
+from tests.support.store.two_phase import SQLRecordsContract
 
 KEY = "wal/1"
 

@@ -24,7 +24,16 @@ from reef.errors import (
 from reef.store import MemoryStore
 from reef.store.two_phase._store import CollectReport, RecoveryReport, TwoPhaseStore
 from reef.testing import Fault, FaultyStore, WrapperStore
-from tests.support.two_phase import EVER, Crash, FaultyRecords, LostError, Site, Steps, commit, race
+from tests.support.store.two_phase import (
+    EVER,
+    Crash,
+    FaultyRecords,
+    LostError,
+    Site,
+    Steps,
+    commit,
+    race,
+)
 
 KEY = "wal/1"
 NONCE = b"our own nonce"

@@ -1,0 +1,44 @@
+"""What runs beside a writer while it is killed: collection, compaction, folds of the log by others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from reef.engine import Context
+from reef.errors import NotFoundError, StalePlanError, UnavailableError
+from tests.support.engine.collecting import collect_garbage
+from tests.support.jobs.compactor import Compactor, fold_log
+
+GRACE_SECONDS = 0.005
+"""So short that everything that may be deleted is, at once."""
+
+Job = Callable[[Context, str, int], int]
+"""One pass over a namespace; given the floor that it may raise, says how much it did."""
+
+
+def collect_once(context: Context, namespace: str, floor_lsn: int) -> int:
+    """Delete what nothing needs any more."""
+    report = collect_garbage(context, namespace)
+    return sum(tally.objects for tally in report.deleted)
+
+
+def compact_once(context: Context, namespace: str, floor_lsn: int) -> int:
+    """Merge all segments into one or two, dropping what the floor allows."""
+    return len(Compactor(context, namespace).run(floor_lsn=floor_lsn, cuts=2))
+
+
+def fold_once(context: Context, namespace: str, floor_lsn: int) -> int:
+    """Fold the log under the writer's feet, with its dedup window."""
+    try:
+        return int(fold_log(context, namespace) is not None)
+    except (StalePlanError, NotFoundError, UnavailableError):
+        return 0  # the writer was faster; with such a grace period it may even be collected
+
+
+JOBS: dict[str, Job] = {"collect": collect_once, "compact": compact_once, "fold": fold_once}
+
+
+def pause() -> None:
+    """Wait until what was done may be collected."""
+    time.sleep(GRACE_SECONDS)
