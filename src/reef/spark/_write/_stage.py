@@ -229,7 +229,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     join_load(context, plan)
     counted = _UniqueRows(plan, batches)
     if write.options.is_sorted:
-        part = write_part(context, plan.part(), counted.rows())
+        part = write_part(context, plan, counted.rows())
     else:
         with tempfile.TemporaryDirectory(prefix="reef-write-") as folder:
             runs = SortedRuns(
@@ -239,7 +239,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
             )
             for batch in counted.rows():
                 runs.add(batch)
-            part = write_part(context, plan.part(), runs.merged(plan.row_schema))
+            part = write_part(context, plan, runs.merged(plan.row_schema))
             part = msgspec.structs.replace(part, dropped=part.dropped + runs.dropped)
     part = msgspec.structs.replace(part, dropped=part.dropped + counted.dropped)
     return Staged(
