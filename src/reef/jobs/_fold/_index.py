@@ -196,8 +196,8 @@ def _finish(
         skipped=tuple(skip for part in stitched.parts for skip in part.skipped),
         damaged=_damaged(stitched),
         plans=plans,
-        reruns=sum(not attempt.counted for attempt in stitched.attempts),
-        tasks=tuple(map(FoldTask.of, stitched.attempts)),
+        reruns=sum(not task.counted for task in stitched.tasks),
+        tasks=stitched.tasks,
     )
 
 
