@@ -15,10 +15,10 @@ from reef.manifest import end_intent
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.collecting import HookedStore
-from tests.support.indexing import ONE_EACH, Meddling, head, keys, run, strange
+from tests.support.indexing import ONE_EACH, head, keys, run, strange
 from tests.support.kernel import contents, database, flip
 from tests.support.log_script import NS, LogScript, give_up, versions
-from tests.support.passes import Stepped, index
+from tests.support.passes import Meddling, Stepped, index
 
 # Beside others.
 
