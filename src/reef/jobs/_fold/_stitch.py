@@ -52,6 +52,32 @@ class FoldTask:
 
 
 @dataclass(frozen=True)
+class FoldResult:
+    """What a pass did that folds the log of a namespace."""
+
+    namespace: str
+    generation: int | None = None
+    """The generation that it published; None: there was nothing to publish."""
+    job_id: str | None = None
+    slot_first: int = 0
+    """First log object that was folded."""
+    slot_last: int = 0
+    rows: int = 0
+    """Rows that were written."""
+    log_bytes: int = 0
+    segments: tuple[SegmentRef, ...] = ()
+    """Written and published, newest first."""
+    plans: int = 0
+    """How many plans it took; more than one if others changed the namespace at the same time."""
+    tasks: tuple[FoldTask, ...] = field(default=(), repr=False)
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of the segments that were written and published."""
+        return sum(ref.size for ref in self.segments)
+
+
+@dataclass(frozen=True)
 class Stitched:
     """The parts of one fold, each as the true chain has it."""
 
