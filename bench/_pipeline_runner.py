@@ -6,13 +6,13 @@ import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from reef.engine import Context
-from reef.jobs import Bucket, Progress, Runner, Task, TaskOutcome, TaskWire
+from reef.jobs import Bucket, Runner, RunOptions, Task, TaskOutcome, TaskWire
 from reef.spark import session
 
 D = TypeVar("D", bound=msgspec.Struct)
@@ -44,18 +44,11 @@ class ProcessRunner:
         self._bucket = bucket
 
     def run(
-        self,
-        task: Task[D, R],
-        descriptors: Sequence[D],
-        result: type[R],
-        *,
-        name: str,
-        weights: Sequence[int] | None = None,
-        progress: Progress | None = None,
+        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor; whatever is no ReefError raises."""
         wire, packed = TaskWire.pack(task, descriptors, result)
-        sizes = weights or [1] * len(packed)
+        sizes = how.get("weights") or [1] * len(packed)
         order = sorted(range(len(packed)), key=lambda number: -sizes[number])
         running = {
             number: processes().submit(_perform, self._bucket, wire, packed[number])
@@ -82,10 +75,10 @@ class PeakRunner:
         return self._runner.parallelism
 
     def run(
-        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **options: Any
+        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor, as the runner within does."""
-        outcomes = self._runner.run(task, descriptors, result, **options)
+        outcomes = self._runner.run(task, descriptors, result, **how)
         self.peaks += [outcome.peak_rss_bytes for outcome in outcomes]
         return outcomes
 

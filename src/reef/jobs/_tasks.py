@@ -13,7 +13,7 @@ import resource
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -46,6 +46,16 @@ class TaskOutcome(msgspec.Struct, Generic[R], frozen=True):
         return self.result
 
 
+class RunOptions(TypedDict, total=False):
+    """How tasks are run."""
+
+    name: Required[str]
+    """What people see of the run."""
+    weights: Sequence[int] | None
+    """How much work each descriptor is, in any unit."""
+    progress: Progress | None
+
+
 class Runner(Protocol):
     """Runs tasks."""
 
@@ -55,20 +65,12 @@ class Runner(Protocol):
         ...
 
     def run(
-        self,
-        task: Task[D, R],
-        descriptors: Sequence[D],
-        result: type[R],
-        *,
-        name: str,
-        weights: Sequence[int] | None = None,
-        progress: Progress | None = None,
+        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor; return an outcome each, in their order.
 
         A ReefError of a task is an outcome and is not retried; anything else is retried where the
-        runner can, and then raises. `name` is what people see of it. `weights` say how much work
-        each descriptor is, in any unit.
+        runner can, and then raises.
         """
         ...
 
@@ -85,17 +87,11 @@ class InProcess:
         self._context = context
 
     def run(
-        self,
-        task: Task[D, R],
-        descriptors: Sequence[D],
-        result: type[R],
-        *,
-        name: str,
-        weights: Sequence[int] | None = None,
-        progress: Progress | None = None,
+        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor, in their order; whatever is no ReefError raises at once."""
         wire, payloads = TaskWire.pack(task, descriptors, result)
+        progress = how.get("progress")
         outcomes = []
         for done, payload in enumerate(payloads, 1):
             outcomes.append(wire.unpack(wire.perform(self._context, payload)))

@@ -72,8 +72,10 @@ class LogFold:
         self.point = point
         self.next_slot = next_slot
         self._named = set(skipped)
-        self._given_up: list[int] = []
-        self._damaged: list[Damaged] = []
+        self.given_up: list[SkippedSlot] = []
+        """Damaged objects since the last valid one that were named beforehand."""
+        self.at_head: list[Damaged] = []
+        """Damaged objects at the head, which only the next fence can still name."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> LogFold:
@@ -87,12 +89,12 @@ class LogFold:
     @property
     def reach(self) -> int:
         """The slot to look at next: behind the damaged ones at the head, if there are any."""
-        return self.next_slot + len(self._damaged)
+        return self.next_slot + len(self.at_head)
 
     @property
     def damaged(self) -> tuple[SkippedSlot, ...]:
         """The damaged objects at the head, which the next fence has to name."""
-        return tuple(found.name for found in self._damaged)
+        return tuple(found.name for found in self.at_head)
 
     def give_up(self, skipped: Iterable[SkippedSlot]) -> None:
         """Take note of damaged objects that a later manifest names."""
@@ -100,13 +102,13 @@ class LogFold:
 
     def look_again(self) -> None:
         """Forget the damage at the head: it may have been on the way, or repaired since."""
-        self._damaged.clear()
+        self.at_head.clear()
 
     def add_damaged(self, found: Damaged) -> None:
         """Take note that the object at `reach` is damaged."""
-        self._damaged.append(found)
-        while self._damaged and self._damaged[0].name in self._named:
-            self._given_up.append(self._damaged.pop(0).slot)
+        self.at_head.append(found)
+        while self.at_head and self.at_head[0].name in self._named:
+            self.given_up.append(self.at_head.pop(0).name)
             self.next_slot += 1
 
     def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
@@ -115,24 +117,24 @@ class LogFold:
         Raises CorruptError if a damaged object lies below it that nothing gave up.
         """
         is_valid = self._is_valid(log)
-        if self._damaged and not (is_valid and self._is_named_by(log)):
-            raise _followed(self._damaged[0], log.slot)
+        if self.at_head and not (is_valid and self._is_named_by(log)):
+            raise _followed(self.at_head[0], log.slot)
         if is_valid:
             self.point = ChainPoint(log.slot, checksum, log.epoch)
-            self._given_up.clear()
-        self._damaged.clear()
+            self.given_up.clear()
+        self.at_head.clear()
         self.next_slot = log.slot + 1
         return LogEntry(log.slot, log, checksum, size, is_valid)
 
     def append(self, point: ChainPoint) -> None:
         """Take note of a durable object of one's own, which names the last valid one."""
-        self._given_up.clear()
-        self._damaged.clear()
+        self.given_up.clear()
+        self.at_head.clear()
         self.point, self.next_slot = point, point.slot + 1
 
     def _is_valid(self, log: LogObject) -> bool:
-        follows = log.prev == self.point.prev or log.prev.slot in self._given_up
-        return follows and log.epoch >= self.point.epoch
+        is_lost = any(skip.slot == log.prev.slot for skip in self.given_up)
+        return (log.prev == self.point.prev or is_lost) and log.epoch >= self.point.epoch
 
     def _is_named_by(self, log: LogObject) -> bool:
         return log.kind is LogKind.FENCE and {*self.damaged} <= {*log.records[0].skipped}

@@ -16,14 +16,14 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reef.engine import Context
-from reef.jobs import Progress, Runner, TaskOutcome
+from reef.jobs import Runner, RunOptions, TaskOutcome
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 from tests.spark.jobs.tasks import executor_of
@@ -148,22 +148,16 @@ class Gatekeeper:
         task: Callable[[Context, Any], Any],
         descriptors: Sequence[Any],
         result: type[Any],
-        *,
-        name: str,
-        weights: Sequence[int] | None = None,
-        progress: Progress | None = None,
+        **how: Unpack[RunOptions],
     ) -> list[TaskOutcome[Any]]:
-        chosen = None
+        chosen, kind = None, how["name"].split(" ")[0]
         if self._act is not None and len(descriptors) > 1:
             chosen = len(descriptors) // 2
-            self.gate = Gate(self._act, self._folder, name.split(" ")[0])
+            self.gate = Gate(self._act, self._folder, kind)
             packed = msgspec.msgpack.encode(descriptors[chosen])
             task, self._act = GatedTask(task, packed, self.gate), None
-        outcomes = self._runner.run(
-            task, descriptors, result, name=name, weights=weights, progress=progress
-        )
+        outcomes = self._runner.run(task, descriptors, result, **how)
         if chosen is not None:
             self.attempt = outcomes[chosen].attempt
-        kind = name.split(" ")[0]
         self.runs[kind] = max(self.runs.get(kind, 0), len(outcomes))
         return outcomes

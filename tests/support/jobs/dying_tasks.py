@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TypeVar, get_args
+from typing import TypeVar, Unpack, get_args
 
 import msgspec
 
 from reef.database import Database
 from reef.engine import Context
 from reef.errors import UnavailableError
-from reef.jobs import InProcess, Progress, Task, TaskOutcome, TaskWire
+from reef.jobs import InProcess, RunOptions, Task, TaskOutcome, TaskWire
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 
@@ -101,19 +101,13 @@ class Unruly(InProcess):
         self.failed = 0
 
     def run(
-        self,
-        task: Task[D, R],
-        descriptors: Sequence[D],
-        result: type[R],
-        *,
-        name: str,
-        weights: Sequence[int] | None = None,
-        progress: Progress | None = None,
+        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
     ) -> list[TaskOutcome[R]]:
         """Run each in its own way; return what came back, in their order."""
         wire, packed = TaskWire.pack(task, descriptors, result)
         order = list(range(len(packed)))
         self._rng.shuffle(order)
+        progress = how.get("progress")
         outcomes: dict[int, TaskOutcome[R]] = {}
         for done, at in enumerate(order, 1):
             outcomes[at] = wire.unpack(self._attempts(wire, packed[at]))

@@ -1,9 +1,6 @@
-"""The log folded by `index`, as tests run it, look at it, compare it with a flush, and meddle."""
+"""The log folded by `index`, as tests run it, look at it, and compare it with a flush."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from reef.format import Manifest
 from reef.jobs import IndexOptions, IndexResult, InProcess
@@ -75,18 +72,3 @@ def strange(script: LogScript) -> None:
     script.attach({b"z": b"bulk again"})
     script.void({b"z": b"void"})
     script.fence()
-
-
-class Meddling(InProcess):
-    """Runs tasks, and something else before or after them."""
-
-    def __init__(self, context: Any, meddle: Callable[[int], None]) -> None:
-        super().__init__(context)
-        self.meddle = meddle
-        self.runs = 0
-
-    def run(self, task: Any, descriptors: Sequence[Any], result: Any, **how: Any) -> list[Any]:
-        outcomes = super().run(task, descriptors, result, **how)
-        self.runs += 1
-        self.meddle(self.runs)
-        return outcomes

@@ -1,8 +1,8 @@
-"""Passes over one namespace: the result, or the error raised; and in two steps, to meddle between."""
+"""Passes over one namespace: the result, or the error raised; and ways to meddle with one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from reef import jobs
@@ -13,6 +13,7 @@ from reef.jobs import (
     CompactionResult,
     IndexOptions,
     IndexResult,
+    InProcess,
     RebuildOptions,
     RebuildResult,
     Runner,
@@ -54,6 +55,29 @@ def rebuild(
 ) -> RebuildResult:
     result = jobs.rebuild(context, namespace, runner=runner, options=options)
     return result.namespaces[0].returned()
+
+
+class Meddling(InProcess):
+    """Takes note of each run of tasks, and does something before or after it, given its number."""
+
+    def __init__(
+        self,
+        context: Context,
+        after: Callable[[int], object] = lambda run: None,
+        *,
+        before: Callable[[int], object] = lambda run: None,
+    ) -> None:
+        super().__init__(context)
+        self._before, self._after = before, after
+        self.runs: list[tuple[str, int]] = []
+        """The name of each run, and how many tasks it had."""
+
+    def run(self, task: Any, descriptors: Sequence[Any], result: Any, **how: Any) -> list[Any]:
+        self.runs.append((how["name"], len(descriptors)))
+        self._before(len(self.runs))
+        outcomes = super().run(task, descriptors, result, **how)
+        self._after(len(self.runs))
+        return outcomes
 
 
 class Stepped(Generic[T]):

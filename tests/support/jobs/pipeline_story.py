@@ -241,7 +241,7 @@ class Story:
             if some is None:
                 continue
             stored = [plan.stored(some)]
-            tries = [write_part(context, plan.part(), stored) for _ in range(rng.randint(1, 2))]
+            tries = [write_part(context, plan, stored) for _ in range(rng.randint(1, 2))]
             parts.append(rng.choice(tries))
         if rng.random() < 0.3:
             self.intrude()

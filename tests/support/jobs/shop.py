@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from reef.doctor import verify
 from reef.engine import Context
 from reef.format import Footer, SegmentRef
-from reef.jobs import CompactionOptions, CompactionPlan, CompactionResult, preview_compaction
+from reef.jobs import (
+    CompactionOptions,
+    CompactionPlan,
+    CompactionResult,
+    InProcess,
+    TaskOutcome,
+    preview_compaction,
+)
+from reef.jobs._compaction._compact import Compaction
+from reef.jobs._compaction._plan import CompactionGroup
+from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.segment import check_segment
 from tests.support.engine.collecting import NAMESPACE, World
 from tests.support.jobs.passes import compact
@@ -57,6 +67,13 @@ class Shop(World):
         plan = self.plan(options)
         assert plan is not None
         return plan
+
+    def merged(
+        self, compaction: Compaction, group: CompactionGroup
+    ) -> list[TaskOutcome[MergedRange]]:
+        """Run the tasks of a group, and publish nothing."""
+        tasks = compaction.tasks(group)
+        return InProcess(self.context).run(merge_range, tasks, MergedRange, name="t")
 
     @property
     def segments(self) -> tuple[SegmentRef, ...]:

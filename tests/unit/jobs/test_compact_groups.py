@@ -10,12 +10,11 @@ import pytest
 
 from reef.doctor import verify
 from reef.errors import InvariantError, StalePlanError
-from reef.jobs import CompactionOptions, InProcess
+from reef.jobs import CompactionOptions
 from reef.jobs._compaction._compact import begin_compaction
-from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.manifest import replace_segments
 from tests.support.engine.collecting import NAMESPACE
-from tests.support.jobs.passes import compact
+from tests.support.jobs.passes import Meddling, compact
 from tests.support.jobs.shop import MIB, Shop
 
 
@@ -41,15 +40,13 @@ def test_a_large_component_is_published_group_by_group(shop: Shop) -> None:
     assert all(len(group.inputs) == 4 for group in plan.groups)
     seen = []
 
-    class Watched(InProcess):
-        def run(self, *arguments: Any, **how: Any) -> Any:
-            assert shop.contents() == before
-            assert verify(shop.context, NAMESPACE).problems == ()
-            seen.append({(ref.id, ref.clip_key_min) for ref in shop.segments if ref.level == 0})
-            return super().run(*arguments, **how)
+    def look(run: int) -> None:
+        assert shop.contents() == before
+        assert verify(shop.context, NAMESPACE).problems == ()
+        seen.append({(ref.id, ref.clip_key_min) for ref in shop.segments if ref.level == 0})
 
     context = shop.context
-    result = compact(context, NAMESPACE, Watched(context), options=options)
+    result = compact(context, NAMESPACE, Meddling(context, before=look), options=options)
     assert seen == [
         {(ref.id, None if not at else group.keys[0]) for ref in inputs}
         for at, group in enumerate(plan.groups)
@@ -69,17 +66,16 @@ def test_groups_of_one_component_are_published_in_any_order(shop: Shop) -> None:
     before = shop.contents()
     plan = shop.planned(options)
     compaction = begin_compaction(shop.context, plan)
-    runner = InProcess(shop.context)
     groups = [*plan.groups[1::2], *plan.groups[::2]]
     for group in groups:
-        made = runner.run(merge_range, compaction.tasks(group), MergedRange, name="t")
+        made = shop.merged(compaction, group)
         is_last = group is groups[-1]
         assert compaction.finish_group(group, made, is_last=is_last).state == "published"
         assert shop.contents() == before
         assert verify(shop.context, NAMESPACE, deep=True).problems == ()
         if not is_last:  # nothing is published twice
-            again = runner.run(merge_range, compaction.tasks(group), MergedRange, name="t")
-            assert compaction.finish_group(group, again).state == "stale"
+            again = compaction.finish_group(group, shop.merged(compaction, group))
+            assert again.state == "stale"
     assert {ref.level for ref in shop.segments} == {1}
     shop.check()
 
@@ -92,18 +88,13 @@ def test_what_was_published_stays_and_the_next_pass_goes_on_from_there(shop: Sho
     class Killed(Exception):
         pass
 
-    class Dying(InProcess):
-        runs = 0
-
-        def run(self, *arguments: Any, **how: Any) -> Any:
-            self.runs += 1
-            if self.runs == 3:
-                raise Killed
-            return super().run(*arguments, **how)
+    def die(run: int) -> None:
+        if run == 3:
+            raise Killed
 
     context = shop.context
     with pytest.raises(Killed):
-        compact(context, NAMESPACE, Dying(context), options=options)
+        compact(context, NAMESPACE, Meddling(context, before=die), options=options)
     done = {ref.id for ref in shop.segments if ref.level == 1}
     at = plan.groups[2].keys[0]
     assert {ref.clip_key_min for ref in shop.segments if ref.level == 0} == {at}
@@ -125,10 +116,7 @@ def test_outputs_beyond_what_was_compacted_are_refused(shop: Shop) -> None:
     plan = shop.planned(options)
     one, two = plan.groups[:2]
     compaction = begin_compaction(shop.context, plan)
-    (made,) = InProcess(shop.context).run(
-        merge_range, compaction.tasks(two)[:1], MergedRange, name="t"
-    )
-    output = made.returned().segment
+    output = shop.merged(compaction, two)[0].returned().segment
     assert output is not None
     how: dict[str, Any] = {
         "compactor_epoch": compaction.job.compactor_epoch,

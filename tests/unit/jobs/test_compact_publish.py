@@ -15,7 +15,7 @@ from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.manifest import add_snapshot, renew_snapshot
 from reef.segment import BlockCache
 from tests.support.engine.collecting import NAMESPACE
-from tests.support.jobs.passes import compact
+from tests.support.jobs.passes import Meddling, compact
 from tests.support.jobs.shop import MIB, SMALL, Shop
 
 # What is written.
@@ -101,20 +101,15 @@ def test_a_point_that_the_tasks_did_not_know_makes_it_plan_anew(shop: Shop) -> N
     """One that had expired when the job began is renewed before it publishes."""
     lsns = [shop.run(0, 10, mark=mark) for mark in (b"1", b"2", b"3", b"4")]
     context = shop.context
-    taken = []
 
-    class Interrupted(InProcess):
-        def run(self, *arguments: Any, **how: Any) -> Any:
-            outcomes = super().run(*arguments, **how)
-            if not taken:  # between the tasks and the publish
-                taken.append(True)
-                shop.publish(lambda m: renew_snapshot(m, "new", expires_at_us=0))
-            return outcomes
+    def renew(run: int) -> None:  # between the tasks and the publish
+        if run == 1:
+            shop.publish(lambda m: renew_snapshot(m, "new", expires_at_us=0))
 
     shop.publish(lambda m: add_snapshot(m, id="old", lsn=lsns[0], expires_at_us=0))
     plan = shop.planned()
     shop.publish(lambda m: add_snapshot(m, id="new", lsn=lsns[1], expires_at_us=1))
-    result = compact(context, NAMESPACE, Interrupted(context), plan=plan)
+    result = compact(context, NAMESPACE, Meddling(context, renew), plan=plan)
     assert [group.state for group in result.groups] == ["stale", "published"]
     assert "is retained" in result.groups[0].error
     assert len(result.jobs) == 2
@@ -194,8 +189,7 @@ def test_a_crash_leaves_orphans_and_an_intent(shop: Shop, stop: str) -> None:
     plan = shop.planned()
     compaction = begin_compaction(shop.context, plan)
     if stop == "written":
-        tasks = compaction.tasks(plan.groups[0])
-        InProcess(shop.context).run(merge_range, tasks, MergedRange, name="t")
+        shop.merged(compaction, plan.groups[0])
     assert shop.segments == live
     assert shop.contents() == before
     report = verify(shop.context, NAMESPACE, deep=True)

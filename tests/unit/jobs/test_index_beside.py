@@ -17,8 +17,8 @@ from reef.testing import Fault, FaultyStore
 from tests.support.engine.collecting import HookedStore
 from tests.support.engine.kernel import contents, database, flip
 from tests.support.engine.log_script import NS, LogScript, give_up, versions
-from tests.support.jobs.indexing import ONE_EACH, Meddling, head, keys, run, strange
-from tests.support.jobs.passes import Stepped, index
+from tests.support.jobs.indexing import ONE_EACH, head, keys, run, strange
+from tests.support.jobs.passes import Meddling, Stepped, index
 
 # Beside others.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 
 from reef.database import Database
 from reef.documents.types import Schema
+from reef.engine import Context
 from reef.errors import (
     FencedError,
     IdempotencyError,
@@ -25,6 +27,7 @@ from reef.format import LogKind, decode_log
 from reef.jobs import InProcess
 from reef.jobs.load import (
     LoadedPart,
+    LoadPlan,
     abandon_load,
     bulk_load,
     commit_load,
@@ -32,8 +35,7 @@ from reef.jobs.load import (
     schema_for,
     write_part,
 )
-from reef.jobs.load._part import LoadPart
-from reef.jobs.load._rows import stored_pairs, stored_rows
+from reef.jobs.load._rows import stored_rows
 from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
@@ -42,6 +44,8 @@ from tests.support.engine.kernel import database
 from tests.support.jobs.dying_tasks import Killed, Mortal
 from tests.support.jobs.loads import begin_load
 from tests.support.jobs.passes import index
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 WAL = "namespaces/ns/wal/"
 
@@ -76,9 +80,14 @@ def kinds(store: Store) -> list[LogKind]:
     return [decode_log(store.get(meta.key)).kind for meta in store.list(WAL)]
 
 
-def crossed(value: msgspec.Struct) -> object:
+def crossed(value: T) -> T:
     """Return what arrives in another process."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value))
+
+
+def part_of(context: Context, plan: LoadPlan, **columns: list[Any]) -> LoadedPart:
+    """Return a part of a load that has the rows of these columns."""
+    return write_part(context, plan, [plan.stored(pa.table(columns))])
 
 
 def test_a_load_gives_what_upserts_give(store: Store) -> None:
@@ -154,8 +163,8 @@ def test_two_loads_of_one_key_side_by_side_commit_one(store: Store) -> None:
         plan = begin_load(
             context, "ns", job_key="j", columns=table(1).schema, declared={"vector": "vector[2]"}
         )
-        rows = stored_rows(plan.document_schema, table(10 + n, shuffled=False))
-        loads.append((plan, write_part(context, plan.part(), [rows])))
+        rows = plan.stored(table(10 + n, shuffled=False))
+        loads.append((plan, write_part(context, plan, [rows])))
     results = [commit_load(context, plan, [part]) for plan, part in loads]
     assert [result.replayed for result in results] == [False, True]
     assert results[0].lsn == results[1].lsn
@@ -175,21 +184,19 @@ def test_parts_of_tasks_are_committed_together(store: Store) -> None:
         declared={"vector": "vector[2]"},
         target_bytes=10_000,
     )
-    plan = crossed(plan)  # type: ignore[assignment]
+    plan = crossed(plan)
     parts = []
     for first in (600, 0, 300):
         rows = whole.slice(first, 300 if first < 600 else 400)
-        batches = (stored_rows(plan.document_schema, b) for b in rows.to_batches(max_chunksize=70))
-        descriptor = crossed(plan.part())
-        assert isinstance(descriptor, LoadPart)
-        parts.append(crossed(write_part(context, descriptor, batches)))
+        batches = map(plan.stored, rows.to_batches(max_chunksize=70))
+        parts.append(crossed(write_part(context, plan, batches)))
     assert documents(db) == []
     assert intents(db) == 1
-    result = commit_load(context, plan, parts)  # type: ignore[arg-type]
+    result = commit_load(context, plan, parts)
     assert (result.rows, result.dropped, result.replayed) == (1000, 0, False)
     assert [row["id"] for row in documents(db)] == whole.column("id").to_pylist()
-    assert commit_load(context, plan, parts).lsn == result.lsn  # type: ignore[arg-type]
-    sizes = [ref.size for part in parts for ref in part.segments]  # type: ignore[attr-defined]
+    assert commit_load(context, plan, parts).lsn == result.lsn
+    sizes = [ref.size for part in parts for ref in part.segments]
     assert max(sizes) < 30_000
     assert len({ref.version for ref in context.chain("ns").load().manifest.segments}) <= 1  # type: ignore[union-attr]
 
@@ -200,8 +207,7 @@ def test_parts_with_keys_in_common_are_refused(store: Store) -> None:
     plan = begin_load(context, "ns", job_key="j", face="kv")
 
     def part(*keys: str) -> LoadedPart:
-        rows = stored_pairs(pa.table({"key": list(keys), "value": list(keys)}))
-        return write_part(context, plan.part(), [rows])
+        return part_of(context, plan, key=list(keys), value=list(keys))
 
     with pytest.raises(InvalidInputError, match="have keys in common"):
         commit_load(context, plan, [part("a", "c"), part("b", "d")])
@@ -270,9 +276,9 @@ def test_rows_out_of_order_are_refused_by_name(store: Store) -> None:
         ([["a"], ["a"]], "'a'.*more than once"),
         ([["a", "b", "b"]], "'b'.*more than once"),
     ):
-        batches = [stored_pairs(pa.table({"key": keys, "value": keys})) for keys in given]
+        batches = [plan.stored(pa.table({"key": keys, "value": keys})) for keys in given]
         with pytest.raises(InvalidInputError, match=why):
-            write_part(context, plan.part(), batches)
+            write_part(context, plan, batches)
 
 
 @pytest.mark.parametrize(
@@ -315,18 +321,14 @@ def test_through_an_open_handle_nobody_is_fenced(store: Store) -> None:
     with pytest.raises(InvalidInputError, match="into"):
         plan = begin_load(db.context(), "ns", job_key="l")
         with db.kv("pairs") as kv:
-            rows = stored_rows(plan.document_schema, pa.table({"id": ["q"]}))
-            commit_load(
-                db.context(), plan, [write_part(db.context(), plan.part(), [rows])], into=kv
-            )
+            commit_load(db.context(), plan, [part_of(db.context(), plan, id=["q"])], into=kv)
 
 
 def test_attributes_that_others_added_meanwhile_refuse_the_load(store: Store) -> None:
     db = database(store)
     context = db.context()
     plan = begin_load(context, "ns", job_key="j", columns=pa.schema({"price": pa.float64()}))
-    rows = stored_rows(plan.document_schema, pa.table({"id": ["a"], "price": [1.0]}))
-    parts = [write_part(context, plan.part(), [rows])]
+    parts = [part_of(context, plan, id=["a"], price=[1.0])]
     with db.namespace("ns") as ns:
         ns.upsert([{"id": "b", "weight": 2.0}])  # has the number that price was to have
     with pytest.raises(StalePlanError, match="load anew"):
@@ -356,8 +358,7 @@ def test_a_commit_that_was_begun_before_finds_its_attributes(store: Store) -> No
     db = database(faulty)
     context = db.context()
     plan = begin_load(context, "ns", job_key="j", columns=pa.schema({"price": pa.float64()}))
-    rows = stored_rows(plan.document_schema, pa.table({"id": ["a"], "price": [1.0]}))
-    parts = [write_part(context, plan.part(), [rows])]
+    parts = [part_of(context, plan, id=["a"], price=[1.0])]
     faulty.arm(Fault("error_before", on="head", key="*/segments/*", times=0))
     with pytest.raises(NotWrittenError):
         commit_load(context, plan, parts)
@@ -375,8 +376,7 @@ def test_an_abandoned_load_is_collected_and_cannot_be_committed() -> None:
     db = world.database()
     context = db.context()
     plan = begin_load(context, "ns", job_key="j", face="kv")
-    rows = stored_pairs(pa.table({"key": ["a"], "value": ["1"]}))
-    parts = [write_part(context, plan.part(), [rows])]
+    parts = [part_of(context, plan, key=["a"], value=["1"])]
     writer = db.kv("ns")
     world.age()
     world.collect()
@@ -410,8 +410,7 @@ def test_an_unknown_outcome_keeps_the_intent_and_the_key_tells(store: Store) -> 
     db = database(faulty)
     context = db.context()
     plan = begin_load(context, "ns", job_key="j", face="kv")
-    rows = stored_pairs(pa.table({"key": ["a"], "value": ["1"]}))
-    parts = [write_part(context, plan.part(), [rows])]
+    parts = [part_of(context, plan, key=["a"], value=["1"])]
     with db.kv("ns") as kv:
         faulty.arm(
             Fault("reply_lost", on="put_if_absent", key="*/wal/*"),
@@ -447,8 +446,7 @@ def test_a_load_whose_intent_could_not_be_ended_is_a_load(store: Store) -> None:
     db = database(faulty)
     context = db.context()
     plan = begin_load(context, "ns", job_key="j", face="kv")
-    rows = stored_pairs(pa.table({"key": ["a"], "value": ["1"]}))
-    parts = [write_part(context, plan.part(), [rows])]
+    parts = [part_of(context, plan, key=["a"], value=["1"])]
     with db.kv("ns") as kv:
         faulty.arm(Fault("denied", on="put_if_absent", key="*/manifest/*", times=0))
         assert commit_load(context, plan, parts, into=kv).rows == 1
@@ -506,8 +504,7 @@ def test_a_stream_of_loads_counts_on(store: Store) -> None:
     lsns = []
     for sequence in (1, 1, 2, 1):
         plan = begin_load(context, "ns", job_key=f"{len(lsns)}", face="kv")
-        rows = stored_pairs(pa.table({"key": ["a"], "value": [f"{len(lsns)}"]}))
-        parts = [write_part(context, plan.part(), [rows])]
+        parts = [part_of(context, plan, key=["a"], value=[f"{len(lsns)}"])]
         result = commit_load(context, plan, parts, source="query", sequence=sequence)
         lsns.append((result.lsn, result.replayed))
     assert [replayed for _, replayed in lsns] == [False, True, False, True]

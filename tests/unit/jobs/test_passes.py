@@ -42,6 +42,7 @@ from reef.jobs._pass import Figures, Round, Work
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 from tests.support.engine.kernel import flip
+from tests.support.jobs.passes import Meddling
 
 EAGER = CompactionOptions(min_input_files=2)
 
@@ -64,23 +65,11 @@ def contents(db: Database, name: str) -> dict[bytes, bytes]:
         return dict(kv.items())
 
 
-class Counted(InProcess):
-    """Counts runs."""
-
-    def __init__(self, db: Database) -> None:
-        super().__init__(db.context())
-        self.runs: list[tuple[str, int]] = []
-
-    def run(self, task: Any, descriptors: Any, result: Any, *, name: str, **how: Any) -> Any:
-        self.runs.append((name, len(descriptors)))
-        return super().run(task, descriptors, result, name=name, **how)
-
-
 def test_many_namespaces_share_one_run_of_tasks() -> None:
     names = [f"ns{i:02}" for i in range(12)]
     db = filled(names)
     before = {name: contents(db, name) for name in names}
-    runner = Counted(db)
+    runner = Meddling(db.context())
     result = index(db, runner=runner)
     assert runner.runs == [("index 12 namespaces", 12)]
     assert [one.namespace for one in result.namespaces] == names
@@ -96,7 +85,7 @@ def test_many_namespaces_share_one_run_of_tasks() -> None:
 def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reef.jobs._driver.PORTION", 5)
     db = filled([f"ns{i:02}" for i in range(12)], rounds=1)
-    runner = Counted(db)
+    runner = Meddling(db.context())
     seen: list[PassProgress] = []
     assert not index(db, runner=runner, watch=seen.append).failed
     assert [count for _, count in runner.runs] == [5, 5, 2]
@@ -110,16 +99,16 @@ def test_one_that_is_sick_is_told_of_and_stops_nobody() -> None:
     names = ["a", "b", "c"]
     db = filled(names)
     flip(db.store, log_key("b", 2))
-    result = index(db, runner=InProcess(db.context()))
+    result = index(db)
     assert [one.state for one in result.records] == ["done", "failed", "done"]
     assert [one.namespace for one in result.failed] == ["b"]
     assert "CorruptError" in result.records[1].error
     assert standing_intents(db.context(), "b") == ()
-    missing = index(db, ["a", "nobody"], runner=InProcess(db.context()))
+    missing = index(db, ["a", "nobody"])
     assert isinstance(missing.namespaces[1].error, NotFoundError)
     with pytest.raises(NotFoundError):
         find_pass(db.store, missing.id)
-    again = index(db, ["a", "b", "nobody"], runner=InProcess(db.context()))
+    again = index(db, ["a", "b", "nobody"])
     assert find_pass(db.store, again.id).states == {"failed": 2, "idle": 1}
 
 
@@ -127,11 +116,11 @@ def folded(names: Sequence[str], runs: int = 4) -> Database:
     """Return a bucket whose namespaces have that many runs each."""
     db = filled(names, rounds=1)
     for round in range(runs - 1):
-        index(db, runner=InProcess(db.context()))
+        index(db)
         for name in names:
             with db.kv(name) as kv:
                 kv.write(puts={b"%d" % key: b"again %d" % round for key in range(5)})
-    index(db, runner=InProcess(db.context()))
+    index(db)
     return db
 
 
@@ -141,7 +130,7 @@ def test_compactions_of_many_namespaces_share_runs_too() -> None:
     before = {name: contents(db, name) for name in names}
     plans = preview_compaction(db, options=EAGER)
     assert all(one.result is not None and one.result.groups for one in plans)
-    runner = Counted(db)
+    runner = Meddling(db.context())
     result = compact(db, runner=runner, options=EAGER)
     assert runner.runs == [("compact 3 namespaces", 3)]
     assert {one.state for one in result.records} == {"done"}
@@ -155,20 +144,20 @@ def test_compactions_of_many_namespaces_share_runs_too() -> None:
 
 def merge_all(db: Database, clock: ManualClock) -> None:
     """Leave no more than segments, for whose rows there is no log any more."""
-    index(db, runner=InProcess(db.context()))
-    compact(db, runner=InProcess(db.context()), options=CompactionOptions(full=True))
+    index(db)
+    compact(db, options=CompactionOptions(full=True))
     for _ in range(3):
         clock.advance(10)
-        collect(db, runner=InProcess(db.context()), apply=True)
+        collect(db, apply=True)
 
 
 def test_rebuilds_of_many_namespaces_share_runs() -> None:
     names = [f"ns{i:02}" for i in range(12)]
     db = filled(names)
-    index(db, runner=InProcess(db.context()))
+    index(db)
     before = {name: contents(db, name) for name in names}
     old = {name: segments(db, name) for name in names}
-    runner, seen = Counted(db), list[PassProgress]()
+    runner, seen = Meddling(db.context()), list[PassProgress]()
     result = rebuild(db, runner=runner, watch=seen.append)
     assert runner.runs == [
         ("rebuild 12 namespaces", 12)
@@ -187,7 +176,7 @@ def test_what_stays_of_many_namespaces_is_checked_in_one_run() -> None:
     clock = ManualClock()
     db = filled(["a", "b", "c"], clock=clock)
     merge_all(db, clock)
-    runner, seen = Counted(db), list[PassProgress]()
+    runner, seen = Meddling(db.context()), list[PassProgress]()
     result = rebuild(db, runner=runner, watch=seen.append)
     assert runner.runs == [("rebuild 3 namespaces", 3)]
     assert {one.state for one in result.records} == {"idle"}
@@ -199,7 +188,7 @@ def test_what_stays_of_many_namespaces_is_checked_in_one_run() -> None:
 def test_a_namespace_that_cannot_be_rebuilt_stops_no_other() -> None:
     names = ["a", "b", "c", "d"]
     db = filled(names)
-    index(db, runner=InProcess(db.context()))
+    index(db)
     before = {name: contents(db, name) for name in ("a", "d")}
     flip(db.store, next(iter(db.store.list("namespaces/b/manifest/", ""))).key)
     (segment,) = db.store.list("namespaces/c/segments/")
@@ -207,7 +196,7 @@ def test_a_namespace_that_cannot_be_rebuilt_stops_no_other() -> None:
     flip(db.store, segment.key)
     newest = [meta.key for meta in db.store.list("namespaces/b/manifest/")][-1]
     flip(db.store, newest)
-    result = rebuild(db, runner=InProcess(db.context()))
+    result = rebuild(db)
     assert [one.state for one in result.records] == ["done", "failed", "failed", "done"]
     assert "repair" in result.records[1].error
     assert segment.key in result.records[2].error
@@ -218,28 +207,24 @@ def test_a_namespace_that_cannot_be_rebuilt_stops_no_other() -> None:
 def test_a_flush_under_one_of_many_rebuilds_is_planned_anew() -> None:
     names = ["a", "b"]
     db = filled(names)
-    index(db, runner=InProcess(db.context()))
-    runs: list[int] = []
+    index(db)
 
-    class Meanwhile(InProcess):
-        def run(self, task: Any, descriptors: Any, result: Any, **how: Any) -> Any:
-            found = super().run(task, descriptors, result, **how)
-            runs.append(len(descriptors))
-            if len(runs) == 1:
-                with db.kv("b") as kv:
-                    kv.put(b"new", b"one")
-                    kv.flush()
-            return found
+    def flush(run: int) -> None:
+        if run == 1:
+            with db.kv("b") as kv:
+                kv.put(b"new", b"one")
+                kv.flush()
 
-    result = rebuild(db, runner=Meanwhile(db.context()))
-    assert runs == [2, 1]
+    runner = Meddling(db.context(), flush)
+    result = rebuild(db, runner=runner)
+    assert [count for _, count in runner.runs] == [2, 1]
     assert [one.result.plans for one in result.namespaces if one.result] == [1, 2]
     assert contents(db, "b")[b"new"] == b"one"
 
 
 def test_a_preview_of_a_rebuild_says_what_is_folded_and_what_stays() -> None:
     db = filled(["a", "b"])
-    index(db, "a", runner=InProcess(db.context()))
+    index(db, "a")
     keys = [meta.key for meta in db.store.list("")]
     first, second, nobody = preview_rebuild(db, ["a", "b", "nobody"])
     assert [meta.key for meta in db.store.list("")] == keys
@@ -265,7 +250,7 @@ def test_progress_of_verify_and_gc_says_how_much_there_is(small_bytes: int) -> N
     db = filled(names, clock=clock)
     seen: list[PassProgress] = []
     options = VerifyOptions(small_bytes=small_bytes)
-    verify(db, runner=InProcess(db.context()), watch=seen.append, options=options)
+    verify(db, watch=seen.append, options=options)
     if small_bytes:  # they are read by whoever finds out how small they are
         assert seen[0].namespaces_known == 3
         assert 0 < seen[0].namespaces < 3
@@ -279,13 +264,8 @@ def test_progress_of_verify_and_gc_says_how_much_there_is(small_bytes: int) -> N
             kv.put(b"x", b"y")
             kv.flush()
     clock.advance(10)
-    collect(
-        db,
-        runner=InProcess(db.context()),
-        watch=seen.append,
-        apply=True,
-        options=CollectOptions(small_objects=0, task_objects=2),
-    )
+    cut_fine = CollectOptions(small_objects=0, task_objects=2)
+    collect(db, watch=seen.append, apply=True, options=cut_fine)
     assert seen[0].namespaces_known == 3
     assert seen[-1].namespaces == 3
     assert seen[-1].objects_done == seen[-1].objects > 0
@@ -295,19 +275,12 @@ def test_progress_of_verify_and_gc_says_how_much_there_is(small_bytes: int) -> N
 def test_a_compaction_that_is_overtaken_is_planned_anew() -> None:
     db = folded(["a", "b"])
     before = contents(db, "a")
-    overtaken: list[str] = []
 
-    class Overtaking(InProcess):
-        """While tasks run, somebody takes a snapshot of an old version, and compacts."""
+    def overtake(run: int) -> None:
+        if run == 1:
+            compact(db, "a", options=EAGER)
 
-        def run(self, *arguments: Any, **how: Any) -> Any:
-            made = super().run(*arguments, **how)
-            if not overtaken:
-                overtaken.append("a")
-                compact(db, "a", runner=InProcess(db.context()), options=EAGER)
-            return made
-
-    result = compact(db, runner=Overtaking(db.context()), options=EAGER)
+    result = compact(db, runner=Meddling(db.context(), overtake), options=EAGER)
     assert [one.state for one in result.records] == ["failed", "done"]
     assert "FencedError" in result.records[0].error
     assert contents(db, "a") == before
@@ -318,19 +291,21 @@ def test_a_kept_plan_is_carried_out() -> None:
     db = folded(["a"])
     (found,) = preview_compaction(db, "a", options=EAGER)
     assert found.result is not None
-    result = compact(db, plan=found.result, runner=InProcess(db.context()))
+    result = compact(db, plan=found.result)
     assert result.totals["groups"] == len(found.result.groups)
     with pytest.raises(InvalidInputError):
-        compact(db, "b", plan=found.result, runner=InProcess(db.context()))
+        compact(db, "b", plan=found.result)
     # It is of the past now: what is left to do is planned anew, and that is nothing.
-    assert not compact(db, plan=found.result, runner=InProcess(db.context())).failed
+    assert not compact(db, plan=found.result).failed
 
 
-class Broken(InProcess):
-    """Spark is gone."""
+def broken(db: Database) -> InProcess:
+    """Return a runner whose Spark is gone."""
 
-    def run(self, *arguments: Any, **how: Any) -> Any:
+    def gone(run: int) -> None:
         raise UnavailableError("the cluster is gone")
+
+    return Meddling(db.context(), before=gone)
 
 
 @pytest.mark.parametrize("what", [index, compact, rebuild])
@@ -341,7 +316,7 @@ def test_a_run_that_fails_leaves_no_intent(what: Callable[..., Any]) -> None:
             kv.put(b"new", b"one")
     options: dict[str, Any] = {"options": EAGER} if what is compact else {}
     with pytest.raises(UnavailableError):
-        what(db, runner=Broken(db.context()), **options)
+        what(db, runner=broken(db), **options)
     assert standing_intents(db.context(), "a") == standing_intents(db.context(), "b") == ()
 
 
@@ -358,8 +333,8 @@ def test_a_preview_writes_nothing() -> None:
 
 def test_the_record_of_a_pass_stays_in_the_bucket() -> None:
     db = filled(["a", "b"])
-    first = index(db, "a", runner=InProcess(db.context()))
-    second = index(db, runner=InProcess(db.context()))
+    first = index(db, "a")
+    second = index(db)
     newest, older = sorted(passes(db.store), key=lambda one: one.id == first.id)
     assert (newest.id, older.id) == (second.id, first.id)
     assert older.kind == "index"
@@ -417,7 +392,7 @@ def test_a_worker_tries_again_after_a_round_that_failed() -> None:
 
     work(
         db,
-        runner=Broken(db.context()),
+        runner=broken(db),
         options=WorkerOptions(interval=1.0),
         report=told.append,
         wait=wait,
@@ -426,7 +401,7 @@ def test_a_worker_tries_again_after_a_round_that_failed() -> None:
     work(
         db,
         "a",
-        runner=Broken(db.context()),
+        runner=broken(db),
         options=WorkerOptions(interval=1.0, index=IndexOptions()),
         report=told.append,
         wait=lambda seconds: wait(seconds) or len(waited) > 5,
@@ -442,7 +417,7 @@ def test_a_worker_whose_rounds_all_fail_ends(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UnavailableError):
         work(
             db,
-            runner=Broken(db.context()),
+            runner=broken(db),
             options=options,
             report=told.append,
             wait=lambda _: False,
@@ -527,7 +502,7 @@ def add_two(context: Context, number: Number) -> Number:
 
 def test_rounds_of_many_namespaces_go_together_and_each_has_its_own_end() -> None:
     db = Database(MemoryStore())
-    runner, seen = Counted(db), list[PassProgress]()
+    runner, seen = Meddling(db.context()), list[PassProgress]()
     names = ["a", "bad", "odd", "z"]
     result = run_pass(db.context(), Toy(), names, runner=runner, watch=seen.append)
     assert runner.runs == [("toy 4 namespaces", 4), ("toy 2 namespaces", 2)]
@@ -544,7 +519,7 @@ def test_work_is_closed_when_its_tasks_cannot_be_run() -> None:
     db = Database(MemoryStore())
     toy = Toy()
     with pytest.raises(UnavailableError, match="the cluster is gone"):
-        run_pass(db.context(), toy, ["a", "b"], runner=Broken(db.context()))
+        run_pass(db.context(), toy, ["a", "b"], runner=broken(db))
     assert sorted(toy.closed) == ["a", "b"]
 
 
@@ -552,14 +527,12 @@ def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.Monke
     monkeypatch.setattr("reef.jobs._driver.PORTION", 1)
     db = filled(["a", "b"])
 
-    class Failing(InProcess):
-        def run(self, *arguments: Any, name: str, **how: Any) -> Any:
-            if "b" in name.split():
-                raise UnavailableError("the cluster is gone")
-            return super().run(*arguments, name=name, **how)
+    def fail(run: int) -> None:
+        if run == 2:
+            raise UnavailableError("the cluster is gone")
 
     with pytest.raises(UnavailableError):
-        index(db, runner=Failing(db.context()))
+        index(db, runner=Meddling(db.context(), before=fail))
     (record,) = passes(db.store)
     assert [one.namespace for one in record.namespaces] == ["a"]
 
@@ -569,22 +542,22 @@ def test_collection_keeps_the_newest_records_and_verify_leaves_none(
 ) -> None:
     monkeypatch.setattr("reef.jobs._records.KEPT", 2)
     db = filled(["a", "b", "c"])
-    made = [index(db, name, runner=InProcess(db.context())).id for name in ("a", "b", "c")]
-    assert not verify(db, runner=InProcess(db.context())).failed
-    assert not collect(db, runner=InProcess(db.context())).failed
+    made = [index(db, name).id for name in ("a", "b", "c")]
+    assert not verify(db).failed
+    assert not collect(db).failed
     assert {one.id for one in passes(db.store)} == {*made}
-    collect(db, runner=InProcess(db.context()), apply=True)
+    collect(db, apply=True)
     assert len(list(passes(db.store))) == 2
 
 
 def test_options_are_checked_before_anything_runs() -> None:
     db = filled(["a"])
     with pytest.raises(InvalidInputError):
-        index(db, runner=InProcess(db.context()), options=IndexOptions(task_bytes=0))
+        index(db, options=IndexOptions(task_bytes=0))
     with pytest.raises(InvalidInputError):
         CompactionOptions(min_input_files=1)
     with pytest.raises(InvalidInputError):
-        index(db, "../a", runner=InProcess(db.context()))
+        index(db, "../a")
     with pytest.raises(InvalidInputError, match="name them"):
         index(db.context())
     plan = CompactionPlan("a", 1, EAGER, ())

@@ -30,7 +30,7 @@ from typing import TypeAlias
 import msgspec
 
 from reef.engine import Context, face_of
-from reef.format import Manifest, SegmentRef
+from reef.format import SegmentRef
 from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._ranges import (
     Covered,
@@ -46,16 +46,6 @@ from reef.jobs._compaction._ranges import (
     within,
 )
 from reef.manifest import no_namespace
-
-__all__ = [
-    "CompactionGroup",
-    "CompactionOptions",
-    "CompactionPlan",
-    "KeyRange",
-    "plan_compaction",
-    "plan_on",
-    "tiers_of",
-]
 
 LEVEL_MAX = 255
 GOOD_SIZE = 0.75
@@ -116,23 +106,17 @@ def plan_compaction(
     head = context.chain(namespace).load()
     if head is None or head.manifest.state != "live":
         raise no_namespace(context.store.url, namespace)
-    return plan_on(context, head.manifest, options or CompactionOptions())
-
-
-def plan_on(
-    context: Context, manifest: Manifest, options: CompactionOptions
-) -> CompactionPlan | None:
-    """Return what a pass would do on one manifest, or None."""
-    options = options.settled(face_of(manifest).name, context.settings)
-    tiers = tiers_of(manifest, visible_segments(context, manifest))
-    windows = _all_windows(tiers, options) if options.full else _windows(tiers, options)
-    plan = _GroupBuilder(context, manifest.namespace, options)
+    manifest = head.manifest
+    options = (options or CompactionOptions()).settled(face_of(manifest).name, context.settings)
+    tiers = tiers_of(visible_segments(context, manifest))
+    windows = _windows(tiers, options)
+    plan = _GroupBuilder(context, namespace, options)
     for first, end in windows:
         plan.add(tiers[first:end], Covered([one for tier in tiers[end:] for one in tier]))
     if not plan.groups and not plan.skipped:
         return None
     return CompactionPlan(
-        manifest.namespace,
+        namespace,
         manifest.generation,
         options,
         tuple(plan.groups),
@@ -224,13 +208,11 @@ class _GroupBuilder:
         )
 
 
-def tiers_of(manifest: Manifest, seen: _Segments | None = None) -> list[list[VisibleSegment]]:
-    """Return the live segments, newest first, those whose LSNs overlap together."""
+def tiers_of(segments: _Segments) -> list[list[VisibleSegment]]:
+    """Return segments, newest first, those whose LSNs overlap together."""
     tiers: list[list[VisibleSegment]] = []
     oldest = 0
-    if seen is None:
-        seen = [VisibleSegment(ref) for ref in manifest.segments]
-    for one in sorted(seen, key=lambda one: one.lsn_max, reverse=True):
+    for one in sorted(segments, key=lambda one: one.lsn_max, reverse=True):
         if tiers and one.lsn_max >= oldest:
             tiers[-1].append(one)
             oldest = min(oldest, one.lsn_min)
@@ -241,7 +223,10 @@ def tiers_of(manifest: Manifest, seen: _Segments | None = None) -> list[list[Vis
 
 
 def _windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
-    """Return the first tier and the end of each window."""
+    """Return the first tier and the end of each window.
+
+    With `full` they cover all tiers: one does, unless that is more than a task may merge.
+    """
     sizes = [total(tier) for tier in tiers]
     windows: list[tuple[int, int]] = []
     first = 0
@@ -250,32 +235,18 @@ def _windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tup
         inside = list(tiers[first])
         while (
             end < len(tiers)
-            and sizes[end] <= size * SIZE_RATIO
+            and (options.full or sizes[end] <= size * SIZE_RATIO)
             and _fits(inside, tiers[end], options)
         ):
             size += sizes[end]
             inside += tiers[end]
             end += 1
-        if len(inside) >= options.inputs_min or any(one.is_cut for one in inside):
+        is_worth = len(inside) >= options.inputs_min or any(one.is_cut for one in inside)
+        if options.full or is_worth:
             windows.append((first, end))
             first = end
         else:
             first += 1
-    return windows
-
-
-def _all_windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
-    """Return windows that cover all tiers: one, unless that is more than a task may merge."""
-    windows: list[tuple[int, int]] = []
-    first = 0
-    while first < len(tiers):
-        end = first + 1
-        inside = list(tiers[first])
-        while end < len(tiers) and _fits(inside, tiers[end], options):
-            inside += tiers[end]
-            end += 1
-        windows.append((first, end))
-        first = end
     return windows
 
 
@@ -289,7 +260,8 @@ def _candidates(
     window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
 ) -> Iterator[_Candidate]:
     """Yield what is worth rewriting of some tiers; add what is only moved to `moves`."""
-    for segments, low, high in _stretches(window, options, moves):
+    for segments in _stretches(window, options, moves):
+        low, high = _keys_to_rewrite(segments, options)
         inside = within(segments, low, high)
         reason = _reason(inside, low, high, options)
         if reason:
@@ -306,11 +278,8 @@ def _in_turn(chosen: Iterator[_Candidate], options: CompactionOptions) -> list[_
 
 def _stretches(
     window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
-) -> Iterator[tuple[list[VisibleSegment], bytes, bytes]]:
-    """Yield neighbouring components together, up to the target size, with their keys to rewrite.
-
-    A component that is larger than one file is cut at the `start` and `end` of the options.
-    """
+) -> Iterator[list[VisibleSegment]]:
+    """Yield neighbouring components together, up to the target size."""
     held: list[VisibleSegment] = []
     for component in components([one for tier in window for one in tier]):
         is_settled = (
@@ -319,7 +288,7 @@ def _stretches(
         is_in_range = _is_in_range(component, options)
         if held and (is_settled or not is_in_range or not _has_room(held, component, options)):
             # Components on both sides of a segment that stays are not joined.
-            yield held, *_keys_to_rewrite(held, options)
+            yield held
             held = []
         if is_settled or not is_in_range:
             if is_settled and is_in_range and component[0].ref.level == 0:
@@ -327,10 +296,10 @@ def _stretches(
             continue
         held += component
         if total(held) >= options.target_bytes:
-            yield held, *_keys_to_rewrite(held, options)
+            yield held
             held = []
     if held:
-        yield held, *_keys_to_rewrite(held, options)
+        yield held
 
 
 def _has_room(held: _Segments, more: _Segments, options: CompactionOptions) -> bool:
@@ -375,7 +344,10 @@ def _is_in_range(component: _Segments, options: CompactionOptions) -> bool:
 
 
 def _keys_to_rewrite(segments: _Segments, options: CompactionOptions) -> tuple[bytes, bytes]:
-    """Return the keys of segments that are rewritten: all of them if they become one file."""
+    """Return the keys of segments that are rewritten: all of them if they become one file.
+
+    What is larger is cut at the `start` and `end` of the options.
+    """
     low, high = bounds(segments)
     if total(segments) <= options.target_bytes:
         return low, high

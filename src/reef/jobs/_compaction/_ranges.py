@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -24,7 +24,7 @@ from reef.segment import Clip, SegmentSource
 # Segments smaller than this share of a file are cut at their bounds, larger ones at blocks.
 _CUTS_PER_FILE = 8
 _TAILS_BYTES = 64 << 20
-"""Bytes of tails in memory at once."""
+"""About how many bytes of tails are in memory at once."""
 # A range is up to a block of each run larger than wanted; with `max_bytes` it must not be.
 _BOUNDED_SHARE = 0.8
 
@@ -181,22 +181,13 @@ def _opened(
     context: Context, namespace: str, segments: Sequence[VisibleSegment]
 ) -> Iterator[tuple[VisibleSegment, SegmentSource]]:
     """Yield segments with their tails in memory, a few of them at a time."""
-    some: list[VisibleSegment] = []
-    held = 0
-    for one in segments:
-        if some and held + one.ref.footer_length > _TAILS_BYTES:
-            yield from zip(some, _sources(context, namespace, some), strict=True)
-            some, held = [], 0
-        some.append(one)
-        held += one.ref.footer_length
-    if some:
-        yield from zip(some, _sources(context, namespace, some), strict=True)
-
-
-def _sources(
-    context: Context, namespace: str, segments: Sequence[VisibleSegment]
-) -> list[SegmentSource]:
-    return open_sources(context, namespace, [one.ref for one in segments])
+    ends = accumulate(one.ref.footer_length for one in segments)
+    numbered = zip(segments, ends, strict=True)
+    for _, group in groupby(numbered, key=lambda pair: pair[1] // _TAILS_BYTES):
+        some = [one for one, _ in group]
+        yield from zip(
+            some, open_sources(context, namespace, [one.ref for one in some]), strict=True
+        )
 
 
 _Weight: TypeAlias = tuple[bytes, int, bool]

@@ -38,11 +38,6 @@ class DamagedSlot(msgspec.Struct, frozen=True, array_like=True):
         error = CorruptError(self.key, self.offset, self.expected, self.got)
         return Damaged(self.slot, self.checksum, error)
 
-    @property
-    def skip(self) -> SkippedSlot:
-        """How a manifest names it once it is given up."""
-        return SkippedSlot(self.slot, self.checksum)
-
 
 class ChainState(msgspec.Struct, frozen=True):
     """The state of the chain after some slot: all that a fold needs to go on from there."""
@@ -102,18 +97,16 @@ class PartFold:
         self._slot_first = slot_first
         self._skipped = tuple(skipped)
         self._early: list[Damaged] = []
-        self._given_up: list[SkippedSlot] = []
-        self._damaged: list[Damaged] = []
         self._fold = None if entered is None else self._begin(entered)
 
     @property
     def left(self) -> ChainState | None:
         """The state after the part; None if nothing could be read, and nothing was known before."""
-        if self._fold is None:
+        fold = self._fold
+        if fold is None:
             return None
-        return ChainState(
-            *self._fold.point, tuple(self._given_up), tuple(map(DamagedSlot.of, self._damaged))
-        )
+        damaged = tuple(map(DamagedSlot.of, fold.at_head))
+        return ChainState(*fold.point, tuple(fold.given_up), damaged)
 
     def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
         """Decide the next object.
@@ -124,37 +117,21 @@ class PartFold:
             self.entered = ChainState.before(log)
             self._fold = self._begin(self.entered)
             for found in self._early:
-                self._take_damaged(self._fold, found)
+                self._fold.add_damaged(found)
         if log.slot != self._fold.reach:
             raise InvariantError(f"log object {log.slot} came where {self._fold.reach} should")
-        entry = self._fold.add(log, checksum, size)
-        self._damaged.clear()
-        if entry.is_valid:
-            self._given_up.clear()
-        return entry
+        return self._fold.add(log, checksum, size)
 
     def add_damaged(self, found: Damaged) -> None:
         """Take note that the next object is damaged."""
         if self._fold is None:
             self._early.append(found)
         else:
-            self._take_damaged(self._fold, found)
+            self._fold.add_damaged(found)
 
     def _begin(self, entered: ChainState) -> LogFold:
-        known = {*self._skipped, *entered.given_up}
-        fold = LogFold(entered.point, self._slot_first, known)
-        nothing = CorruptError("", 0, "nothing", "nothing")
-        for skip in entered.given_up:
-            fold.add_damaged(Damaged(skip.slot, skip.checksum, nothing))
-        self._given_up = list(entered.given_up)
-        fold.next_slot = self._slot_first - len(entered.damaged)
+        fold = LogFold(entered.point, self._slot_first - len(entered.damaged), self._skipped)
+        fold.given_up += entered.given_up
         for damaged in entered.damaged:
-            self._take_damaged(fold, damaged.damaged())
+            fold.add_damaged(damaged.damaged())
         return fold
-
-    def _take_damaged(self, fold: LogFold, found: Damaged) -> None:
-        fold.add_damaged(found)
-        self._damaged.append(found)
-        given_up = len(self._damaged) - len(fold.damaged)
-        self._given_up += (SkippedSlot(d.slot, d.checksum) for d in self._damaged[:given_up])
-        del self._damaged[:given_up]

@@ -17,6 +17,7 @@ the driver publishes what came back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 
 import msgspec
@@ -38,7 +39,6 @@ from reef.jobs._fold._chain import ChainState, DamagedSlot, PartFold
 from reef.jobs._job import new_segment_id
 from reef.log import Damaged, LogEntry, LogReader
 from reef.segment import write_segment
-from reef.threads import Joinable
 from reef.types import LSN_MAX
 
 WINDOW_SLOTS_MAX = 256
@@ -234,52 +234,33 @@ def _read(
     count = min(WINDOW_SLOTS_MAX, max(1, part.memory_bytes // 8 // largest))
     end = part.slot_last + 1
     windows = [range(at, min(at + count, end)) for at in range(part.slot_first, end, count)]
-    fetched = _Fetch(context, part.namespace, windows[0])
-    fetched.run()
-    for window, following in zip(windows, [*windows[1:], None], strict=True):
-        found = fetched.result()
-        if following is not None:  # while this window is being folded
-            fetched = _Fetch(context, part.namespace, following)
-            fetched.start()
-        try:
+    found = context.store.get_many([log_key(part.namespace, slot) for slot in windows[0]])
+    for window, following in zip(windows, [*windows[1:], range(0)], strict=True):
+        with _fetching(context, part.namespace, following) as fetched:
             for i, slot in enumerate(window):
                 data, found[i] = found[i], None  # once decoded, it need not wait for the others
                 yield None if data is None else reader.decode(slot, data)
-        finally:
-            fetched.wait()
+        found = fetched
 
 
-class _Fetch:
-    """Log objects of some slots, fetched here or in a thread of their own."""
+@contextmanager
+def _fetching(context: Context, namespace: str, slots: range) -> Iterator[list[bytes | None]]:
+    """Fetch log objects while the body runs; they are there behind it. Raises what the store raised."""
+    keys = [log_key(namespace, slot) for slot in slots]
+    found: list[bytes | None] = []
+    errors: list[BaseException] = []
 
-    def __init__(self, context: Context, namespace: str, slots: range) -> None:
-        self._context = context
-        self._namespace = namespace
-        self._keys = [log_key(namespace, slot) for slot in slots]
-        self._found: list[bytes | None] = []
-        self._error: BaseException | None = None
-        self._thread: Joinable | None = None
-
-    def run(self) -> None:
-        """Fetch them."""
+    def fetch() -> None:
         try:
-            self._found = self._context.store.get_many(self._keys)
-        except BaseException as error:  # noqa: BLE001 `result` raises it
-            self._error = error
+            found.extend(context.store.get_many(keys))
+        except BaseException as error:  # noqa: BLE001 raised where they are waited for
+            errors.append(error)
 
-    def start(self) -> None:
-        """Begin to fetch them."""
-        name = f"reef-fold-{self._namespace}"
-        self._thread = self._context.threads.start(self.run, name=name)
-
-    def wait(self) -> None:
-        """Return when all requests have ended."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def result(self) -> list[bytes | None]:
-        """Return each object, or None; when all are there. Raises what the store raised."""
-        self.wait()
-        if self._error is not None:
-            raise self._error
-        return self._found
+    thread = context.threads.start(fetch, name=f"reef-fold-{namespace}") if keys else None
+    try:
+        yield found
+    finally:
+        if thread is not None:
+            thread.join()
+    if errors:
+        raise errors[0]

@@ -31,7 +31,7 @@ that nothing names. After it, done: the intent went in the same generation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,7 +43,7 @@ from reef.format import DedupRef, Manifest, SegmentRef, SkippedSlot, decode_sche
 from reef.jobs._fold._chain import DamagedSlot
 from reef.jobs._fold._fold import FoldedPart, FoldPart
 from reef.jobs._fold._plan import Backlog, IndexOptions
-from reef.jobs._fold._stitch import FoldTask, Stitched, fold_parts, stitch
+from reef.jobs._fold._stitch import FoldResult, Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
@@ -69,36 +69,18 @@ class IndexPlan:
 
 
 @dataclass(frozen=True)
-class IndexResult:
+class IndexResult(FoldResult):
     """What an index pass did in one namespace."""
 
-    namespace: str
-    generation: int | None = None
-    """The generation that it published; None: there was nothing to fold, and nothing was published."""
-    job_id: str | None = None
-    slot_first: int = 0
-    slot_last: int = 0
-    rows: int = 0
     voids: int = 0
-    log_bytes: int = 0
-    segments: tuple[SegmentRef, ...] = ()
-    """Written and published, newest first."""
     attached: tuple[SegmentRef, ...] = ()
     """Segments of bulk loads that the manifest names from now on."""
     skipped: tuple[SkippedSlot, ...] = ()
     """Damaged log objects that fences gave up."""
     damaged: tuple[DamagedSlot, ...] = ()
     """All damaged log objects."""
-    plans: int = 0
-    """How many plans it took; more than one if others folded at the same time."""
     reruns: int = 0
     """Tasks that were run again from the true state of the chain."""
-    tasks: tuple[FoldTask, ...] = field(default=(), repr=False)
-
-    @property
-    def segment_bytes(self) -> int:
-        """Bytes of the segments that were written and published."""
-        return sum(ref.size for ref in self.segments)
 
 
 class IndexPass:
@@ -196,8 +178,8 @@ def _finish(
         skipped=tuple(skip for part in stitched.parts for skip in part.skipped),
         damaged=_damaged(stitched),
         plans=plans,
-        reruns=sum(not attempt.counted for attempt in stitched.attempts),
-        tasks=tuple(map(FoldTask.of, stitched.attempts)),
+        reruns=sum(not task.counted for task in stitched.tasks),
+        tasks=stitched.tasks,
     )
 
 

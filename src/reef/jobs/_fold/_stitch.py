@@ -22,15 +22,6 @@ from reef.jobs._tasks import TaskOutcome
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One run of a task, and whether its result counted."""
-
-    part: FoldPart
-    outcome: TaskOutcome[FoldedPart]
-    counted: bool
-
-
-@dataclass(frozen=True)
 class FoldTask:
     """What one task of a fold did, and took."""
 
@@ -45,9 +36,9 @@ class FoldTask:
     """Whether what it wrote was published; False for one that was run again."""
 
     @classmethod
-    def of(cls, attempt: Attempt) -> FoldTask:
-        """Return what an attempt took."""
-        part, outcome, folded = attempt.part, attempt.outcome, attempt.outcome.result
+    def of(cls, part: FoldPart, outcome: TaskOutcome[FoldedPart], *, counted: bool) -> FoldTask:
+        """Return what one run of a task took."""
+        folded = outcome.result
         return cls(
             slot_first=part.slot_first,
             slot_last=part.slot_last,
@@ -56,8 +47,34 @@ class FoldTask:
             segment_bytes=0 if folded is None else sum(ref.size for ref in folded.segments),
             seconds=outcome.seconds,
             peak_rss_bytes=outcome.peak_rss_bytes,
-            counted=attempt.counted,
+            counted=counted,
         )
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """What a pass did that folds the log of a namespace."""
+
+    namespace: str
+    generation: int | None = None
+    """The generation that it published; None: there was nothing to publish."""
+    job_id: str | None = None
+    slot_first: int = 0
+    """First log object that was folded."""
+    slot_last: int = 0
+    rows: int = 0
+    """Rows that were written."""
+    log_bytes: int = 0
+    segments: tuple[SegmentRef, ...] = ()
+    """Written and published, newest first."""
+    plans: int = 0
+    """How many plans it took; more than one if others changed the namespace at the same time."""
+    tasks: tuple[FoldTask, ...] = field(default=(), repr=False)
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of the segments that were written and published."""
+        return sum(ref.size for ref in self.segments)
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,7 @@ class Stitched:
     parts: tuple[FoldedPart, ...]
     state: ChainState
     """The state of the chain after them."""
-    attempts: tuple[Attempt, ...] = field(repr=False)
+    tasks: tuple[FoldTask, ...] = field(repr=False)
 
     @property
     def slot_last(self) -> int:
@@ -129,14 +146,14 @@ def stitch(
     state = ChainState.of(manifest)
     lsn = manifest.last_applied_lsn
     counted: list[FoldedPart] = []
-    attempts: list[Attempt] = []
+    tasks: list[FoldTask] = []
     for part, first in zip(parts, outcomes, strict=True):
         outcome = first
         if not _holds(first, state):
-            attempts.append(Attempt(part, first, counted=False))
+            tasks.append(FoldTask.of(part, first, counted=False))
             again = msgspec.structs.replace(part, entered=state)
             (outcome,) = yield fold_parts([again])
-        attempts.append(Attempt(part, outcome, counted=True))
+        tasks.append(FoldTask.of(part, outcome, counted=True))
         folded = outcome.returned()
         if folded.slot_last < part.slot_last:
             raise gone(manifest, folded.slot_last + 1)
@@ -149,7 +166,7 @@ def stitch(
             raise InvariantError(f"a part of {part.namespace!r} knew its entry and not its exit")
         state, lsn = folded.left, max(lsn, folded.lsn_last)
         counted.append(folded)
-    return Stitched(manifest, tuple(counted), state, tuple(attempts))
+    return Stitched(manifest, tuple(counted), state, tuple(tasks))
 
 
 def _holds(outcome: TaskOutcome[FoldedPart], state: ChainState) -> bool:

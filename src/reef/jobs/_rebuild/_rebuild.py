@@ -55,7 +55,7 @@ from reef.format import (
     segment_key,
 )
 from reef.jobs._compaction._task import MergeTask, merge_ranges
-from reef.jobs._fold._stitch import FoldTask, Stitched, fold_parts, stitch
+from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._rebuild._check import check_segments
@@ -350,7 +350,7 @@ class _Rebuild:
             window=window,
             passed_by=tuple(self._passed_by),
             plans=self._plans,
-            tasks=tuple(map(FoldTask.of, refolded.stitched.attempts)),
+            tasks=stitched.tasks,
         )
 
     def _check_head(self, head: Manifest, job: Job) -> None:

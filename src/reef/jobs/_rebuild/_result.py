@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from reef.format import SegmentRef
 from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._fold._stitch import FoldTask
+from reef.jobs._fold._stitch import FoldResult
 from reef.jobs._verify import VerifyOptions
 
 
@@ -50,21 +50,12 @@ class RebuildPlan:
 
 
 @dataclass(frozen=True)
-class RebuildResult:
-    """What was derived again in one namespace."""
+class RebuildResult(FoldResult):
+    """What was derived again in one namespace.
 
-    namespace: str
-    generation: int | None = None
-    """The generation that was published; None: nothing can be derived again, and all is sound."""
-    job_id: str | None = None
-    slot_first: int = 0
-    """First log object that was folded again."""
-    slot_last: int = 0
-    rows: int = 0
-    """Rows that were written."""
-    log_bytes: int = 0
-    segments: tuple[SegmentRef, ...] = ()
-    """Written and published, newest first."""
+    Without a generation nothing can be derived again, and all is sound.
+    """
+
     copied: tuple[str, ...] = ()
     """Attached segments that waited for collection: their rows are in `segments` now."""
     kept: tuple[SegmentRef, ...] = ()
@@ -74,5 +65,3 @@ class RebuildResult:
     """The dedup window: made "anew", "kept" as it was, or "none"."""
     passed_by: tuple[str, ...] = ()
     """Why the log was not entered further below."""
-    plans: int = 0
-    tasks: tuple[FoldTask, ...] = field(default=(), repr=False)

@@ -2,7 +2,7 @@
 
     plan = plan_load(context, "ns", job_key="2026-07-01")     # the schema is decided
     register_load(context, plan)                              # an intent stands
-    part = write_part(context, plan.part(), batches)          # in tasks: one range of keys each
+    part = write_part(context, plan, batches)          # in tasks: one range of keys each
     commit_load(context, plan, [part, ...])                   # all visible at one LSN; the intent ends
 
 bulk_load                     all of it in this process; LoadResult

@@ -81,7 +81,7 @@ def bulk_load(
         with tempfile.TemporaryDirectory(prefix="reef-load-", dir=spill_folder) as folder:
             runs = SortedRuns(Path(folder), budget_bytes=budget_bytes, duplicates=duplicates)
             plan = _gather(plan, rows, runs)
-            part = write_part(context, plan.part(), runs.merged(plan.row_schema))
+            part = write_part(context, plan, runs.merged(plan.row_schema))
             part = msgspec.structs.replace(part, dropped=part.dropped + runs.dropped)
     except BaseException:
         _give_up(context, plan)

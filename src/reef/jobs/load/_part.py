@@ -7,7 +7,6 @@ those that came back; collection takes the others once the intent of the load ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -15,22 +14,11 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOptions, SegmentOrigin, SegmentRef
 from reef.jobs._job import new_segment_id
-from reef.segment import Duplicates, UniqueKeys, align, write_segment
+from reef.jobs.load._plan import LoadPlan
+from reef.segment import UniqueKeys, align, write_segment
 
 _LEVEL = 1  # parts of one sorted run, without keys in common
 _PIECE_BYTES_MAX = 1 << 20
-
-
-class LoadPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task needs to know to write one range of keys."""
-
-    namespace: str
-    job: str
-    schema: bytes
-    """The columns of segments, as an Arrow IPC schema."""
-    target_bytes: int
-    duplicates: Duplicates
-    codec: Literal["lz4", "zstd"]
 
 
 class LoadedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +31,7 @@ class LoadedPart(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a later one of the same key replaced."""
 
 
-def write_part(context: Context, part: LoadPart, batches: Iterable[pa.RecordBatch]) -> LoadedPart:
+def write_part(context: Context, plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> LoadedPart:
     """Write one range of keys as segments of about `target_bytes`; a task of a load.
 
     `batches` have the columns of segments (`_key`, `_lsn`, `_tombstone`, then those of the face; missing
@@ -51,22 +39,22 @@ def write_part(context: Context, part: LoadPart, batches: Iterable[pa.RecordBatc
     InvalidInputError, which names an id that comes twice or out of order, and UnavailableError: what was
     uploaded stays unnamed then.
     """
-    schema = pa.ipc.read_schema(pa.py_buffer(part.schema))
-    unique = UniqueKeys(part.duplicates)
+    schema = plan.row_schema
+    unique = UniqueKeys(plan.duplicates)
     aligned = (align(batch, schema) for batch in batches)
-    portions = _SegmentCutter(unique.batches(aligned), part.target_bytes)
-    options = SegmentOptions(codec=part.codec, row_block_bytes=context.settings.row_block_bytes)
+    portions = _SegmentCutter(unique.batches(aligned), plan.target_bytes)
+    options = SegmentOptions(codec=plan.codec, row_block_bytes=context.settings.row_block_bytes)
     segments: list[SegmentRef] = []
     while portions.has_more():
         origin = SegmentOrigin(
-            id=new_segment_id(context, part.job),
-            namespace=part.namespace,
+            id=new_segment_id(context, plan.job),
+            namespace=plan.namespace,
             level=_LEVEL,
             author=context.author,
             created_at_us=context.clock.now_us(),
         )
         rows = portions.take()
-        ref = write_segment(context.store, part.namespace, schema, origin, options, rows)
+        ref = write_segment(context.store, plan.namespace, schema, origin, options, rows)
         portions.wrote(ref.size)
         segments.append(ref)
     return LoadedPart(

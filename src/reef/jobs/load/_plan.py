@@ -19,7 +19,6 @@ from reef.engine import (
     open_for_writing,
 )
 from reef.errors import FencedError, InvalidInputError, NotFoundError
-from reef.jobs.load._part import LoadPart
 from reef.jobs.load._rows import (
     PAIRS_SCHEMA,
     row_schema,
@@ -77,17 +76,6 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     def row_schema(self) -> pa.Schema:
         """The columns that `write_part` takes."""
         return PAIRS_SCHEMA if self.face == "kv" else row_schema(self.document_schema)
-
-    def part(self) -> LoadPart:
-        """Return what `write_part` needs to know of the load."""
-        return LoadPart(
-            namespace=self.namespace,
-            job=self.job,
-            schema=self.row_schema.serialize().to_pybytes(),
-            target_bytes=self.target_bytes,
-            duplicates=self.duplicates,
-            codec=self.codec,
-        )
 
 
 def plan_load(

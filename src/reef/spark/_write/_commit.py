@@ -10,9 +10,9 @@ batch of a stream by its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents import Documents
-from reef.engine import Context, Namespace, Receipt
+from reef.engine import Context, Receipt
 from reef.errors import (
     FencedError,
     IdempotencyError,
@@ -164,12 +164,10 @@ def _bulk(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Stage
     if not parts:
         # An intent that uploaded segments and ended since must not stand again: they may be gone.
         register_load(context, plan)
-    dropped = sum(part.dropped for part in parts)
-    if len(parts) < len(staged) or not are_disjoint(parts):
-        runs, dropped_inline = _runs(plan, staged)
-        merged = merge_parts(context, plan, runs)
-        dropped += merged.dropped + dropped_inline
-        parts = [merged]
+    runs, dropped = _runs(plan, staged)
+    if len(parts) < len(runs) or not are_disjoint(parts):
+        parts = [merge_parts(context, plan, runs)]
+        dropped += parts[0].dropped
     result = _tried(
         context,
         lambda: commit_load(context, plan, parts, source=write.source, sequence=write.sequence),
@@ -185,15 +183,13 @@ def _bulk(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Stage
 
 
 def _log(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Staged]) -> WriteResult:
-    parts = [one.part for one in staged if one.part is not None]
-    dropped = sum(part.dropped for part in parts)
-    runs, dropped_inline = _runs(plan, staged)
-    dropped += dropped_inline
-    if len(runs) > FAN_IN and parts:
+    runs, dropped = _runs(plan, staged)
+    is_uploaded = any(one.part is not None for one in staged)
+    if len(runs) > FAN_IN and is_uploaded:
         merged = merge_parts(context, plan, runs)
         runs, dropped = [merged], dropped + merged.dropped
     written, unique = _tried(context, lambda: _write(context, write, plan, runs))
-    if parts:
+    if is_uploaded:
         end_load(context, plan)  # copied into the log: nobody needs them
     return WriteResult(
         "log",
@@ -210,7 +206,8 @@ def _write(
 ) -> tuple[LogWriteResult, UniqueKeys]:
     unique = UniqueKeys(plan.duplicates)
     rows = merged_rows(context, plan, runs, unique)
-    with _handle(context, write) as handle:
+    face = Documents if write.options.face == "documents" else KeyValue
+    with face(context, write.namespace) as handle:
         return write_batches(handle, write, plan, rows, _batch_bytes(context)), unique
 
 
@@ -223,38 +220,22 @@ def _runs(plan: LoadPlan, staged: Sequence[Staged]) -> tuple[list[Run | LoadedPa
     dropped = 0
     for is_inline, some in groupby(staged, key=lambda one: one.part is None):
         if not is_inline:
-            runs += [one.part for one in some if one.part is not None]
+            parts = [one.part for one in some if one.part is not None]
+            runs += parts
+            dropped += sum(part.dropped for part in parts)
             continue
         table = pa.concat_tables([inline_rows(one) for one in some])
         rows = stored(plan, table)
         rows = rows.take(pc.array_sort_indices(rows.column(0)))  # stable: the last stays the last
         unique = UniqueKeys(plan.duplicates)
-        held = list(unique.batches([rows]))
+        runs.append(partial(iter, list(unique.batches([rows]))))
         dropped += table.num_rows - rows.num_rows + unique.dropped
-        runs.append(_RowsInMemory(held))
     return runs, dropped
-
-
-@dataclass(frozen=True)
-class _RowsInMemory:
-    """Sorted rows in memory."""
-
-    batches: list[pa.RecordBatch]
-
-    def __call__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self.batches)
 
 
 def _batch_bytes(context: Context) -> int:
     # What the log adds to rows is not in their size: half of what it takes leaves room.
     return max(1, context.settings.log_segment_max_bytes // 2)
-
-
-@contextmanager
-def _handle(context: Context, write: Write) -> Iterator[Namespace]:
-    face = Documents if write.options.face == "documents" else KeyValue
-    with face(context, write.namespace) as handle:
-        yield handle
 
 
 def _tried(context: Context, attempt: Callable[[], _R]) -> _R:

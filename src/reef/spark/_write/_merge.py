@@ -81,5 +81,5 @@ def _merged(context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPart]) 
     if len(runs) == 1 and isinstance(runs[0], LoadedPart):
         return msgspec.structs.replace(runs[0], dropped=0)
     unique = UniqueKeys(plan.duplicates)
-    part = write_part(context, plan.part(), merged_rows(context, plan, runs, unique))
+    part = write_part(context, plan, merged_rows(context, plan, runs, unique))
     return msgspec.structs.replace(part, dropped=part.dropped + unique.dropped)

@@ -66,6 +66,12 @@ class WriteOptions:
         return "id" if self.face == "documents" else "key"
 
     @staticmethod
+    def asked(url: str, namespace: str, options: Mapping[str, object]) -> WriteOptions:
+        """Return the options of a write that is asked for in Python; None is as if left out."""
+        texts = {name: str(value) for name, value in options.items() if value is not None}
+        return WriteOptions.of({**texts, "url": url, "namespace": namespace})
+
+    @staticmethod
     def of(options: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
         """Return the options of a write. Raises InvalidInputError, which names the option."""
         known = {name.lower(): value for name, value in options.items()}

@@ -227,9 +227,18 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     context = write.open()
     plan = write.plan or planned(context, write)
     join_load(context, plan)
-    counted = _UniqueRows(plan, batches)
+    gone = 0
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        """Give way in each batch to later rows of the same id, and count those that do."""
+        nonlocal gone
+        for batch in batches:
+            kept = stored(plan, batch)
+            gone += batch.num_rows - kept.num_rows
+            yield kept
+
     if write.options.is_sorted:
-        part = write_part(context, plan.part(), counted.rows())
+        part = write_part(context, plan, rows())
     else:
         with tempfile.TemporaryDirectory(prefix="reef-write-") as folder:
             runs = SortedRuns(
@@ -237,11 +246,11 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
                 budget_bytes=write.options.memory_bytes,
                 duplicates=plan.duplicates,
             )
-            for batch in counted.rows():
+            for batch in rows():
                 runs.add(batch)
-            part = write_part(context, plan.part(), runs.merged(plan.row_schema))
-            part = msgspec.structs.replace(part, dropped=part.dropped + runs.dropped)
-    part = msgspec.structs.replace(part, dropped=part.dropped + counted.dropped)
+            part = write_part(context, plan, runs.merged(plan.row_schema))
+            gone += runs.dropped
+    part = msgspec.structs.replace(part, dropped=part.dropped + gone)
     return Staged(
         task=task,
         rows=part.rows,
@@ -250,21 +259,6 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
         plan=plan,
         source=write.source,
     )
-
-
-class _UniqueRows:
-    """Rows as they are stored, and how many of each batch gave way to later ones in it."""
-
-    def __init__(self, plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> None:
-        self._plan = plan
-        self._batches = batches
-        self.dropped = 0
-
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            rows = stored(self._plan, batch)
-            self.dropped += batch.num_rows - rows.num_rows
-            yield rows
 
 
 def _packed(batches: list[pa.RecordBatch]) -> bytes:

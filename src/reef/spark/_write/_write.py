@@ -110,8 +110,7 @@ def write(
     check_stream(source, sequence)
     if source is not None and len(source.encode()) > KEY_BYTES_MAX:
         raise InvalidInputError.of("source", source[:64], f"at most {KEY_BYTES_MAX} bytes of text")
-    texts = {name: str(value) for name, value in options.items() if value is not None}
-    asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
+    asked = WriteOptions.asked(url, namespace, options)
     return write_rows(df, asked, source=source, sequence=sequence)
 
 
@@ -154,38 +153,30 @@ def bulk_load(df: DataFrame, url: str, namespace: str, **options: Any) -> WriteR
     `write` does.
     """
     count = options.pop("partitions", None)
-    options |= {"method": "bulk", "sorted": "true"}
-    texts = {name: str(value) for name, value in options.items() if value is not None}
-    key = WriteOptions.of({**texts, "url": url, "namespace": namespace}).key_column
-    if key not in df.columns:
+    asked = WriteOptions.asked(url, namespace, {**options, "method": "bulk"})
+    if asked.key_column not in df.columns:
         raise InvalidInputError(
-            f"the columns {', '.join(df.columns)} have no {key!r} among them: rename "
+            f"the columns {', '.join(df.columns)} have no {asked.key_column!r} among them: rename "
             "the one that holds it"
         )
-    if count is None:
-        count = _partitions(df)
-    elif not isinstance(count, int) or count < 1:
+    if count is not None and (not isinstance(count, int) or count < 1):
         raise InvalidInputError.of("partitions", count, "a number of at least 1")
-    return write(_sorted(df, key, count), url, namespace, **options)
+    return load_rows(df, asked, partitions=count)
 
 
 def load_rows(
     df: DataFrame,
     asked: WriteOptions,
     *,
+    partitions: int | None = None,
     columns: pa.Schema | None = None,
     read: ReadRows | None = None,
 ) -> WriteResult:
     """Do what `bulk_load` does, with `columns` and `read` as `write_rows` takes them."""
     asked = replace(asked, method="bulk", is_sorted=True)
-    ranges = _sorted(df, asked.key_column, _partitions(df))
-    return write_rows(ranges, asked, columns=columns, read=read)
-
-
-def _sorted(df: DataFrame, key: str, count: int | None) -> DataFrame:
-    by = df[key]
+    count, by = partitions or _partitions(df), df[asked.key_column]
     ranged = df.repartitionByRange(by) if count is None else df.repartitionByRange(count, by)
-    return ranged.sortWithinPartitions(by)
+    return write_rows(ranged.sortWithinPartitions(by), asked, columns=columns, read=read)
 
 
 class _Stage:
@@ -258,10 +249,19 @@ def task_number() -> int:
 
 def _partitions(df: DataFrame) -> int | None:
     """Return how many ranges a DataFrame is worth, None if only Spark can tell while it runs."""
-    plan = getattr(df, "_jdf", None)
-    if plan is None:  # Spark Connect
+    size = stored_bytes(df)
+    if size is None or size > 1 << 50:  # what Spark does not know it takes for huge
         return None
-    size = int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))
     least = df.sparkSession.sparkContext.defaultParallelism
-    # What Spark does not know it takes for huge.
-    return None if size > 1 << 50 else min(PARTITIONS_MAX, max(least, -(-size // PARTITION_BYTES)))
+    return min(PARTITIONS_MAX, max(least, -(-size // PARTITION_BYTES)))
+
+
+def stored_bytes(df: DataFrame) -> int | None:
+    """Return how large Spark takes a DataFrame for: files are as large as they are.
+
+    None through Spark Connect, which does not tell.
+    """
+    plan = getattr(df, "_jdf", None)
+    if plan is None:
+        return None
+    return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))

@@ -10,28 +10,19 @@ check_options          refuse options that the format does not have
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from reef.spark.files._input_format import IngestPlan, check_options, input_format, plan_ingest
+from reef.spark.files._output_format import output_format
+
 if TYPE_CHECKING:
     from reef.spark.files._export import export
     from reef.spark.files._export_plan import plan_export
     from reef.spark.files._ingest import ingest
-    from reef.spark.files._input_format import (
-        IngestPlan,
-        check_options,
-        input_format,
-        plan_ingest,
-    )
-    from reef.spark.files._output_format import output_format
 
-# Loaded when they are asked for: plans and their options need no PySpark.
+# Loaded when they are asked for: they need PySpark.
 _HOMES = {
-    "IngestPlan": "reef.spark.files._input_format",
-    "check_options": "reef.spark.files._input_format",
     "export": "reef.spark.files._export",
     "ingest": "reef.spark.files._ingest",
-    "input_format": "reef.spark.files._input_format",
-    "output_format": "reef.spark.files._output_format",
     "plan_export": "reef.spark.files._export_plan",
-    "plan_ingest": "reef.spark.files._input_format",
 }
 
 __all__ = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -26,7 +25,7 @@ from reef.jobs.load import schema_for
 from reef.spark._java_error import reason_of
 from reef.spark._write._commit import WriteResult
 from reef.spark._write._options import WriteOptions
-from reef.spark._write._write import load_rows, write_rows
+from reef.spark._write._write import load_rows, stored_bytes, write_rows
 from reef.spark.files._ingest_files import Files, check_columns, check_lines
 from reef.spark.files._ingest_read import ID, read
 from reef.spark.files._input_format import LARGE_BYTES, check_options, input_format
@@ -81,10 +80,7 @@ def ingest(
     kind = input_format(files, format)
     check_options(files, kind, multiline=multiline)
     declared = dict(schema or {})
-    texts: dict[str, Any] = {
-        name: str(value) for name, value in options.items() if value is not None
-    }
-    asked = WriteOptions.of({**texts, "url": url, "namespace": namespace})
+    asked = WriteOptions.asked(url, namespace, options)
     if asked.face != "documents":
         raise InvalidInputError(
             f"face = {asked.face!r} cannot be loaded from files: they hold documents"
@@ -128,7 +124,7 @@ def _check_schema(known: Mapping[str, str], columns: pa.Schema, asked: WriteOpti
 def _telling(files: Files, watch: Watch | None) -> Callable[[Counted], None] | None:
     if watch is None:
         return None
-    size = _stored_bytes(files.texts()) or 0
+    size = stored_bytes(files.texts()) or 0
 
     def told(counted: Counted) -> None:
         known = max(size, counted.bytes_past + size * counted.scans, counted.bytes_read)
@@ -154,19 +150,8 @@ def _is_large(df: DataFrame, options: WriteOptions) -> bool:
     """Return whether it is worth a sort by Spark, as far as Spark knows the size."""
     if options.method != "auto":
         return options.method == "bulk"
-    size = _stored_bytes(df)
+    size = stored_bytes(df)
     return size is None or size > LARGE_BYTES
-
-
-def _stored_bytes(df: DataFrame) -> int | None:
-    """Return how large Spark takes a DataFrame for: files are as large as they are.
-
-    None through Spark Connect, which does not tell.
-    """
-    plan = getattr(df, "_jdf", None)
-    if plan is None:
-        return None
-    return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from reef.engine import (
     Face,
     Feed,
     FeedLog,
-    LinkedHeader,
     Position,
     Reader,
     open_for_reading,
@@ -78,54 +77,35 @@ def plan_log(log: FeedLog, start: Position, end: Position, part_bytes: int) -> l
     if links is None:
         return [FeedPart(start, end.lsn, end.point.prev)]
     after = [link.before.prev for link in links[1:]] + [end.point.prev]
-    planned = _PartPlanner(log, start, part_bytes)
+    parts: list[Part] = []
+    first: Position | None = None  # where the last part began, if it may go on
+    lsn, size = start.lsn, 0
     for link, leads_to in zip(links, after, strict=True):
-        if link.header.lsn_last > start.lsn:
-            planned.add(link, leads_to)
-    return planned.done()
-
-
-class _PartPlanner:
-    """Parts, as one object after the other is added."""
-
-    def __init__(self, log: FeedLog, start: Position, part_bytes: int) -> None:
-        self._log = log
-        self._part_bytes = part_bytes
-        self._parts: list[Part] = []
-        self._lsn = start.lsn
-        self._first: Position | None = None
-        self._leads_to: Prev | None = None
-        self._bytes = 0
-
-    def add(self, link: LinkedHeader, leads_to: Prev) -> None:
         header = link.header
-        place = Position(self._lsn, header.slot, link.before)
+        if header.lsn_last <= start.lsn:
+            continue
+        place = Position(lsn, header.slot, link.before)
+        lsn = header.lsn_last
         if header.kind is LogKind.ATTACH:
-            self._close()
-            self._attached(place, header.lsn_last, leads_to)
+            parts += _attached(log, place, lsn, leads_to, part_bytes)
+            first = None
+        elif first is None or size + header.size > part_bytes:
+            first, size = place, header.size
+            parts.append(FeedPart(first, lsn, leads_to))
         else:
-            if self._bytes + header.size > self._part_bytes:
-                self._close()
-            self._first = self._first or place
-            self._leads_to = leads_to
-            self._bytes += header.size
-        self._lsn = header.lsn_last
+            size += header.size
+            parts[-1] = FeedPart(first, lsn, leads_to)
+    return parts
 
-    def done(self) -> list[Part]:
-        self._close()
-        return self._parts
 
-    def _close(self) -> None:
-        if self._first is not None:
-            self._parts.append(FeedPart(self._first, self._lsn, self._leads_to))
-        self._first, self._bytes = None, 0
-
-    def _attached(self, place: Position, lsn: int, leads_to: Prev) -> None:
-        for entry in self._log.entries(place, lsn, leads_to=leads_to):
-            for record in entry.log.records:
-                refs = sorted(record.segments, key=lambda ref: ref.key_min)
-                for group in _groups(refs, self._part_bytes):
-                    self._parts.append(AttachedPart(group, entry.log.created_at_us))
+def _attached(
+    log: FeedLog, place: Position, lsn: int, leads_to: Prev, part_bytes: int
+) -> Iterator[AttachedPart]:
+    for entry in log.entries(place, lsn, leads_to=leads_to):
+        for record in entry.log.records:
+            refs = sorted(record.segments, key=lambda ref: ref.key_min)
+            for group in _groups(refs, part_bytes):
+                yield AttachedPart(group, entry.log.created_at_us)
 
 
 def _groups(refs: Sequence[SegmentRef], most_bytes: int) -> Iterator[tuple[SegmentRef, ...]]:

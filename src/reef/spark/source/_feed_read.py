@@ -74,13 +74,6 @@ def feed_schema(version: ReadVersion, options: FeedOptions) -> StructType:
     return from_arrow_schema(pa.schema(fields))
 
 
-class PartOfFeed(InputPartition):
-    """A part of a micro-batch."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-
-
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the changes of a namespace. Spark calls it on the driver, and `read` in its workers."""
 
@@ -155,20 +148,21 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the parts between two offsets, which the same rows always lie in."""
+        parts: Sequence[Part]
         if start == end:
-            return []
-        if "snapshot" in start:
-            return [PartOfFeed(part) for part in self._snapshot_parts(start)]
-        place = self._place(start)
-        if "slot" not in end:  # somebody wrote it by hand: the log does not say where it is
-            return [PartOfFeed(FeedPart(place, end["lsn"], None))]
-        parts = plan_log(self._feed(), place, self._place(end), self._options.partition_bytes)
-        return [PartOfFeed(part) for part in parts]
+            parts = []
+        elif "snapshot" in start:
+            parts = self._snapshot_parts(start)
+        elif "slot" not in end:  # somebody wrote it by hand: the log does not say where it is
+            parts = [FeedPart(self._place(start), end["lsn"], None)]
+        else:
+            place, size = self._place(start), self._options.partition_bytes
+            parts = plan_log(self._feed(), place, self._place(end), size)
+        return list(map(InputPartition, parts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
-        assert isinstance(partition, PartOfFeed)
-        return read_part(partition.part, self._shape)
+        return read_part(partition.value, self._shape)
 
     def _release(self, taken: str | None) -> None:
         """Release the snapshot that the stream took, once."""

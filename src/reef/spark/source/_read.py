@@ -23,13 +23,6 @@ from reef.spark.source._scan_plan import PushedFilters, Scan, ScanRange, plan, r
 from reef.spark.source._version import ReadVersion
 
 
-class Range(InputPartition):
-    """A key range to read."""
-
-    def __init__(self, keys: ScanRange) -> None:
-        self.keys = keys
-
-
 class ReefReader(DataSourceReader):
     """Reads one version of a namespace, with the columns of a Spark schema."""
 
@@ -50,13 +43,12 @@ class ReefReader(DataSourceReader):
             partition_bytes=self._options.partition_bytes,
             min_partitions=self._options.min_partitions,
         )
-        return [Range(keys) for keys in ranges or [ScanRange(b"", b"")]]
+        return [InputPartition(keys) for keys in ranges or [ScanRange(b"", b"")]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        assert isinstance(partition, Range)
         freeze_imports()
-        return read(self._scan, partition.keys, self._layout)
+        return read(self._scan, partition.value, self._layout)
 
 
 class PushingReader(ReefReader):
