@@ -31,6 +31,7 @@ from reef.errors import (
     InvalidInputError,
     InvariantError,
     NotFoundError,
+    UnavailableError,
     UnreadableError,
 )
 from reef.format import (
@@ -104,9 +105,9 @@ def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
         writer = _take_log(context, chain, head)
         if writer is not None:
             return writer
-    raise FencedError(
+    raise UnavailableError(
         f"namespace {namespace!r} was collected under this writer {_OPENS_MAX} times while it was "
-        "being opened: open it again"
+        "being opened: retry"
     )
 
 

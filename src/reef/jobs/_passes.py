@@ -149,7 +149,7 @@ def detach(
     """Copy what a branch shares with others, and cut it loose; return its newest generation.
 
     Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with the names of
-    branches that depend on it, FencedError if another compaction begins, UnavailableError if tasks fail
+    branches that depend on it, StalePlanError if another compaction begins, UnavailableError if tasks fail
     (call it again: it goes on from there), OutcomeUnknownError.
     """
     names = _names(db, namespace)

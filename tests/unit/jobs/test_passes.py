@@ -309,7 +309,7 @@ def test_a_compaction_that_is_overtaken_is_planned_anew() -> None:
 
     result = compact(db, runner=Overtaking(db.context()), options=EAGER)
     assert [one.state for one in result.records] == ["failed", "done"]
-    assert "FencedError" in result.records[0].error
+    assert "StalePlanError" in result.records[0].error
     assert contents(db, "a") == before
     assert standing_intents(db.context(), "a") == ()
 

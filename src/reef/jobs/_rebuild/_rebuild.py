@@ -62,7 +62,7 @@ from reef.jobs._rebuild._check import check_segments
 from reef.jobs._rebuild._plan import Ground, find_ground
 from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
 from reef.jobs._rebuild._window import live_window, renew_window
-from reef.manifest import check_intent, end_intent, overlaps
+from reef.manifest import end_intent, overlaps
 
 if TYPE_CHECKING:
     from reef.jobs._driver import PassRun
@@ -104,15 +104,15 @@ def rebuild_namespace(
     """Derive all segments and the window of a namespace again, the same at every readable version.
 
     Raises NotFoundError if there is no such namespace; CorruptError or IncompleteError if something is
-    missing; FencedError if someone has ended the job; OutcomeUnknownError; UnavailableError, also if
+    missing; StalePlanError if someone has ended the job; OutcomeUnknownError; UnavailableError, also if
     others keep changing the namespace.
     """
     for plans in range(1, options.fold.plans_max + 1):
         ground = find_ground(context, namespace)
         try:
-            return (yield from _Rebuild(context, ground, options, plans).run())
-        except StalePlanError:
-            continue
+            result = yield from _Rebuild(context, ground, options, plans).run()
+            if result is not None:
+                return result
         except (CorruptError, IncompleteError, NotFoundError):
             head = context.chain(namespace).load()
             if head is None or ground.is_like(head.manifest):
@@ -160,19 +160,25 @@ class _Rebuild:
         self._plans = plans
         self._passed_by: list[str] = list(ground.passed_by)
 
-    def run(self) -> Work[RebuildResult]:
-        """Return the result. Raises StalePlanError if it has to be planned again."""
+    def run(self) -> Work[RebuildResult | None]:
+        """Return the result; None if others have changed the namespace: it is to be planned again."""
         if not self._ground.starts:
             return (yield from self._check_all())
         job = Job.begin(self._context, self._namespace, "rebuild")
         with job.given_up_on_error():
             if not self._ground.is_like(job.head.manifest):
-                raise StalePlanError(f"{self._namespace!r} was changed while a rebuild was planned")
+                job.give_up()
+                return None
             refolded = yield from self._refold_lowest(job)
             if refolded is None:
                 job.end()
                 return (yield from self._check_all())
-            return (yield from self._publish(job, refolded))
+            try:
+                return (yield from self._publish(job, refolded))
+            except StalePlanError:
+                job.check_not_ended()
+                job.give_up()
+                return None
 
     # From the log.
 
@@ -360,7 +366,7 @@ class _Rebuild:
                 f"namespace {self._namespace!r} was folded, compacted or repaired in generation "
                 f"{head.generation} or before, while it was rebuilt; nothing was published; plan again"
             )
-        check_intent(head, job.id)
+        job.check_standing(head)
 
 
 class _CannotFold(Exception):
