@@ -4,7 +4,7 @@ ReefError
 ├── UnavailableError          wait and retry: the store did not answer, nothing is decided
 │   └── NotWrittenError       the store did not carry it out, for certain: retry
 │       ├── OverloadedError   writes wait for a flush: retry later, or write less
-│       └── StalePlanError    prepare it anew: the namespace has changed since it was prepared
+│       └── StalePlanError    prepare it anew: the namespace has changed, or the job was ended
 ├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
 ├── FencedError               re-open: another writer took over, for good
 ├── DroppedError              open anew: the namespace was dropped while this handle had it open
@@ -83,7 +83,9 @@ class OverloadedError(NotWrittenError):
 
 
 class StalePlanError(NotWrittenError):
-    """The namespace has changed since this work was prepared; nothing of it was published.
+    """The namespace has changed since this work was prepared, or its job was ended.
+
+    Nothing of it was published; of a compaction, nothing more is.
 
     Call again: the pass, the load or the write is prepared anew. A plan that was saved, or segments
     that were uploaded, cannot be used any more.

@@ -102,7 +102,7 @@ THREADS = (
 HAVE_THREADS = frozenset({"threads", "store", "testing"})
 
 # Folders of tests whose sub-folders are named after the package that they test.
-SORTED_BY_PACKAGE = frozenset({"unit", "property", "sim", "crash", "integration"})
+SORTED_BY_PACKAGE = frozenset({"unit", "property", "sim", "crash", "integration", "support"})
 
 
 def modules() -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 
 if TYPE_CHECKING:
     from reef.database import Database
+    from reef.doctor import RebuildPlan
     from reef.jobs import (
         Backlog,
         CompactionOptions,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         NamespaceResult,
         PassResult,
         RebuildOptions,
-        RebuildPlan,
     )
 
 
@@ -150,7 +150,8 @@ def rebuild(
     with connect(url) as db:
         names = scope.names(db)
         if dry_run:
-            _show_rebuilds(jobs.preview_rebuild(db, names, options=options), as_json)
+            found = jobs.preview_rebuild(db, names, options=options)
+            _show_rebuilds(found, options, as_json)
             return
         runner = runs.runner(db.context())
         with watched("rebuild", db.context().clock) as watch:
@@ -254,26 +255,14 @@ def _tell_stale(result: PassResult[CompactionResult]) -> None:
             _say_stale(one.namespace, f"a new plan was made; {group.error}")
 
 
-def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> None:
-    plans = [one.result for one in found if one.result is not None]
-    rows: list[dict[str, Any]] = [
-        {
-            "namespace": plan.namespace,
-            "slot_first": plan.slot_first or None,
-            "slot_last": plan.slot_last or None,
-            "bytes": plan.log_bytes,
-            "tasks": plan.tasks,
-            "replaced": len({ref.id for ref in plan.replaced}),
-            "kept": len({ref.id for ref in plan.kept}),
-            "bytes_kept": sum({ref.id: ref.size for ref in plan.kept}.values()),
-            "passed_by": list(plan.passed_by),
-        }
-        for plan in plans
-    ]
-    folded = sum(plan.slot_first > 0 for plan in plans)
-    notes = [f"{plan.namespace}: {said}" for plan in plans for said in plan.passed_by]
+def _show_rebuilds(
+    found: list[NamespaceResult[RebuildPlan]], options: RebuildOptions, as_json: bool
+) -> None:
+    rows = [_rebuild_row(one.result, options) for one in found if one.result is not None]
+    folded = sum(row["tasks"] > 0 for row in rows)
+    notes = [f"{row['namespace']}: {said}" for row in rows for said in row["passed_by"]]
     notes.append(
-        f"{folded} of {len(found)} namespaces would be rebuilt, {len(plans) - folded} only checked; "
+        f"{folded} of {len(found)} namespaces would be rebuilt, {len(rows) - folded} only checked; "
         "nothing was written"
     )
     _show_preview(
@@ -292,6 +281,25 @@ def _show_rebuilds(found: list[NamespaceResult[RebuildPlan]], as_json: bool) -> 
         notes,
         as_json,
     )
+
+
+def _rebuild_row(plan: RebuildPlan, options: RebuildOptions) -> dict[str, Any]:
+    from reef.jobs import Backlog
+
+    start = plan.lowest
+    sizes = plan.sizes(start)
+    kept = {ref.id: ref.size for ref in start.kept}
+    return {
+        "namespace": plan.head.namespace,
+        "slot_first": start.slot if sizes else None,
+        "slot_last": plan.head.wal_floor - 1 if sizes else None,
+        "bytes": sum(sizes),
+        "tasks": len([*Backlog(start.base, sizes).parts("plan", options.fold)]) if sizes else 0,
+        "replaced": len({ref.id for ref in start.replaced}),
+        "kept": len(kept),
+        "bytes_kept": sum(kept.values()),
+        "passed_by": list(plan.passed_by),
+    }
 
 
 def _show_preview(

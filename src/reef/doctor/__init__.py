@@ -7,14 +7,13 @@ inspect_namespace   the objects of a namespace; and the content of one: inspect_
 storage_stats       how many objects and bytes a namespace has
 Examination         verify in parts: what to read, for tasks, and the Diagnosis of what was read;
                     EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
-read_history        from where the folded log can be folded again: a History, with each FoldStart
+plan_rebuild        from where everything can be derived again: a RebuildPlan, with each FoldStart
 read_window         a dedup window that a manifest names
 size_of             the bytes of an object, None if it is missing
 """
 
 from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
 from reef.doctor._findings import Finding
-from reef.doctor._history import FoldStart, History, read_history
 from reef.doctor._inspect import (
     inspect_block,
     inspect_log,
@@ -23,6 +22,7 @@ from reef.doctor._inspect import (
     inspect_segment,
 )
 from reef.doctor._quarantine import size_of
+from reef.doctor._refold_plan import FoldStart, RebuildPlan, plan_rebuild
 from reef.doctor._repair import RepairReport, repair
 from reef.doctor._repair_plan import RepairStep
 from reef.doctor._stats import storage_stats
@@ -35,7 +35,7 @@ __all__ = [
     "Examination",
     "Finding",
     "FoldStart",
-    "History",
+    "RebuildPlan",
     "RepairReport",
     "RepairStep",
     "VerifyReport",
@@ -44,7 +44,7 @@ __all__ = [
     "inspect_manifest",
     "inspect_namespace",
     "inspect_segment",
-    "read_history",
+    "plan_rebuild",
     "read_window",
     "repair",
     "size_of",

@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from reef.doctor._examine import Diagnosis, diagnose
 from reef.doctor._findings import portions
-from reef.doctor._history import History
 from reef.doctor._quarantine import size_of
+from reef.doctor._refold_plan import RefoldPlanner
 from reef.doctor._restore_rows import (
     BlockWalk,
     Lost,
@@ -87,7 +87,7 @@ class Restorer:
         self._head = diagnosis.head.manifest
         self._log = log = diagnosis.log
         self._checked = {checked.key: checked for checked in diagnosis.segments}
-        self._history = History(self._head, diagnosis.retained, log.sizes, log.unreadable)
+        self._planner = RefoldPlanner(self._head, diagnosis.retained, log.sizes, log.unreadable)
         self._owners: dict[str, Restorer | str] = {}
 
     def restore(self, segment: CheckedSegment) -> Restored | str:
@@ -122,7 +122,7 @@ class Restorer:
 
     def _walk(self, segment: CheckedSegment) -> Restored | None:
         """Return the sound blocks of a segment without its tail, if it has no wide columns."""
-        naming = (m for m in self._history.retained if segment.ref in m.segments)
+        naming = (m for m in self._planner.retained if segment.ref in m.segments)
         oldest = next(naming, self._head)
         if segment.is_missing or segment.ref.version is not None or not oldest.schema:
             return None
@@ -145,14 +145,15 @@ class Restorer:
 
     def window(self) -> RestoredWindow:
         """Return the dedup window of the head, as far as it can be restored."""
-        base, window = self._window_base()
+        windows = {checked.ref.id: checked.window for checked in self._diagnosis.windows}
+        base, window = self._planner.window_base(windows)
         dedup = Dedup(
             window,
             keys_max=self._context.settings.dedup_max_keys,
             age_max_us=round(self._context.settings.dedup_max_age * 1_000_000),
         )
         last = self._head.wal_floor - 1
-        first = self._history.log_first if base is None else base.wal_floor
+        first = self._planner.log_first if base is None else base.wal_floor
         for entry in self._read_slots(first, last, base) if first <= last else ():
             if entry.is_valid:
                 dedup.replay(entry.log)
@@ -162,16 +163,6 @@ class Restorer:
             return RestoredWindow(restored, f"the window of generation {base.generation}{log}")
         lost = "" if first == 1 else f"idempotency keys and streams of log objects below {first}"
         return RestoredWindow(restored, f"log objects {first} to {last}", lost)
-
-    def _window_base(self) -> tuple[Manifest | None, DedupWindow | None]:
-        """Return the newest generation whose window can be read and completed from the log."""
-        windows = {checked.ref.id: checked.window for checked in self._diagnosis.windows}
-        for m in reversed(self._history.retained):
-            window = None if m.dedup is None else windows.get(m.dedup.id)
-            is_readable = m.dedup is None or window is not None
-            if is_readable and m.wal_floor >= self._history.log_first:
-                return m, window
-        return None, None
 
     def _restore(self, segment: CheckedSegment, depth: int) -> Restored | str:
         if segment.ref.namespace not in ("", self._diagnosis.namespace):
@@ -207,13 +198,11 @@ class Restorer:
         if isinstance(slots, str):
             return slots
         first, last = slots
-        if first < self._history.lowest_slot:
-            return f"log objects {first} to {last} may be of a namespace that was dropped"
-        if not self._history.is_whole(first, last):
-            return f"log objects {first} to {last} are not all there"
+        if why := self._planner.why_not(first, last):
+            return why
         memtable, ref = Memtable(), segment.ref
         try:
-            for entry in self._read_slots(first, last, self._history.base_below(first)):
+            for entry in self._read_slots(first, last, self._planner.base_below(first)):
                 for record in entry.log.records if entry.is_valid else ():
                     if record.batch is not None:
                         memtable.apply(record.lsn, record.batch)
@@ -338,7 +327,7 @@ class Restorer:
 
     def _first_named(self, id: str) -> tuple[Sequence[Manifest], Manifest | None]:
         """Return the retained generations before a segment was named, and the first that names it."""
-        retained = self._history.retained
+        retained = self._planner.retained
         for at, manifest in enumerate(retained):
             if any(ref.id == id for ref in manifest.segments):
                 return retained[:at], manifest
@@ -346,7 +335,7 @@ class Restorer:
 
     def _ref_of(self, id: str) -> SegmentRef | None:
         """Return what the newest generation that names a segment says of it."""
-        for manifest in reversed(self._history.retained):
+        for manifest in reversed(self._planner.retained):
             for ref in manifest.segments:
                 if ref.id == id:
                     return ref

@@ -220,7 +220,7 @@ class Writer(Handle):
         or of a place in its stream that was reached before, attaches nothing and returns the old
         receipt; without a `digest`, two attaches of one key are the same request.
 
-        Raises InvalidInputError, also for a segment that is not there; FencedError if the intent was
+        Raises InvalidInputError, also for a segment that is not there; StalePlanError if the intent was
         ended; and what `write` raises.
         """
         self.check_open()

@@ -4,7 +4,8 @@ index, compact, rebuild      passes that rewrite some namespaces, or all; each r
 verify, collect              likewise: every byte checked; what nothing needs any more deleted
 detach                       a branch gets its own copy of what it shares; returns a generation
 preview_index, preview_compaction, preview_rebuild
-                             what they would do: Backlog, CompactionPlan, RebuildPlan; writes nothing
+                             what they would do: Backlog, CompactionPlan, `reef.doctor.RebuildPlan`;
+                             writes nothing
 check_plan                   whether a kept CompactionPlan still holds
 IndexOptions, CompactionOptions, RebuildOptions, VerifyOptions, CollectOptions
                              how a pass works
@@ -48,7 +49,7 @@ from reef.jobs._passes import (
     verify,
 )
 from reef.jobs._progress import PassProgress, Watch
-from reef.jobs._rebuild._result import RebuildOptions, RebuildPlan, RebuildResult
+from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
 from reef.jobs._records import NamespaceRecord, PassRecord, find_pass, passes
 from reef.jobs._tasks import InProcess, Progress, Runner, RunOptions, Task, TaskOutcome, TaskWire
 from reef.jobs._verify import VerifyOptions
@@ -74,7 +75,6 @@ __all__ = [
     "PassResult",
     "Progress",
     "RebuildOptions",
-    "RebuildPlan",
     "RebuildResult",
     "RunOptions",
     "Runner",

@@ -25,6 +25,7 @@ from reef.format import Manifest
 from reef.manifest import (
     Head,
     ManifestChain,
+    check_standing,
     end_intent,
     no_namespace,
     open_compactor,
@@ -99,11 +100,25 @@ class Job:
     def publish(self, change: ManifestChange) -> Head:
         """Publish what `change` makes of the newest manifest; return the new head.
 
-        `change` checks the intent or the epoch itself, as `fold` and `replace_segments` do. Raises
-        what `change` raises (FencedError, StalePlanError, NotFoundError), and OutcomeUnknownError.
+        `change` checks that the job stands, as `fold` and `replace_segments` do. Raises what
+        `change` raises (StalePlanError, NotFoundError), and OutcomeUnknownError.
         """
         self.head = self._chain.publish(_on_manifest(self._chain, change))
         return self.head
+
+    def check_standing(self, m: Manifest) -> None:
+        """Raise StalePlanError if someone has ended this job, or began another compaction."""
+        check_standing(m, self.compactor_epoch, self.id)
+
+    def check_not_ended(self) -> None:
+        """Raise StalePlanError if this job was ended for good, by the newest head; UnavailableError.
+
+        A job whose plan is stale asks this first: what was overtaken is planned again, what someone
+        has ended is not.
+        """
+        head = self._chain.load()
+        if head is not None and head.manifest.state == "live":
+            self.check_standing(head.manifest)
 
     def end(self) -> None:
         """End the intent: from then on this job can publish nothing.

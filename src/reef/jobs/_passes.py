@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from reef.database import Database
-from reef.doctor import VerifyReport
+from reef.doctor import RebuildPlan, VerifyReport, plan_rebuild
 from reef.engine import Context
 from reef.errors import InvalidInputError
 from reef.gc import CollectionReport
@@ -36,9 +36,8 @@ from reef.jobs._fold._index import IndexPass, IndexResult
 from reef.jobs._fold._plan import Backlog, IndexOptions
 from reef.jobs._pass import NamespaceResult, PassResult
 from reef.jobs._progress import Watch
-from reef.jobs._rebuild._plan import plan_rebuild
 from reef.jobs._rebuild._rebuild import RebuildPass
-from reef.jobs._rebuild._result import RebuildOptions, RebuildPlan, RebuildResult
+from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
 from reef.jobs._records import old_passes
 from reef.jobs._tasks import Runner
 from reef.jobs._verify import VerifyOptions, VerifyPass
@@ -149,7 +148,7 @@ def detach(
     """Copy what a branch shares with others, and cut it loose; return its newest generation.
 
     Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with the names of
-    branches that depend on it, FencedError if another compaction begins, UnavailableError if tasks fail
+    branches that depend on it, StalePlanError if another compaction begins, UnavailableError if tasks fail
     (call it again: it goes on from there), OutcomeUnknownError.
     """
     names = _names(db, namespace)
@@ -186,9 +185,10 @@ def preview_rebuild(
     db: Database | Context, namespaces: Namespaces = None, *, options: RebuildOptions | None = None
 ) -> list[NamespaceResult[RebuildPlan]]:
     """Return what `rebuild` would derive again in each namespace. Writes nothing, and runs no task."""
+    (options or RebuildOptions()).check()
     context = _context(db)
     names = [*_names(db, namespaces)]
-    return each_namespace(context, names, lambda name: plan_rebuild(context, name, options))
+    return each_namespace(context, names, lambda name: plan_rebuild(context, name))
 
 
 def _context(db: Database | Context) -> Context:

@@ -12,7 +12,8 @@ run. A namespace that cannot be checked gets a report with that as its problem, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -24,7 +25,14 @@ from reef.format import SegmentRef
 from reef.jobs._options import check_positive
 from reef.jobs._pass import Figures, Round, Work
 from reef.log import LogPart, ReadLogPart, read_log_part
-from reef.segment import CheckedPart, SegmentPart, check_segment_part, cut_segment, join_parts
+from reef.segment import (
+    CheckedPart,
+    CheckedSegment,
+    SegmentPart,
+    check_segment_part,
+    cut_segment,
+    join_parts,
+)
 
 if TYPE_CHECKING:
     from reef.jobs._driver import PassRun
@@ -176,12 +184,6 @@ def verify_parts(context: Context, task: VerifyTask) -> VerifiedTask:
     return VerifiedTask(tuple(_verify_part(context, part) for part in task.parts))
 
 
-def read_parts(tasks: Sequence[VerifyTask]) -> Round:
-    """Return the round of tasks that reads parts."""
-    sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
-    return Round(verify_parts, tasks, VerifiedTask, sizes)
-
-
 def _verify_part(context: Context, part: VerifyPart) -> VerifiedPart:
     try:
         if part.log is not None:
@@ -198,21 +200,36 @@ def _examine(examination: Examination, options: VerifyOptions) -> Work[VerifyRep
         part_bytes=options.task_bytes, part_objects=options.task_objects
     )
     logs = [VerifyPart(log=part) for part in log_parts]
-    segments = _cut(examination.namespace, examination.named_segments(), options)
-    results = yield from _read([*logs, *_parts(segments)], options)
+    name = examination.namespace
+    cuts = _cut(name, examination.named_segments(), options)
+    results = yield from _read([*logs, *_parts(cuts)], options)
     examination.add_log(result.log for result in results[: len(logs)] if result.log is not None)
-    _add(examination, segments, results[len(logs) :])
+    for checked in _joined(name, cuts, results[len(logs) :]):
+        examination.add_segment(checked)
     # Only now it is known which segments the log attaches.
-    segments = _cut(examination.namespace, examination.attached_segments(), options)
-    _add(examination, segments, (yield from _read(_parts(segments), options)))
+    for checked in (yield from check_segments(name, examination.attached_segments(), options)):
+        examination.add_segment(checked)
     return VerifyReport.of(examination.finish(), deep=True)
+
+
+def check_segments(
+    name: str, segments: Sequence[tuple[SegmentRef, int | None]], options: VerifyOptions
+) -> Work[list[CheckedSegment]]:
+    """Return the result of checking every block of each segment, given with its size in the bucket.
+
+    Raises UnavailableError if one could not be read.
+    """
+    cuts = _cut(name, segments, options)
+    return _joined(name, cuts, (yield from _read(_parts(cuts), options)))
 
 
 def _read(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[VerifiedPart]]:
     """Return what tasks say about each part. Raises UnavailableError if one could not be read."""
     if not parts:
         return []
-    outcomes = yield read_parts([*pack_parts(parts, options)])
+    tasks = [*_packed(parts, options)]
+    sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
+    outcomes = yield Round(verify_parts, tasks, VerifiedTask, sizes)
     results = [part for outcome in outcomes for part in outcome.returned().parts]
     for result in results:
         if result.error:
@@ -233,19 +250,16 @@ def _cut(
     return cuts
 
 
-def _parts(segments: _Cut) -> list[VerifyPart]:
-    return [part for _, cut in segments for part in cut]
+def _parts(cuts: _Cut) -> list[VerifyPart]:
+    return [part for _, cut in cuts for part in cut]
 
 
-def _add(examination: Examination, segments: _Cut, results: Sequence[VerifiedPart]) -> None:
-    left = iter(results)
-    for ref, cut in segments:
-        checked = [result.segment for _, result in zip(cut, left, strict=False)]
-        parts = [part for part in checked if part is not None]
-        examination.add_segment(join_parts(examination.namespace, ref, parts))
+def _joined(name: str, cuts: _Cut, results: Iterable[VerifiedPart]) -> list[CheckedSegment]:
+    left = (result.segment for result in results if result.segment is not None)
+    return [join_parts(name, ref, [*islice(left, len(cut))]) for ref, cut in cuts]
 
 
-def pack_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
+def _packed(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
     """Yield tasks of neighbouring parts, none much larger than `options` ask for."""
     some: list[VerifyPart] = []
     nbytes = objects = 0

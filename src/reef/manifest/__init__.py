@@ -10,7 +10,7 @@ changes           open_writer, open_compactor, fold, register_intent, end_intent
                   advance_boundary, set_retention: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach; BranchPoint, has_branches
-check_intent      refuse to go on if an intent was ended
+check_standing    refuse to go on if a job was ended, or another compactor has begun
 live_inputs       what a compaction would replace, or StalePlanError
 keys_seen, lsn_max_seen
                   the keys and the newest version that a clipped reference lets be read
@@ -39,7 +39,7 @@ from reef.manifest._branches import (
 )
 from reef.manifest._chain import Change, ManifestChain
 from reef.manifest._changes import (
-    check_intent,
+    check_standing,
     end_intent,
     fold,
     live_inputs,
@@ -75,7 +75,7 @@ __all__ = [
     "add_snapshot",
     "advance_boundary",
     "begin_branch",
-    "check_intent",
+    "check_standing",
     "check_successor",
     "create_snapshot",
     "detach",

@@ -3,9 +3,9 @@
 Each takes the head's manifest and returns the content wanted after it; the chain gives it its
 number, author and nonce. Each raises where it may not be made on that head:
 
-- FencedError: the epoch or the intent that it was begun under does not stand any more, for good.
-- StalePlanError: what it was planned on has changed. Plan it anew; the same plan is never "applied
-  again".
+- FencedError: a newer writer has opened the namespace.
+- StalePlanError: what it was planned on has changed, or its job was ended. Plan it anew; the same
+  plan is never "applied again".
 - NotFoundError: the namespace was dropped; DroppedError for a writer that had it open.
 
 An object that a change stops naming goes to `gc.pending`, dated to the generation that will be
@@ -171,19 +171,20 @@ def replace_segments(
     Those are `retained_points` of the head that it was planned on, the floor among them. A point
     that the plan did not know refuses it, unless it lies at or above all that it knew: above the
     floor a compaction drops nothing. With `now_us`, snapshots that have expired by then go in the
-    same step. Raises StalePlanError if an input is not live any more, or for such a point.
+    same step. Raises StalePlanError if an input is not live any more, for such a point, and as
+    `check_standing` does.
 
     With `within`, only from one key up to another: what inputs have outside of that stays named, by
     references that are clipped to it, and an input may have been clipped so since it was planned.
     """
     _check_live(m)
-    owner = _check_compactor(m, compactor_epoch, intent)
+    check_standing(m, compactor_epoch, intent)
     inputs, left = live_inputs(m, inputs, within)
     if now_us is not None:
         m = expire_snapshots(m, now_us)
     _check_points(m, known_points)
-    if owner is not None:
-        _check_owned(outputs, owner)
+    if intent is not None:
+        _check_owned(outputs, intent)
     replaced = set(inputs)
     kept = (*left, *(s for s in m.segments if s not in replaced))
     check_adjacent(inputs, outputs, kept if within is None else _near(kept, outputs, *within))
@@ -276,7 +277,7 @@ def _check_author(m: Manifest, epoch: int | None, intent: str | None) -> str:
     if (epoch is None) == (intent is None):
         raise InvariantError("a fold is published under an epoch or under an intent, one of them")
     if intent is not None:
-        check_intent(m, intent)
+        _check_intent(m, intent)
         return intent
     assert epoch is not None
     _check_given_out(m, "writer", epoch, m.writer_epoch)
@@ -289,19 +290,20 @@ def _check_author(m: Manifest, epoch: int | None, intent: str | None) -> str:
     return f"e{epoch}"
 
 
-def _check_compactor(m: Manifest, epoch: int | None, intent: str | None) -> str | None:
-    if epoch is None and intent is None:
+def check_standing(m: Manifest, compactor_epoch: int | None, intent: str | None) -> None:
+    """Raise StalePlanError if the intent of a job was ended, or another compactor has begun."""
+    if compactor_epoch is None and intent is None:
         raise InvariantError("segments are replaced under a compactor epoch or an intent")
-    if epoch is not None:
-        _check_given_out(m, "compactor", epoch, m.compactor_epoch)
-        if epoch < m.compactor_epoch:
-            raise FencedError(
-                f"namespace {m.namespace!r} has a compactor of epoch {m.compactor_epoch}, after "
-                f"this one's {epoch}; what this one planned cannot be published"
+    if compactor_epoch is not None:
+        _check_given_out(m, "compactor", compactor_epoch, m.compactor_epoch)
+        if compactor_epoch < m.compactor_epoch:
+            raise StalePlanError(
+                f"another compactor of epoch {m.compactor_epoch} began in namespace "
+                f"{m.namespace!r} while this one, of epoch {compactor_epoch}, was at work; what "
+                "this one has published stays, and the other does the rest"
             )
     if intent is not None:
-        check_intent(m, intent)
-    return intent
+        _check_intent(m, intent)
 
 
 def _check_given_out(m: Manifest, what: str, epoch: int, newest: int) -> None:
@@ -312,10 +314,9 @@ def _check_given_out(m: Manifest, what: str, epoch: int, newest: int) -> None:
         )
 
 
-def check_intent(m: Manifest, id: str) -> None:
-    """Raise FencedError unless an intent stands."""
+def _check_intent(m: Manifest, id: str) -> None:
     if all(intent.id != id for intent in m.intents):
-        raise FencedError(
+        raise StalePlanError(
             f"intent {id!r} does not stand in generation {m.generation} of namespace "
             f"{m.namespace!r}: it was ended, and its job can no longer publish: start another job"
         )

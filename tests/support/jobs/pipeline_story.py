@@ -18,6 +18,7 @@ from reef.errors import (
     NotFoundError,
     NotWrittenError,
     OutcomeUnknownError,
+    StalePlanError,
     UnavailableError,
 )
 from reef.format import Manifest
@@ -247,7 +248,7 @@ class Story:
             self.intrude()
         if rng.random() < 0.2:
             abandon_load(context, plan)
-            with pytest.raises(FencedError):
+            with pytest.raises(StalePlanError):
                 commit_load(context, plan, parts)
             self.absorb_schema(subject)
             return

@@ -17,6 +17,7 @@ from reef.errors import (
     NotWrittenError,
     OutcomeUnknownError,
     ReefError,
+    StalePlanError,
 )
 from reef.format import LogKind, SegmentRef, decode_log, segment_key
 from reef.jobs import InProcess
@@ -351,7 +352,7 @@ def test_a_job_whose_intent_was_ended_attaches_nothing(store: Store) -> None:
     job = begin_load(db.context())
     ref = upload(db.context(), job, {b"a": b"1"})
     job.end()
-    with pytest.raises(FencedError, match="start another job"):
+    with pytest.raises(StalePlanError, match="start another job"):
         writer_of(kv).attach([ref])
     assert kv.put(b"b", b"the writer goes on").lsn
     assert contents(store) == {b"b": b"the writer goes on"}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from reef.doctor import verify
-from reef.errors import FencedError, UnavailableError
+from reef.errors import StalePlanError, UnavailableError
 from reef.format import segment_key
-from reef.jobs import CompactionOptions, InProcess
+from reef.jobs import CompactionOptions, InProcess, end_job, standing_intents
 from reef.jobs._compaction._compact import begin_compaction
 from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.manifest import add_snapshot, renew_snapshot
@@ -133,7 +133,7 @@ def test_inputs_that_are_gone_make_it_plan_anew(shop: Shop) -> None:
     shop.check()
 
 
-def test_a_second_compactor_fences_the_first_which_says_so(shop: Shop) -> None:
+def test_a_second_compactor_stops_the_first_which_says_so(shop: Shop) -> None:
     for _ in range(4):
         shop.run(0, 50)
     context = shop.context
@@ -145,10 +145,28 @@ def test_a_second_compactor_fences_the_first_which_says_so(shop: Shop) -> None:
             shop.compact()
             return outcomes
 
-    with pytest.raises(FencedError, match="compactor of epoch 2"):
+    with pytest.raises(StalePlanError, match="compactor of epoch 2"):
         compact(context, NAMESPACE, Rival(context), plan=plan)
     assert len(shop.segments) == 1
     shop.check()  # the first has ended its own intent
+
+
+def test_a_compaction_that_was_ended_is_not_begun_again(shop: Shop) -> None:
+    for _ in range(4):
+        shop.run(0, 50)
+    context = shop.context
+
+    class Ending(InProcess):
+        def run(self, *arguments: Any, **how: Any) -> Any:
+            for intent in standing_intents(context, NAMESPACE):
+                end_job(context, NAMESPACE, intent.id)
+            return super().run(*arguments, **how)
+
+    before = shop.segments
+    with pytest.raises(StalePlanError, match="was ended"):
+        compact(context, NAMESPACE, Ending(context))
+    assert shop.segments == before
+    shop.check()
 
 
 def test_two_that_begin_at_once_one_wins(shop: Shop) -> None:
@@ -159,16 +177,16 @@ def test_two_that_begin_at_once_one_wins(shop: Shop) -> None:
     one, two = begin_compaction(shop.context, plan), begin_compaction(shop.context, plan)
     runner = InProcess(shop.context)
     made = [runner.run(merge_range, c.tasks(group), MergedRange, name="t") for c in (one, two)]
-    with pytest.raises(FencedError):
+    with pytest.raises(StalePlanError):
         one.finish_group(group, made[0])
     assert two.finish_group(group, made[1], is_last=True).state == "published"
-    with pytest.raises(FencedError, match="was ended"):
+    with pytest.raises(StalePlanError, match="was ended"):
         two.finish_group(group, made[1])
     one.end()
     shop.check()
 
 
-def test_a_move_alone_is_fenced_too(shop: Shop) -> None:
+def test_a_move_alone_is_stopped_too(shop: Shop) -> None:
     for low in range(0, 400, 100):
         shop.run(low, low + 40)
     options = CompactionOptions(target_file_size_bytes=min(ref.size for ref in shop.segments))
@@ -177,7 +195,7 @@ def test_a_move_alone_is_fenced_too(shop: Shop) -> None:
     assert not group.inputs
     one = begin_compaction(shop.context, plan)
     begin_compaction(shop.context, plan)
-    with pytest.raises(FencedError):
+    with pytest.raises(StalePlanError):
         one.finish_group(group, [])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reef.errors import FencedError, OutcomeUnknownError, UnavailableError
+from reef.errors import OutcomeUnknownError, StalePlanError, UnavailableError
 from reef.format import SkippedSlot, damaged_checksum, log_key
 from reef.gc import collect
 from reef.jobs import IndexOptions, InProcess
@@ -151,7 +151,7 @@ def test_a_job_that_was_ended_by_somebody_cannot_publish(store: Store) -> None:
     job = Stepped(fold_namespace(context, NS, IndexOptions()))
     outcomes = job.run(InProcess(context))
     context.chain(NS).publish(lambda found: end_intent(found.manifest, job.job_id))  # type: ignore[union-attr]
-    with pytest.raises(FencedError, match=job.job_id):
+    with pytest.raises(StalePlanError, match=job.job_id):
         job.finish(outcomes, InProcess(context))
     assert not head(store).segments
     assert contents(store) == {b"a": b"1"}

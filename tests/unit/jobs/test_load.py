@@ -384,7 +384,7 @@ def test_an_abandoned_load_is_collected_and_cannot_be_committed() -> None:
     abandon_load(context, plan)
     with pytest.raises(FencedError):  # of before: what it would have attached cannot come any more
         commit_load(context, plan, parts, into=writer)
-    with pytest.raises(FencedError, match="start another job"):
+    with pytest.raises(StalePlanError, match="start another job"):
         commit_load(context, plan, parts)
     world.age()
     world.collect()

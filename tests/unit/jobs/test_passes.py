@@ -229,12 +229,14 @@ def test_a_preview_of_a_rebuild_says_what_is_folded_and_what_stays() -> None:
     first, second, nobody = preview_rebuild(db, ["a", "b", "nobody"])
     assert [meta.key for meta in db.store.list("")] == keys
     assert first.result is not None
-    assert (first.result.slot_first, first.result.tasks) == (1, 1)
-    assert first.result.log_bytes > 0
-    assert len(first.result.replaced) == 1
-    assert first.result.kept == ()
+    start = first.result.lowest
+    assert start.slot == 1
+    assert sum(first.result.sizes(start)) > 0
+    assert len(start.replaced) == 1
+    assert start.kept == ()
     assert second.result is not None
-    assert (second.result.slot_first, second.result.replaced) == (0, ())
+    assert second.result.starts == ()
+    assert not second.result.sizes(second.result.lowest)
     assert isinstance(nobody.error, NotFoundError)
 
 
@@ -282,7 +284,7 @@ def test_a_compaction_that_is_overtaken_is_planned_anew() -> None:
 
     result = compact(db, runner=Meddling(db.context(), overtake), options=EAGER)
     assert [one.state for one in result.records] == ["failed", "done"]
-    assert "FencedError" in result.records[0].error
+    assert "StalePlanError" in result.records[0].error
     assert contents(db, "a") == before
     assert standing_intents(db.context(), "a") == ()
 

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from reef.doctor import repair, verify
-from reef.errors import CorruptError, FencedError, IncompleteError, NotFoundError, UnavailableError
+from reef.errors import (
+    CorruptError,
+    IncompleteError,
+    NotFoundError,
+    StalePlanError,
+    UnavailableError,
+)
 from reef.format import log_key, segment_key
 from reef.jobs import CompactionOptions, IndexOptions, InProcess, RebuildOptions
 from reef.manifest import end_intent
@@ -422,7 +428,7 @@ def test_a_job_that_was_ended_publishes_nothing(world: World) -> None:
             return super().run(task, descriptors, result, **named)
 
     context = world.db().context()
-    with pytest.raises(FencedError):
+    with pytest.raises(StalePlanError):
         rebuild(context, NS, Ending(context))
     assert world.manifest.segments == before
 

@@ -18,7 +18,6 @@ import pytest
 import reef
 from reef.errors import (
     ConditionFailedError,
-    FencedError,
     IdempotencyError,
     InvalidInputError,
     StalePlanError,
@@ -263,7 +262,7 @@ def test_what_was_aborted_is_not_visible_and_its_intent_ends(url: str) -> None:
     some = staged(write, [[rows([1])]])
     abort(write, [*some, None])
     assert intents(url) == []
-    with pytest.raises(reef.FencedError):
+    with pytest.raises(StalePlanError):
         commit(replace(write, options=replace(write.options)), some)
     assert numbers(url) == {}
 
@@ -289,7 +288,7 @@ def test_a_task_that_comes_after_the_commit_stages_nothing(
 
 def check_too_late(url: str, write: Write) -> None:
     before = segments(url)
-    with pytest.raises(FencedError, match="is over"):
+    with pytest.raises(StalePlanError, match="is over"):
         staged(write, [[rows([1])]])
     assert segments(url) == before
     assert intents(url) == []
@@ -310,7 +309,7 @@ def test_a_task_that_goes_on_after_its_job_was_ended_stages_nothing(url: str) ->
     some = staged(write, [[rows([1])]])
     end_job(write.open(), "ns", write.job)
     check_too_late(url, write)
-    with pytest.raises(FencedError, match="does not stand"):
+    with pytest.raises(StalePlanError, match="does not stand"):
         commit(write, some)
 
 
@@ -331,7 +330,7 @@ def test_a_task_that_is_overtaken_while_it_begins_stages_nothing(
         return publish(chain, change)
 
     monkeypatch.setattr(ManifestChain, "publish", overtaken)
-    with pytest.raises(FencedError, match="is over"):
+    with pytest.raises(StalePlanError, match="is over"):
         staged(write, [[rows([1])]])
     assert intents(url) == []
     assert numbers(url) == ({1: 1} if is_committed else {})
@@ -541,7 +540,7 @@ def test_an_abort_of_which_no_task_has_told_ends_all_runs_of_the_micro_batch(url
     abort(micro_batch(url, 7, 2), [None])
     assert intents(url) == [other.job]
     for run in range(2):
-        with pytest.raises(FencedError, match="is over"):
+        with pytest.raises(StalePlanError, match="is over"):
             staged(micro_batch(url, 7, run, method="bulk"), [[rows([1])]])
 
 

@@ -27,10 +27,10 @@ from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
 from reef.engine._tail import Tail
 from reef.errors import (
-    FencedError,
     InvalidInputError,
     NotFoundError,
     NotWrittenError,
+    StalePlanError,
     UnavailableError,
 )
 from reef.format import Manifest, SegmentRef, log_schema, segment_key
@@ -92,7 +92,7 @@ def attach_request(
 def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int) -> None:
     """Raise unless collection spares each of `segments`, as of a head read under `epoch`.
 
-    Raises FencedError if the intent of one no longer stands, InvalidInputError if an id names
+    Raises StalePlanError if the intent of one no longer stands, InvalidInputError if an id names
     neither an intent nor an epoch.
     """
     standing = {intent.id for intent in manifest.intents}
@@ -104,7 +104,7 @@ def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int)
                 f"segment {id} belongs to no job: expected an id that ends in the intent of its "
                 "job; upload the segment under such an id"
             )
-        raise FencedError(
+        raise StalePlanError(
             f"intent {name!r} does not stand in generation {manifest.generation} of namespace "
             f"{manifest.namespace!r}: it was ended, and its segments may have been collected; "
             "nothing was attached: start another job"

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reef.engine import Context
-from reef.errors import FencedError, InvariantError, StalePlanError
+from reef.errors import InvariantError, StalePlanError
 from reef.format import Manifest, SegmentRef
 from reef.jobs._compaction._floor import reachable_floor
 from reef.jobs._compaction._options import CompactionOptions
@@ -44,7 +44,6 @@ from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import (
-    check_intent,
     end_intent,
     live_inputs,
     replace_segments,
@@ -106,8 +105,8 @@ class Compaction:
     ) -> GroupResult:
         """Publish what the tasks of a group made, unless one failed or the group was overtaken.
 
-        With `is_last` the intent ends in the same generation. Raises FencedError if another
-        compactor has begun, OutcomeUnknownError, UnavailableError.
+        With `is_last` the intent ends in the same generation. Raises StalePlanError if the
+        job was ended or another compactor has begun, OutcomeUnknownError, UnavailableError.
         """
         error = next((one.error for one in outcomes if one.error is not None), None)
         if error is not None:
@@ -117,6 +116,7 @@ class Compaction:
         try:
             head = self.job.publish(lambda m: self._replaced(m, group, outputs, is_last))
         except StalePlanError as stale:
+            self.job.check_not_ended()
             return group_result(group, outcomes, "stale", str(stale))
         return group_result(group, outcomes, "published", "", outputs, head)
 
@@ -127,7 +127,7 @@ class Compaction:
     def _replaced(
         self, m: Manifest, group: CompactionGroup, outputs: Sequence[SegmentRef], is_last: bool
     ) -> Manifest:
-        _check_standing(m, self.job)
+        self.job.check_standing(m)  # for groups that replace nothing, too
         if group.inputs:
             m = replace_segments(
                 m,
@@ -147,7 +147,7 @@ class Compaction:
 def begin_compaction(context: Context, plan: CompactionPlan) -> Compaction:
     """Register a compaction, fence earlier ones, and record the retention floor that it keeps to.
 
-    Raises NotFoundError if the namespace is gone, FencedError, OutcomeUnknownError, UnavailableError.
+    Raises NotFoundError if the namespace is gone, StalePlanError, OutcomeUnknownError, UnavailableError.
     """
     job = Job.begin(context, plan.namespace, "compact", compactor=True)
     with job.given_up_on_error():
@@ -204,8 +204,9 @@ def compact_namespace(
     """Compact a namespace, by `plan` if one is given; plan again what was overtaken.
 
     A group whose tasks fail is not published and stands in the result with its error; the others
-    are. Raises NotFoundError if there is no such namespace, FencedError if another compactor began
-    in the meantime (what was published by then stays), OutcomeUnknownError, UnavailableError.
+    are. Raises NotFoundError if there is no such namespace, StalePlanError if the job was ended or
+    another compactor began in the meantime (what was published by then stays),
+    OutcomeUnknownError, UnavailableError.
     """
     done: list[CompactionResult] = []
     plans = passes = 0
@@ -268,19 +269,8 @@ def _outputs(group: CompactionGroup, made: Sequence[MergedRange]) -> list[Segmen
     return outputs
 
 
-def _check_standing(m: Manifest, job: Job) -> None:
-    """Raise FencedError unless the job may publish: for groups that replace nothing, too."""
-    if m.compactor_epoch != job.compactor_epoch:
-        raise FencedError(
-            f"another compactor of epoch {m.compactor_epoch} began in namespace {m.namespace!r} while "
-            f"this one, of epoch {job.compactor_epoch}, was at work; what this one has published "
-            "stays, and the other does the rest"
-        )
-    check_intent(m, job.id)
-
-
 def _with_floor(m: Manifest, floor_lsn: int, job: Job) -> Manifest:
-    _check_standing(m, job)
+    job.check_standing(m)
     return set_retention(m, floor_lsn=floor_lsn)
 
 

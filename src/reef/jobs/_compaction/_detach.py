@@ -40,7 +40,7 @@ class DetachPass:
         """Detach one branch.
 
         Safe beside its writer and its readers. Raises NotFoundError, InvalidInputError with the names of
-        branches that depend on it, FencedError if another compaction begins, UnavailableError if tasks
+        branches that depend on it, StalePlanError if another compaction begins, UnavailableError if tasks
         fail (call it again: it goes on from there), OutcomeUnknownError.
         """
         context = run.context

@@ -115,7 +115,7 @@ def fold_namespace(context: Context, namespace: str, options: IndexOptions) -> W
     """Fold the log of one namespace into level-0 segments; plan again if others have folded.
 
     Where there is nothing to fold, nothing is written at all. Raises NotFoundError if there is no such
-    namespace; CorruptError if the log or the manifest needs `reef repair`; FencedError if someone
+    namespace; CorruptError if the log or the manifest needs `reef repair`; StalePlanError if someone
     has ended the job; OutcomeUnknownError (the job may stand then, published or not); UnavailableError.
     """
     for plans in range(1, options.plans_max + 1):
@@ -127,6 +127,7 @@ def fold_namespace(context: Context, namespace: str, options: IndexOptions) -> W
             try:
                 return (yield from _finish(context, plan, outcomes, plans))
             except StalePlanError:
+                plan.job.check_not_ended()
                 plan.job.give_up()
     raise _overtaken(namespace, options.plans_max)
 

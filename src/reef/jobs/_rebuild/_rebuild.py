@@ -1,7 +1,7 @@
 """rebuild: all derived state of a namespace, derived again and published in one new generation.
 
-    plan     find where the log can be entered, as far below as it is whole; segments that hold what is
-             below that point stay, what is above it is folded again
+    plan     by `reef.doctor`: where the log can be entered, as far below as it is whole; segments that
+             hold what is below that point stay, what is above it is folded again
     fold     the tasks of `index`, from that point up to the head's `wal_floor`
     check    every block of the segments that stay, by the tasks of deep verify; what the log attaches
     publish  one manifest: the new segments and window instead of the old, and the end of the intent
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from reef.doctor import FoldStart
+from reef.doctor import FoldStart, RebuildPlan, plan_rebuild, size_of
 from reef.engine import Context
 from reef.errors import (
     CorruptError,
@@ -55,14 +55,16 @@ from reef.format import (
     segment_key,
 )
 from reef.jobs._compaction._task import MergeTask, merge_ranges
+from reef.jobs._fold._plan import Backlog
 from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
-from reef.jobs._rebuild._check import check_segments
-from reef.jobs._rebuild._plan import Ground, find_ground
 from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
 from reef.jobs._rebuild._window import live_window, renew_window
-from reef.manifest import check_intent, end_intent, overlaps
+from reef.jobs._verify import check_segments
+from reef.log import parse_slot
+from reef.manifest import end_intent, overlaps
+from reef.types import unpack_lsn
 
 if TYPE_CHECKING:
     from reef.jobs._driver import PassRun
@@ -104,18 +106,18 @@ def rebuild_namespace(
     """Derive all segments and the window of a namespace again, the same at every readable version.
 
     Raises NotFoundError if there is no such namespace; CorruptError or IncompleteError if something is
-    missing; FencedError if someone has ended the job; OutcomeUnknownError; UnavailableError, also if
+    missing; StalePlanError if someone has ended the job; OutcomeUnknownError; UnavailableError, also if
     others keep changing the namespace.
     """
     for plans in range(1, options.fold.plans_max + 1):
-        ground = find_ground(context, namespace)
+        plan = plan_rebuild(context, namespace)
         try:
-            return (yield from _Rebuild(context, ground, options, plans).run())
-        except StalePlanError:
-            continue
+            result = yield from _Rebuild(context, plan, options, plans).run()
+            if result is not None:
+                return result
         except (CorruptError, IncompleteError, NotFoundError):
             head = context.chain(namespace).load()
-            if head is None or ground.is_like(head.manifest):
+            if head is None or plan.is_like(head.manifest):
                 raise
             # What is missing may have been compacted or collected in the meantime.
     raise UnavailableError(
@@ -146,40 +148,42 @@ class _Rebuild:
     """One plan, carried out."""
 
     def __init__(
-        self,
-        context: Context,
-        ground: Ground,
-        options: RebuildOptions,
-        plans: int,
+        self, context: Context, plan: RebuildPlan, options: RebuildOptions, plans: int
     ) -> None:
         self._context = context
-        self._ground = ground
-        self._m = ground.manifest
-        self._namespace = ground.manifest.namespace
+        self._plan = plan
+        self._m = plan.head
+        self._namespace = plan.head.namespace
         self._options = options
         self._plans = plans
-        self._passed_by: list[str] = list(ground.passed_by)
+        self._passed_by: list[str] = list(plan.passed_by)
 
-    def run(self) -> Work[RebuildResult]:
-        """Return the result. Raises StalePlanError if it has to be planned again."""
-        if not self._ground.starts:
+    def run(self) -> Work[RebuildResult | None]:
+        """Return the result; None if others have changed the namespace: it is to be planned again."""
+        if not self._plan.starts:
             return (yield from self._check_all())
         job = Job.begin(self._context, self._namespace, "rebuild")
         with job.given_up_on_error():
-            if not self._ground.is_like(job.head.manifest):
-                raise StalePlanError(f"{self._namespace!r} was changed while a rebuild was planned")
+            if not self._plan.is_like(job.head.manifest):
+                job.give_up()
+                return None
             refolded = yield from self._refold_lowest(job)
             if refolded is None:
                 job.end()
                 return (yield from self._check_all())
-            return (yield from self._publish(job, refolded))
+            try:
+                return (yield from self._publish(job, refolded))
+            except StalePlanError:
+                job.check_not_ended()
+                job.give_up()
+                return None
 
     # From the log.
 
     def _refold_lowest(self, job: Job) -> Work[_Refolded | None]:
         """Return the log, folded from as far below as possible; None: from no start."""
         above = 0
-        for start in self._ground.starts:
+        for start in self._plan.starts:
             if start.slot < above:
                 continue
             try:
@@ -190,12 +194,15 @@ class _Rebuild:
         return None
 
     def _refold(self, job: Job, start: FoldStart) -> Work[_Refolded]:
-        parts = self._ground.parts(start, job.id, self._options)
+        backlog = Backlog(start.base, self._plan.sizes(start))
+        parts = tuple(backlog.parts(job.id, self._options.fold))
         outcomes = yield fold_parts(parts)
         try:
             stitched = yield from stitch(start.base, parts, outcomes)
         except UnreadableError as error:
-            raise _CannotFold(str(error), self._ground.slot_of(error.key)) from error
+            # Damage that is not in the log leaves no other start.
+            slot = parse_slot(error.key.rsplit("/", 1)[-1]) or self._m.wal_floor
+            raise _CannotFold(str(error), slot) from error
         self._check_arrival(stitched)
         live = {*self._m.segments}  # whole, as it was attached
         stay = tuple(ref for ref in stitched.attached if ref in live)
@@ -259,7 +266,7 @@ class _Rebuild:
             try:
                 copied = outcome.returned().segment
             except (NotFoundError, UnreadableError) as error:
-                slot = self._ground.slot_of_lsn(ref.lsn_max)
+                slot = unpack_lsn(ref.lsn_max)[0] if self._m.lsn_policy == "packed" else 0
                 raise _CannotFold(f"it attaches segment {ref.id}: {error}", slot) from error
             if copied is None or copied.rows != ref.rows:
                 raise InvariantError(
@@ -274,10 +281,10 @@ class _Rebuild:
         """Raise CorruptError, which names all damaged or missing segments, unless every block is sound."""
         problems: list[str] = []
         keys: list[str] = []
-        checks = yield from check_segments(
-            self._context, self._namespace, refs, self._options.verify
-        )
-        for facts in checks:
+        store = self._context.store
+        named = {segment_key(ref.namespace or self._namespace, ref.id): ref for ref in refs}
+        sized = [(ref, size_of(store, key)) for key, ref in named.items()]
+        for facts in (yield from check_segments(self._namespace, sized, self._options.verify)):
             if not facts.is_sound:
                 keys.append(facts.key)
                 what = "missing" if facts.is_missing else "; ".join(map(str, facts.errors))
@@ -355,12 +362,12 @@ class _Rebuild:
 
     def _check_head(self, head: Manifest, job: Job) -> None:
         """Raise unless the plan still holds on this head, and the intent stands."""
-        if not self._ground.is_like(head):
+        if not self._plan.is_like(head):
             raise StalePlanError(
                 f"namespace {self._namespace!r} was folded, compacted or repaired in generation "
                 f"{head.generation} or before, while it was rebuilt; nothing was published; plan again"
             )
-        check_intent(head, job.id)
+        job.check_standing(head)
 
 
 class _CannotFold(Exception):

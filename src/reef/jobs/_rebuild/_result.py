@@ -1,4 +1,4 @@
-"""Options, plan and result of a rebuild."""
+"""Options and result of a rebuild."""
 
 from __future__ import annotations
 
@@ -23,30 +23,6 @@ class RebuildOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Raise InvalidInputError for a number that makes no sense."""
         self.fold.check()
         self.verify.check()
-
-
-@dataclass(frozen=True)
-class RebuildPlan:
-    """What a rebuild of one namespace would do.
-
-    If the log turns out to be damaged, it is entered above the damage instead.
-    """
-
-    namespace: str
-    generation: int
-    """The head that it was planned on."""
-    slot_first: int = 0
-    """First log object to fold again; 0: there is none, and everything is only checked."""
-    slot_last: int = 0
-    log_bytes: int = 0
-    tasks: int = 0
-    """Tasks of the fold."""
-    replaced: tuple[SegmentRef, ...] = ()
-    """Segments whose versions are all in that part of the log."""
-    kept: tuple[SegmentRef, ...] = ()
-    """Segments that stay; every block of them would be checked."""
-    passed_by: tuple[str, ...] = ()
-    """Why the log cannot be entered further below."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def commit_load(
     The commit goes through `into`, an open handle of the namespace for writing, or else opens the
     namespace, which fences its writer. If a `source` numbers its loads, a `sequence` that it has reached
     before counts as loaded. Raises InvalidInputError (parts with keys in common), StalePlanError
-    (attributes were added in the meantime: load again), FencedError, OutcomeUnknownError,
+    (attributes were added, or the load was ended: load again), FencedError, OutcomeUnknownError,
     NotWrittenError. After an error the intent stands: commit again with the same plan and parts, or call
     `abandon_load`.
     """

@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from reef.engine import Context, open_for_writing
-from reef.errors import AlreadyExistsError, FencedError, NotFoundError
+from reef.errors import AlreadyExistsError, NotFoundError, StalePlanError
 from reef.format import Manifest
 from reef.jobs.load._plan import FACES, LOAD_KIND, LoadPlan
 from reef.manifest import Head, end_intent, no_namespace, register_intent
@@ -51,7 +51,7 @@ def register_load(context: Context, plan: LoadPlan) -> bool:
 
 
 def join_load(context: Context, plan: LoadPlan) -> None:
-    """Have the intent of a load stand before a task uploads. Raises FencedError if the load is over."""
+    """Have the intent of a load stand before a task uploads. Raises StalePlanError if it is over."""
     namespace, job = plan.namespace, plan.job
     is_over = _is_closed(context, namespace, job)
     # Look again after registering: a load closed before is seen here, one closed later ends the intent.
@@ -59,7 +59,7 @@ def join_load(context: Context, plan: LoadPlan) -> None:
         abandon_load(context, plan, may_be_committed=False)
         is_over = True
     if is_over:
-        raise FencedError(
+        raise StalePlanError(
             f"write {job} to namespace {namespace!r} is over: it was committed or given up, or "
             "`reef jobs end` ended it; nothing was uploaded by this task"
         )

@@ -1,8 +1,8 @@
-"""What derived state can be made anew from: the retained generations and the log that is folded.
+"""The planner of repair and rebuild: from where the folded log can be folded again.
 
-Segments and dedup windows are derived from the log. Repair makes damaged ones anew, rebuild makes all of
-them anew, and both plan on a History: from where the log can be folded, and what it reaches. Repair has
-read the log and knows which objects are unreadable; rebuild has listed it, and its tasks find out.
+Segments and dedup windows are derived from the log. Repair derives damaged ones again: it has read the
+log, and knows which objects are unreadable. Rebuild derives all of them again: it has listed the log, and
+its tasks find out.
 
 A *base* is a manifest that says how the log stood at its `wal_floor`: the chain, the last version and
 the dedup window. The log can be folded from there, if all of it is there up to where it is needed.
@@ -10,6 +10,7 @@ the dedup window. The log can be folded from there, if all of it is there up to 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from reef.doctor._check_manifests import newest_readable, read_generations, reta
 from reef.doctor._findings import no_progress
 from reef.engine import Context
 from reef.errors import CorruptError
-from reef.format import Manifest, SegmentRef, WalAnchor, manifest_key
+from reef.format import DedupWindow, Manifest, SegmentRef, WalAnchor, manifest_key
 from reef.log import list_slots
 from reef.manifest import lsn_max_seen, no_namespace
 
@@ -41,8 +42,35 @@ class FoldStart:
         return self.base.wal_floor
 
 
-class History:
-    """The present life of a namespace, as far as its generations and its folded log tell."""
+@dataclass(frozen=True)
+class RebuildPlan:
+    """From where all segments and the dedup window of a namespace can be derived again."""
+
+    head: Manifest
+    starts: tuple[FoldStart, ...]
+    """The lowest first. There are none if nothing can be derived again: then all segments stay."""
+    passed_by: tuple[str, ...]
+    """Why the log cannot be folded from further below."""
+    log_first: int
+    log_sizes: array[int]
+    """The bytes of the folded log objects from slot `log_first` on, without a gap."""
+
+    @property
+    def lowest(self) -> FoldStart:
+        """The lowest start; where there is none, one at the head, which folds nothing."""
+        return self.starts[0] if self.starts else FoldStart(self.head, self.head.segments, ())
+
+    def sizes(self, start: FoldStart) -> array[int]:
+        """Return the bytes of the log objects to fold from `start` on."""
+        return self.log_sizes[start.slot - self.log_first :]
+
+    def is_like(self, m: Manifest) -> bool:
+        """Return whether all that is derived is the same in `m`."""
+        return _derived(m) == _derived(self.head)
+
+
+class RefoldPlanner:
+    """Plans by the present life of a namespace, as far as its generations and its folded log tell."""
 
     def __init__(
         self,
@@ -72,40 +100,51 @@ class History:
     @cached_property
     def log_first(self) -> int:
         """The first slot from which on the folded log is whole; `wal_floor` if none of it is."""
-        first, lowest, sizes = self.head.wal_floor, self.lowest_slot, self._sizes
-        while first > lowest and first - 1 in sizes and first - 1 not in self._unreadable:
+        first, lowest = self.head.wal_floor, self.lowest_slot
+        while first > lowest and self._is_whole(first - 1, first - 1):
             first -= 1
         return first
 
-    def is_whole(self, first: int, last: int) -> bool:
+    def _is_whole(self, first: int, last: int) -> bool:
         """Return whether the log objects in slots `first` to `last` are all there, and readable."""
         return all(
             slot in self._sizes and slot not in self._unreadable for slot in range(first, last + 1)
         )
 
-    def folded_sizes(self) -> Iterator[int]:
-        """Yield the bytes of the log objects from `log_first` up to the head's `wal_floor`."""
-        return (self._sizes[slot] for slot in range(self.log_first, self.head.wal_floor))
+    # Repair: one segment, or the window.
 
-    def _bases(self) -> Iterator[Manifest]:
-        """Yield the bases from which the log is whole up to the head's `wal_floor`, the lowest first."""
-        is_first_life = self.head.born == 1 and self.head.origin is None
-        if is_first_life and self.log_first == 1 < self.head.wal_floor:
-            yield self._beginning()
-        newest = {m.wal_floor: m for m in self.retained}
-        for floor in sorted(newest):
-            if max(self.log_first, 2) <= floor < self.head.wal_floor:
-                yield newest[floor]
+    def why_not(self, first: int, last: int) -> str:
+        """Return why the slots of a segment cannot be folded again; "": they can."""
+        if first < self.lowest_slot:
+            return f"log objects {first} to {last} may be of a namespace that was dropped"
+        if not self._is_whole(first, last):
+            return f"log objects {first} to {last} are not all there"
+        return ""
 
     def base_below(self, slot: int) -> Manifest | None:
         """Return the newest generation that is a base from which the log reaches up to `slot`."""
         reaching = [
-            m for m in self.retained if m.wal_floor <= slot and self.is_whole(m.wal_floor, slot - 1)
+            m
+            for m in self.retained
+            if m.wal_floor <= slot and self._is_whole(m.wal_floor, slot - 1)
         ]
         return max(reaching, key=lambda m: m.wal_floor, default=None)
 
-    def fold_starts(self) -> tuple[list[FoldStart], list[str]]:
-        """Return where the log can be folded from, the lowest first, and why not from other places.
+    def window_base(
+        self, windows: Mapping[str, DedupWindow | None]
+    ) -> tuple[Manifest | None, DedupWindow | None]:
+        """Return the newest base whose window can be read, by id, and that window."""
+        for m in reversed(self.retained):
+            window = None if m.dedup is None else windows.get(m.dedup.id)
+            is_readable = m.dedup is None or window is not None
+            if is_readable and m.wal_floor >= self.log_first:
+                return m, window
+        return None, None
+
+    # Rebuild: everything.
+
+    def rebuild(self) -> RebuildPlan:
+        """Return from where all of the log can be folded, and why not from other places.
 
         The bases name no skipped slots: what was skipped after it was folded has rows in segments only.
         """
@@ -117,7 +156,19 @@ class History:
                 reasons.append(f"from slot {base.wal_floor}: {split}")
             else:
                 starts.append(FoldStart(msgspec.structs.replace(base, skipped_slots=()), *split))
-        return starts, reasons
+        first = self.log_first
+        sizes = array("q", (self._sizes[slot] for slot in range(first, self.head.wal_floor)))
+        return RebuildPlan(self.head, tuple(starts), tuple(reasons), first, sizes)
+
+    def _bases(self) -> Iterator[Manifest]:
+        """Yield the bases from which the log is whole up to the head's `wal_floor`, the lowest first."""
+        is_first_life = self.head.born == 1 and self.head.origin is None
+        if is_first_life and self.log_first == 1 < self.head.wal_floor:
+            yield self._beginning()
+        newest = {m.wal_floor: m for m in self.retained}
+        for floor in sorted(newest):
+            if max(self.log_first, 2) <= floor < self.head.wal_floor:
+                yield newest[floor]
 
     def _why_not_below(self) -> str:
         """Return why the log cannot be folded from below `log_first`; "": it begins there."""
@@ -141,8 +192,8 @@ class History:
         )
 
 
-def read_history(context: Context, namespace: str) -> History:
-    """Return the history of a namespace by its manifests and a LIST of its log.
+def plan_rebuild(context: Context, namespace: str) -> RebuildPlan:
+    """Plan a rebuild by the manifests of a namespace and a LIST of its log. Writes nothing.
 
     Raises NotFoundError if there is no such namespace, CorruptError if its head cannot be read,
     FormatVersionError, UnavailableError.
@@ -164,7 +215,7 @@ def read_history(context: Context, namespace: str) -> History:
             "`reef repair`, which goes on from there, then rebuild again",
         )
     retained = retained_manifests(head, generations)
-    return History(head.manifest, retained, list_slots(store, namespace))
+    return RefoldPlanner(head.manifest, retained, list_slots(store, namespace)).rebuild()
 
 
 def _split(
@@ -180,3 +231,7 @@ def _split(
         else:
             return f"segment {ref.id} has versions from before and from after it"
     return tuple(kept), tuple(replaced)
+
+
+def _derived(m: Manifest) -> tuple[object, ...]:
+    return m.segments, m.dedup, m.wal_floor, m.wal_anchor, m.skipped_slots, m.state
