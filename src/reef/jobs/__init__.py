@@ -20,7 +20,7 @@ end_job, end_old_jobs        end such jobs
 Job                          an intent of one's own
 bulk_load, LoadResult        rows in any order, committed by one record of the log; its steps are in
                              `reef.jobs.load`
-Runner, InProcess, RunOptions
+Runner, InProcess, RunArguments
                              who runs tasks; the one that runs them here, one after the other; how
 Task, TaskOutcome, Progress  a task, what came of one descriptor, and the callback for progress
 TaskWire, Bucket             for runners in other processes: how tasks cross, and open the bucket
@@ -51,7 +51,7 @@ from reef.jobs._passes import (
 from reef.jobs._progress import PassProgress, Watch
 from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
 from reef.jobs._records import NamespaceRecord, PassRecord, find_pass, passes
-from reef.jobs._tasks import InProcess, Progress, Runner, RunOptions, Task, TaskOutcome, TaskWire
+from reef.jobs._tasks import InProcess, Progress, RunArguments, Runner, Task, TaskOutcome, TaskWire
 from reef.jobs._verify import VerifyOptions
 from reef.jobs._worker import WorkerOptions, work
 from reef.jobs.load import LoadResult, bulk_load
@@ -76,7 +76,7 @@ __all__ = [
     "Progress",
     "RebuildOptions",
     "RebuildResult",
-    "RunOptions",
+    "RunArguments",
     "Runner",
     "Task",
     "TaskOutcome",

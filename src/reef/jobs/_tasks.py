@@ -46,7 +46,7 @@ class TaskOutcome(msgspec.Struct, Generic[R], frozen=True):
         return self.result
 
 
-class RunOptions(TypedDict, total=False):
+class RunArguments(TypedDict, total=False):
     """How tasks are run."""
 
     name: Required[str]
@@ -65,7 +65,11 @@ class Runner(Protocol):
         ...
 
     def run(
-        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
+        self,
+        task: Task[D, R],
+        descriptors: Sequence[D],
+        result: type[R],
+        **how: Unpack[RunArguments],
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor; return an outcome each, in their order.
 
@@ -87,7 +91,11 @@ class InProcess:
         self._context = context
 
     def run(
-        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
+        self,
+        task: Task[D, R],
+        descriptors: Sequence[D],
+        result: type[R],
+        **how: Unpack[RunArguments],
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor, in their order; whatever is no ReefError raises at once."""
         wire, payloads = TaskWire.pack(task, descriptors, result)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reef.engine import Context
-from reef.jobs import Runner, RunOptions, TaskOutcome
+from reef.jobs import RunArguments, Runner, TaskOutcome
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 from tests.spark.jobs.tasks import executor_of
@@ -148,7 +148,7 @@ class Gatekeeper:
         task: Callable[[Context, Any], Any],
         descriptors: Sequence[Any],
         result: type[Any],
-        **how: Unpack[RunOptions],
+        **how: Unpack[RunArguments],
     ) -> list[TaskOutcome[Any]]:
         chosen, kind = None, how["name"].split(" ")[0]
         if self._act is not None and len(descriptors) > 1:

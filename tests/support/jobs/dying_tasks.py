@@ -12,7 +12,7 @@ import msgspec
 from reef.database import Database
 from reef.engine import Context
 from reef.errors import UnavailableError
-from reef.jobs import InProcess, RunOptions, Task, TaskOutcome, TaskWire
+from reef.jobs import InProcess, RunArguments, Task, TaskOutcome, TaskWire
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
 
@@ -101,7 +101,11 @@ class Unruly(InProcess):
         self.failed = 0
 
     def run(
-        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunOptions]
+        self,
+        task: Task[D, R],
+        descriptors: Sequence[D],
+        result: type[R],
+        **how: Unpack[RunArguments],
     ) -> list[TaskOutcome[R]]:
         """Run each in its own way; return what came back, in their order."""
         wire, packed = TaskWire.pack(task, descriptors, result)
