@@ -35,27 +35,25 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _command in (
-    ("stats", stats),
-    ("inspect", inspect),
-    ("verify", verify),
-    ("repair", repair),
-    ("gc", gc),
-    ("check-store", check_store),
-    ("index", index),
-    ("compact", compact),
-    ("rebuild", rebuild),
-    ("ingest", ingest),
-    ("export", export),
-    ("worker", worker),
-):
-    register(app, _name, _command)
-app.add_typer(docs.app)
-app.add_typer(_snapshot.app)
-app.add_typer(_branch.app)
-app.add_typer(_kv.app)
-app.add_typer(_sqlite.app)
-app.add_typer(_jobs.app)
+register(
+    app,
+    {
+        "stats": stats,
+        "inspect": inspect,
+        "verify": verify,
+        "repair": repair,
+        "gc": gc,
+        "check-store": check_store,
+        "index": index,
+        "compact": compact,
+        "rebuild": rebuild,
+        "ingest": ingest,
+        "export": export,
+        "worker": worker,
+    },
+)
+for _group in (docs, _snapshot, _branch, _kv, _sqlite, _jobs):
+    app.add_typer(_group.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -88,11 +86,6 @@ def invoke(arguments: Sequence[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     except _UsageError as error:
-        said = _message(error)
+        said: str = getattr(error, "format_message", error.__str__)()
         raise InvalidInputError(f"{said} (reef --help)") from error
     return 0
-
-
-def _message(error: Exception) -> str:
-    formatted: str = getattr(error, "format_message", lambda: str(error))()
-    return formatted

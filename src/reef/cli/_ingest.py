@@ -3,141 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._bucket import AsJson, Namespace, Url, connect
-from reef.cli._output import print_facts, print_json, size_text
-from reef.cli._parameters import grouped
-from reef.cli._pass import DryRun, SparkOptions, size_of, watched
+from reef.cli._bucket import Namespace, Url, connect
+from reef.cli._output import Report, size_text
+from reef.cli._parameters import derived
+from reef.cli._pass import DryRun, SparkOptions, watched
 from reef.cli.docs import Declared, pairs_of
 from reef.types import split_namespace
 
 if TYPE_CHECKING:
     from reef.spark import WriteResult
-    from reef.spark.files import IngestPlan
+    from reef.spark.files import IngestOptions, IngestPlan
 
 _METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
 
 
-@grouped
+@derived("reef.spark.files.IngestOptions", target_bytes="--target-size", memory_bytes="--memory")
 def ingest(
     url: Url,
     namespace: Namespace,
-    spark: SparkOptions,
     files: Annotated[
         list[str],
         typer.Argument(metavar="FILE", help="Files, folders or patterns to load."),
     ],
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT", help="parquet, csv or jsonl. [default: from the file names]"
-        ),
-    ] = None,
-    id: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column that holds the ids.")
-    ] = "id",
+    options: IngestOptions,
+    spark: SparkOptions,
     schema: Declared = None,
-    job_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="A name for this load. A second load under the same name writes nothing.",
-        ),
-    ] = None,
-    operation: Annotated[
-        str, typer.Option(metavar="WHAT", help="upsert, patch, delete or create.")
-    ] = "upsert",
-    duplicates: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW", help="If an id occurs twice: error; or last, to keep the last one."
-        ),
-    ] = "error",
-    skip: Annotated[
-        bool,
-        typer.Option(
-            "--skip", help="Skip documents that cannot be patched or created, instead of failing."
-        ),
-    ] = False,
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="log; bulk, to attach segments at once; or auto, to decide by size.",
-        ),
-    ] = "auto",
-    target_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="The size of the segments of a bulk load.")
-    ] = "128MiB",
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="About how much one task holds in memory.")
-    ] = "256MiB",
-    multiline: Annotated[
-        bool,
-        typer.Option(
-            "--multiline",
-            help="CSV: allow line breaks in quoted values. One task reads each file.",
-        ),
-    ] = False,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Load Parquet, CSV or JSON lines into a namespace, all at once.
 
     A process that has the namespace open for writing is fenced and must open it again.
     """
+    from reef.spark import WriteOptions
     from reef.spark.files import check_options, input_format, plan_ingest
 
     declared = pairs_of("--schema", schema)
-    kind = input_format(files, format)  # before a session is started
-    check_options(files, kind, multiline=multiline)
+    kind = input_format(files, options.format)  # before a session is started
+    check_options(files, kind, multiline=options.multiline)
     name, branch = split_namespace(namespace)
-    options = {
-        "branch": branch,
-        "job_key": job_key,
-        "operation": operation,
-        "duplicates": duplicates,
-        "skip": skip,
-        "method": method,
-        "target_bytes": size_of("--target-size", target_size),
-        "memory": size_of("--memory", memory),
-    }
+    asked = {**options.as_dict(), "format": kind, "branch": branch}
+    written = {n: str(v) for n, v in asked.items() if v is not None and n not in _OF_FILES}
     with connect(url) as db:
-        _check(url, name, options)
+        WriteOptions.of({**written, "url": url, "namespace": name})  # raises what is wrong
         if dry_run:
-            asked = {"format": kind, "id": id, "operation": operation, "method": method}
-            _show_plan(plan_ingest(db.context(), namespace, files, **asked), as_json)
-            return
+            how = {n: asked[n] for n in ("format", "id", "operation", "method")}
+            return _plan_report(plan_ingest(db.context(), namespace, files, **how))
         session = spark.session()
         from reef.spark.files import ingest as load
 
         with watched("ingest", db.context().clock) as watch:
-            result = load(
-                session,
-                url,
-                name,
-                files,
-                format=kind,
-                id=id,
-                schema=declared,
-                multiline=multiline,
-                watch=watch,
-                **options,
-            )
-    if as_json:
-        print_json({"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)})
-    else:
-        _print(result, operation)
+            result = load(session, url, name, files, schema=declared, watch=watch, **asked)
+        data = {"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)}
+    return Report.of(data, _said(result, options.operation))
 
 
-def _print(result: WriteResult, operation: str) -> None:
+_OF_FILES = ("format", "id", "multiline")
+
+
+def _said(result: WriteResult, operation: str) -> str:
     if result.replayed:
-        print(f"nothing was loaded: an earlier load with this key wrote it at LSN {result.lsn}")
-        return
+        return f"nothing was loaded: an earlier load with this key wrote it at LSN {result.lsn}"
     left = [
         f"{count:,} {what}"
         for count, what in (
@@ -147,34 +76,20 @@ def _print(result: WriteResult, operation: str) -> None:
         if count
     ]
     at = "nothing to load" if result.lsn is None else f"LSN {result.lsn}, by {result.method}"
-    print("; ".join([f"{operation}: {result.rows:,} documents", *left, at]))
+    return "; ".join([f"{operation}: {result.rows:,} documents", *left, at])
 
 
-def _show_plan(plan: IngestPlan, as_json: bool) -> None:
-    if as_json:
-        print_json({"dry_run": True, **dataclasses.asdict(plan)})
-        return
+def _plan_report(plan: IngestPlan) -> Report:
     listed = f"{len(plan.files):,}, {size_text(plan.bytes)}"
     if plan.unlisted:
         listed += f", and what Spark finds at {', '.join(plan.unlisted)}"
     attributes = plan.attributes
-    print_facts(
-        [
-            ("files", f"{listed}, as {plan.format}"),
-            ("columns", None if plan.columns is None else ", ".join(plan.columns)),
-            ("namespace", plan.namespace),
-            ("attributes", "it is new" if attributes is None else ", ".join(attributes) or "none"),
-            ("loads by", f"{plan.operation}, through {_METHODS.get(plan.method, plan.method)}"),
-        ]
-    )
-    print("nothing was loaded")
-
-
-def _check(url: str, namespace: str, options: Mapping[str, object]) -> None:
-    """Raise InvalidInputError for options that are wrong whatever Spark says."""
-    try:
-        from reef.spark import WriteOptions
-    except ModuleNotFoundError:
-        return  # opening the session reports it
-    texts = {name: str(value) for name, value in options.items() if value is not None}
-    WriteOptions.of({**texts, "url": url, "namespace": namespace})
+    facts = {
+        "files": f"{listed}, as {plan.format}",
+        "columns": None if plan.columns is None else ", ".join(plan.columns),
+        "namespace": plan.namespace,
+        "attributes": "it is new" if attributes is None else ", ".join(attributes) or "none",
+        "loads by": f"{plan.operation}, through {_METHODS.get(plan.method, plan.method)}",
+    }
+    data = {"dry_run": True, **dataclasses.asdict(plan)}
+    return Report.of(data, facts, "nothing was loaded")

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect
-from reef.cli._output import (
-    key_text,
-    print_facts,
-    print_json,
-    print_table,
-    size_text,
-    time_text,
-)
+from reef.cli._bucket import Namespace, Url, connect
+from reef.cli._output import Part, Report, Table, key_text, time_text
 from reef.errors import InvalidInputError
 from reef.settings import parse_int
 from reef.types import LSN_MAX, SLOT_MAX
@@ -54,20 +47,14 @@ def inspect(
         bool,
         typer.Option("--deep", help="segment: read every block, and name the damaged ones."),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """List the objects of a namespace, or print one object.
 
     A damaged object is printed as far as it can be read. Exit code 2: it is damaged.
     """
     with connect(url) as db:
         found = _look(db.context(), namespace, what, which or [], limit, deep)
-    if as_json:
-        print_json(found)
-    else:
-        _PRINTERS[what](found)
-    if found.get("damage"):
-        raise typer.Exit(PROBLEM)
+    return Report(found, _parts(found), is_problem=bool(found.get("damage")))
 
 
 def _look(
@@ -101,187 +88,89 @@ def _look(
     raise InvalidInputError.of("WHAT", " ".join(asked), _WHAT)
 
 
-def _print_namespace(found: dict[str, Any]) -> None:
-    head = "none can be read" if found["head"] is None else found["head"]
-    print_facts([("namespace", found["namespace"]), ("head", f"generation {head}")])
-    print_table(
-        ("generation", "bytes", "published (UTC)", "retained"),
-        (
-            (g["generation"], g["size"], time_text(g["published_at_us"]), _yes(g["retained"]))
-            for g in found["generations"]
-        ),
-        title="generations",
-    )
-    print_table(
-        ("slot", "bytes", "folded"),
-        ((s["slot"], s["size"], _yes(s["folded"])) for s in found["log"]),
-        title="log objects",
-    )
-    print_table(
-        ("segment", "state", "level", "rows", "bytes", "keys", "LSNs"),
-        map(_segment_row, found["segments"]),
-        title="segments",
-    )
-    for name, column in (("dedup", "id"), ("quarantine", "key")):
-        if found[name]:
-            rows = ((one[column], one["size"]) for one in found[name])
-            print_table((column, "bytes"), rows, title=name)
-
-
-def _segment_row(segment: dict[str, Any]) -> tuple[object, ...]:
-    keys = lsns = None
-    if segment["key_min"] is not None:
-        keys = f"{_key(segment['key_min'])} to {_key(segment['key_max'])}"
-        lsns = f"{segment['lsn_min']} to {segment['lsn_max']}"
-    return (
-        *(segment[name] for name in ("id", "state", "level", "rows")),
-        size_text(segment["size"]),
-        keys,
-        lsns,
-    )
-
-
-def _print_manifest(found: dict[str, Any]) -> None:
-    _print_about(found, ("generation",))
-    members = found.get("members")
-    if members is None:
-        print(found.get("text", ""))
-        return
-    if found["damage"]:
-        print("Read from damaged bytes, so not proven:")
-    lists = {name: value for name, value in members.items() if isinstance(value, list)}
-    print_facts((name, _shown(value)) for name, value in members.items() if name not in lists)
-    for name, value in lists.items():
-        if value and isinstance(value[0], dict):
-            # Most segments have no clip, no version and no other namespace: not worth a column.
-            columns = [
-                key for key in value[0] if any(one.get(key) not in (None, "") for one in value)
-            ]
-            rows = ([_cell(key, one.get(key)) for key in columns] for one in value)
-            print_table(columns, rows, title=name)
-        elif value:
-            print_table((name,), ((json.dumps(one),) for one in value), title=name)
-
-
-def _print_log(found: dict[str, Any]) -> None:
-    _print_about(found, ("slot",))
-    header = found.get("header", found)
-    if header is None:
-        print("It is too short for a header.")
-        return
-    if found["damage"]:
-        print("Read from damaged bytes, so not proven:")
-    shown = (n for n in header if n not in ("records", "damage", "header", "key", "slot", "size"))
-    print_facts((name, _shown(header[name])) for name in shown)
-    for number, record in enumerate(found["records"]):
-        _print_record(number, record)
-
-
-def _print_record(number: int, record: dict[str, Any]) -> None:
-    about = {**record, **(record.get("envelope") or {})}
-    if counts := about.pop("outcome_counts", None):
-        # Of all rows: the names one by one are for programs.
-        about["outcomes"] = ", ".join(f"{count} {name}" for name, count in counts.items())
-    facts = [
-        (name, _shown(value))
-        for name, value in about.items()
-        if name not in ("rows", "envelope", "schema", "segments") and value not in (None, [])
-    ]
-    state = "" if record.get("is_whole", True) else ", DAMAGED"
-    print(f"\nrecord {number}{state}")
-    print_facts(facts)
-    _print_rows(record)
-
-
-def _print_segment(found: dict[str, Any]) -> None:
-    _print_about(found, ("id",))
-    if "parts" in found:
-        print_table(
-            ("part", "offset", "bytes", "state"),
-            (
-                (p["part"], p["offset"], p.get("length"), "whole" if p["is_whole"] else "DAMAGED")
-                for p in found["parts"]
-            ),
-            title="parts",
-        )
-        return
-    footer = found["footer"]
-    plain = (n for n in footer if n not in ("schema", "sections", "key_min", "key_max", "id"))
-    print_facts(
-        [
-            *((name, _shown(footer[name])) for name in plain),
-            ("keys", f"{_key(footer['key_min'])} to {_key(footer['key_max'])}"),
-            ("checksum", found["checksum"]),
-            ("filter", size_text(found["bloom_bytes"])),
-        ]
-    )
-    columns = ("name", "type", "nullable", "id")
-    print_table(columns, ([f[name] for name in columns] for f in footer["schema"]), title="columns")
-    states = {None: "not read (--deep)", False: "whole", True: "DAMAGED"}
-    print_table(
-        ("block", "rows", "tombstones", "keys", "LSNs", "offset", "bytes", "state"),
-        (
-            (
-                *(b[name] for name in ("block", "rows", "tombstones")),
-                f"{_key(b['key_first'])} to {_key(b['key_last'])}",
-                f"{b['lsn_min']} to {b['lsn_max']}",
-                *(b[name] for name in ("offset", "length")),
-                states[b["damaged"]],
-            )
-            for b in found["blocks"]
-        ),
-        title="row blocks",
-    )
-    for name, blocks in found["columns"].items():
-        rows = ([b[n] for n in ("block", "row", "rows", "offset", "length")] for b in blocks)
-        print_table(("block", "row", "rows", "offset", "bytes"), rows, title=f"blocks of {name}")
-
-
-def _print_block(found: dict[str, Any]) -> None:
-    _print_about(found, ("id", "block"))
-    names = ("count", "tombstones", "lsn_min", "lsn_max", "offset", "length", "checksum")
-    keys = f"{_key(found['key_first'])} to {_key(found['key_last'])}"
-    print_facts([("keys", keys), *((name, found[name]) for name in names)])
-    _print_rows(found)
-
-
-def _print_rows(found: dict[str, Any]) -> None:
-    if found["rows"]:
-        names = tuple(found["rows"][0])
-        left = found["count"] - len(found["rows"])
-        print_table(
-            names,
-            ([_cell(name, row[name]) for name in names] for row in found["rows"]),
-            title="rows",
-        )
-        if left:
-            print(f"and {left} more (--limit)")
-
-
-def _print_about(found: dict[str, Any], names: Sequence[str]) -> None:
-    facts: list[tuple[str, object]] = [("key", found["key"])]
-    facts += [(name, found[name]) for name in names]
-    if "size" in found:
-        facts.append(("size", size_text(found["size"])))
-    damages = found.get("damages") or ([found["damage"]] if found["damage"] else [])
-    for d in damages:
-        what = f"{d['what']} at byte {d['offset']}: expected {d['expected']}, got {d['got']}"
-        facts.append(("DAMAGE", what))
-    print_facts(facts)
-
-
+# Values that have parts of their own. Others fill a line or, if they are lists of objects, a table.
+_SECTIONS = ("members", "header", "footer", "envelope", "columns")
 # Columns of bytes, which JSON has as base64.
-_BYTES = frozenset({"_key", "value", "key_min", "key_max", "clip_key_min", "clip_key_max"})
+_BYTES = frozenset(
+    {"_key", "value", "key_min", "key_max", "key_first", "key_last", "clip_key_min", "clip_key_max"}
+)
+_STATES: dict[str, dict[bool | None, str]] = {
+    "damaged": {None: "not read (--deep)", False: "whole", True: "DAMAGED"},
+    "is_whole": {True: "whole", False: "DAMAGED"},
+}
+
+
+def _parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
+    """Yield what was found: single values first, then sections and tables."""
+    long = {name: value for name, value in found.items() if _is_long(name, value)}
+    facts = {
+        _label(name): _cell(name, value)
+        for name, value in found.items()
+        if name not in (*long, "damage", "damages")
+    }
+    damage = found.get("damage")
+    for one in found.get("damages") or ([damage] if damage else []):
+        what = f"{one['what']}: expected {one['expected']}, got {one['got']}"
+        facts[f"DAMAGE at byte {one['offset']}"] = what
+    if facts:
+        yield facts
+    if damage and found.keys() & {"members", "header"}:
+        yield "Read from damaged bytes, so not proven:"
+    for name, value in long.items():
+        if name == "records":
+            for number, record in enumerate(value):
+                yield f"\nrecord {number}"
+                yield from _parts(_said_of(record))
+        elif isinstance(value, dict):
+            new = {n: v for n, v in value.items() if n not in found or v != found[n]}
+            yield from _parts(new, "blocks of " if name == "columns" else "")
+        else:
+            yield _table(prefix + name, value)
+            if name == "rows" and found["count"] > len(value):
+                yield f"and {found['count'] - len(value)} more (--limit)"
+
+
+def _said_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record has; of the outcomes, which are for programs, how many there are."""
+    known = {name: value for name, value in record.items() if value not in (None, [])}
+    if counts := known.pop("outcome_counts", None):
+        known["outcomes"] = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return known
+
+
+def _is_long(name: str, value: object) -> bool:
+    if isinstance(value, dict):
+        return name in _SECTIONS
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table. Most segments have no clip, no version and no other namespace: no columns."""
+    names = [
+        name
+        for name in rows[0]
+        if ":" not in name  # bounds of an attribute: only in JSON
+        and (name in _STATES or any(row.get(name) not in (None, "") for row in rows))
+    ]
+    cells = ([_cell(name, row.get(name)) for name in names] for row in rows)
+    return Table([_label(name) for name in names], cells, title)
+
+
+def _label(name: str) -> str:
+    if name.endswith("_us"):
+        return f"{name.removesuffix('_us')} (UTC)"
+    return "bytes" if name == "size" else name
 
 
 def _cell(name: str, value: Any) -> object:
-    if name in _BYTES and isinstance(value, str):
+    if name in _STATES:
+        return _STATES[name][value]
+    if isinstance(value, str) and (name in _BYTES or name.startswith(("min:", "max:"))):
         return _key(value)
-    return _shown(value)
-
-
-def _shown(value: Any) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    if isinstance(value, dict | list | bool):
+        return "none" if value == [] else json.dumps(value, ensure_ascii=False)
+    is_time = name.endswith("_us") and isinstance(value, int)
+    return time_text(value or None) if is_time else value
 
 
 def _key(encoded: str) -> str:
@@ -289,16 +178,3 @@ def _key(encoded: str) -> str:
         return key_text(base64.b64decode(encoded, validate=True))
     except ValueError:
         return encoded
-
-
-def _yes(flag: bool) -> str:
-    return "yes" if flag else "no"
-
-
-_PRINTERS = {
-    None: _print_namespace,
-    "manifest": _print_manifest,
-    "log": _print_log,
-    "segment": _print_segment,
-    "block": _print_block,
-}

@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from reef.cli._bucket import (
-    PROBLEM,
-    AsJson,
-    Scope,
-    Url,
-    check_there,
-    connect,
-)
-from reef.cli._output import print_facts, print_json, print_table, size_text, time_text
-from reef.cli._parameters import grouped
+from reef.cli._bucket import Scope, Url, check_there, connect
+from reef.cli._output import Part, Report, Table, size_text, time_text
+from reef.cli._parameters import group
 from reef.cli._pass import figure_text
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 from reef.settings import parse_seconds
@@ -23,23 +16,14 @@ from reef.settings import parse_seconds
 if TYPE_CHECKING:
     from reef.database import Database
 
-app = typer.Typer(
-    name="jobs",
-    help="Show finished passes; list and end unfinished jobs.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
-
-@app.command("list")
 def list_passes(
     url: Url,
     limit: Annotated[
         int,
         typer.Option(min=1, max=1000, metavar="N", help="The most passes to list, newest first."),
     ] = 20,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """List the newest passes: when, how long, and what they read and wrote."""
     import msgspec
 
@@ -48,37 +32,42 @@ def list_passes(
     with connect(url) as db:
         check_there(db.store.url)
         found = list(passes(db.store, limit))
-    if as_json:
-        print_json({"passes": [msgspec.to_builtins(one) for one in found]})
-        return
-    print_table(
-        ("id", "pass", "started", "took", "done", "failed", "rows", "read", "written", "tasks"),
+    rows = (
         (
-            (
-                one.id,
-                one.kind,
-                time_text(one.started_at_us),
-                f"{one.seconds:.1f} s",
-                one.states.get("done", 0),
-                one.states.get("failed", 0),
-                f"{one.totals.get('rows', 0):,}",
-                size_text(one.totals.get("bytes_in", 0)),
-                size_text(one.totals.get("bytes_out", 0)),
-                one.tasks,
-            )
-            for one in found
-        ),
+            one.id,
+            one.kind,
+            time_text(one.started_at_us),
+            f"{one.seconds:.1f} s",
+            one.states.get("done", 0),
+            one.states.get("failed", 0),
+            f"{one.totals.get('rows', 0):,}",
+            size_text(one.totals.get("bytes_in", 0)),
+            size_text(one.totals.get("bytes_out", 0)),
+            one.tasks,
+        )
+        for one in found
     )
+    columns = (
+        "id",
+        "pass",
+        "started",
+        "took",
+        "done",
+        "failed",
+        "rows",
+        "read",
+        "written",
+        "tasks",
+    )
+    return Report.of({"passes": [msgspec.to_builtins(one) for one in found]}, Table(columns, rows))
 
 
-@app.command("show")
 def show(
     url: Url,
     id: Annotated[
         str, typer.Argument(metavar="ID", help="The id of a pass, from `reef jobs list`.")
     ],
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Print one pass: its options, its totals, and the result of each namespace."""
     import msgspec
 
@@ -87,40 +76,31 @@ def show(
     with connect(url) as db:
         check_there(db.store.url)
         found = find_pass(db.store, id)
-    if as_json:
-        print_json(msgspec.to_builtins(found))
-        return
-    print_facts(
-        [
-            ("pass", found.kind),
-            ("author", found.author),
-            ("started", time_text(found.started_at_us)),
-            ("took", f"{found.seconds:.1f} s"),
-            ("tasks", f"{found.tasks}, {found.task_seconds:.1f} s together"),
-            ("memory", f"{size_text(found.task_peak_bytes)} at most in one task's process"),
-            ("namespaces", ", ".join(f"{count} {state}" for state, count in found.states.items())),
-            *((f"option {name}", value) for name, value in found.options.items()),
-            *((f"total {name}", figure_text(name, value)) for name, value in found.totals.items()),
-        ]
-    )
-    print_table(
-        ("namespace", "state", "generation", "figures"),
+    facts = {
+        "pass": found.kind,
+        "author": found.author,
+        "started": time_text(found.started_at_us),
+        "took": f"{found.seconds:.1f} s",
+        "tasks": f"{found.tasks}, {found.task_seconds:.1f} s together",
+        "memory": f"{size_text(found.task_peak_bytes)} at most in one task's process",
+        "namespaces": ", ".join(f"{count} {state}" for state, count in found.states.items()),
+    }
+    facts |= {f"option {name}": value for name, value in found.options.items()}
+    facts |= {f"total {name}": figure_text(name, value) for name, value in found.totals.items()}
+    rows = (
         (
-            (
-                one.namespace,
-                one.state,
-                one.generation,
-                one.error or ", ".join(f"{name} {value:,}" for name, value in one.figures.items()),
-            )
-            for one in found.namespaces
-        ),
-        title="namespaces",
+            one.namespace,
+            one.state,
+            one.generation,
+            one.error or ", ".join(f"{name} {value:,}" for name, value in one.figures.items()),
+        )
+        for one in found.namespaces
     )
+    columns = ("namespace", "state", "generation", "figures")
+    return Report.of(msgspec.to_builtins(found), facts, Table(columns, rows, "namespaces"))
 
 
-@app.command("standing")
-@grouped
-def standing(url: Url, scope: Scope, as_json: AsJson = False) -> None:
+def standing(url: Url, scope: Scope) -> Report:
     """List jobs that may still publish, or that were killed.
 
     Garbage collection keeps the objects of these jobs. `reef jobs end` ends a job.
@@ -145,28 +125,14 @@ def standing(url: Url, scope: Scope, as_json: AsJson = False) -> None:
                 }
                 for intent in found
             )
-    if as_json:
-        print_json({"standing": rows, "failed": failed})
-        return
-    print_table(
-        ("namespace", "job", "kind", "author", "since"),
-        (
-            (
-                row["namespace"],
-                row["id"],
-                row["kind"],
-                row["author"],
-                time_text(row["opened_at_us"]),
-            )
-            for row in rows
-        ),
+    cells = (
+        (row["namespace"], row["id"], row["kind"], row["author"], time_text(row["opened_at_us"]))
+        for row in rows
     )
-    for name, said in failed.items():
-        print(f"{name}: {said}")
+    table = Table(("namespace", "job", "kind", "author", "since"), cells)
+    return Report.of({"standing": rows, "failed": failed}, table, *_lines(failed))
 
 
-@app.command("end")
-@grouped
 def end(
     url: Url,
     scope: Scope,
@@ -180,8 +146,7 @@ def end(
             "--all-older-than", metavar="AGE", help="End all jobs older than this: 90m, 12h, 7d."
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """End jobs: they can publish nothing more, and `reef gc` may delete what they wrote.
 
     Give the ids of jobs of a namespace; or --all-older-than, with a namespace or --all. A job that
@@ -199,17 +164,27 @@ def end(
             ended, failed = _end_named(db, scope.namespace, list(dict.fromkeys(jobs or ())))
         else:
             ended, failed = _end_old(db, scope, seconds)
-    if as_json:
-        print_json({"ended": ended, "failed": failed})
-    else:
-        for one in ended:
-            print(f"{one['namespace']}: job {one['job']} ended in generation {one['generation']}")
-        for name, said in failed.items():
-            print(f"{name}: {said}")
-        if not ended and not failed:
-            print(f"no job stands for longer than {older_than}")
-    if failed:
-        raise typer.Exit(PROBLEM)
+    parts: list[Part] = [
+        f"{one['namespace']}: job {one['job']} ended in generation {one['generation']}"
+        for one in ended
+    ]
+    parts += _lines(failed)
+    return Report(
+        {"ended": ended, "failed": failed},
+        parts or [f"no job stands for longer than {older_than}"],
+        is_problem=bool(failed),
+    )
+
+
+app = group(
+    "jobs",
+    "Show finished passes; list and end unfinished jobs.",
+    {"list": list_passes, "show": show, "standing": standing, "end": end},
+)
+
+
+def _lines(failed: dict[str, str]) -> list[str]:
+    return [f"{name}: {said}" for name, said in failed.items()]
 
 
 _Ended: TypeAlias = tuple[list[dict[str, Any]], dict[str, str]]

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
+from reef.cli import PROBLEM
+from reef.cli._bucket import Namespace, Url, connect, named
 from reef.cli._idempotency import check_key
-from reef.cli._output import key_text, print_json
-from reef.cli._parameters import grouped
+from reef.cli._output import Report, key_text, print_json
+from reef.cli._parameters import AsJson, group
 from reef.cli._version import Version
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
@@ -35,13 +36,6 @@ if TYPE_CHECKING:
 
 OVERHEAD_BYTES = 1024  # what a writer adds to the bytes of a batch when it holds them to the bounds
 _STDIN = "-"
-
-app = typer.Typer(
-    name="kv",
-    help="Read and write keys and values. A command that writes fences other writers.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
 Key: TypeAlias = Annotated[
     str, typer.Argument(metavar="KEY", help="The key; text unless --hex or --base64.")
@@ -108,8 +102,6 @@ class Coding:
             return base64.b64encode(data).decode(), "base64"
 
 
-@app.command("get")
-@grouped
 def get(
     url: Url,
     namespace: Namespace,
@@ -134,8 +126,6 @@ def get(
         raise typer.Exit(PROBLEM)
 
 
-@app.command("put")
-@grouped
 def put(
     url: Url,
     namespace: Namespace,
@@ -148,8 +138,7 @@ def put(
         Path | None, typer.Option("--file", metavar="PATH", help="Read the value from a file.")
     ] = None,
     idempotency_key: IdempotencyKey = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Set the value of a key durably, and print the LSN. Creates the namespace if necessary."""
     # Everything is looked at before the namespace is opened: that fences others.
     check_namespace(namespace)
@@ -161,19 +150,16 @@ def put(
         _check_size(settings, len(wanted) + len(data))
         with db.kv(**named(namespace)) as kv:
             receipt = kv.put(wanted, data, idempotency_key=once)
-    _print_receipt(receipt, as_json)
+    return _receipt_report(receipt)
 
 
-@app.command("delete")
-@grouped
 def delete(
     url: Url,
     namespace: Namespace,
     key: Key,
     coding: Coding,
     idempotency_key: IdempotencyKey = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Delete a key durably, and print the LSN. The key need not exist."""
     check_namespace(namespace)
     wanted = coding.parse_key(key)
@@ -182,11 +168,9 @@ def delete(
         _check_size(db.context().settings, len(wanted))
         with db.kv(**named(namespace)) as kv:
             receipt = kv.delete(wanted, idempotency_key=once)
-    _print_receipt(receipt, as_json)
+    return _receipt_report(receipt)
 
 
-@app.command("scan")
-@grouped
 def scan(
     url: Url,
     namespace: Namespace,
@@ -223,6 +207,13 @@ def scan(
         found = view.scan(start=low, end=high, prefix=same, reverse=reverse)
         for batch in _limited(found, limit):
             _write(show(coding, batch, keys_only))
+
+
+app = group(
+    "kv",
+    "Read and write keys and values. A command that writes fences other writers.",
+    {"get": get, "put": put, "delete": delete, "scan": scan},
+)
 
 
 def _at(kv: KeyValue, version: Version) -> KeyValue | KeyValueView:
@@ -266,17 +257,11 @@ def _check_size(settings: Settings, nbytes: int) -> None:
             )
 
 
-def _print_receipt(receipt: Receipt, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "lsn": receipt.lsn,
-                "outcomes": list(receipt.outcomes),
-                "replayed": receipt.replayed,
-            }
-        )
-    else:
-        print(receipt.lsn)
+def _receipt_report(receipt: Receipt) -> Report:
+    return Report.of(
+        {"lsn": receipt.lsn, "outcomes": list(receipt.outcomes), "replayed": receipt.replayed},
+        str(receipt.lsn),
+    )
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

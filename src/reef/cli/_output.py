@@ -1,4 +1,7 @@
-"""How commands show things: tables for people, JSON for programs, bars on a terminal."""
+"""What a command says: text and tables for people, JSON for programs, progress on a terminal.
+
+A command returns a `Report`. Whether its text or its JSON is printed, the option --json decides.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,13 @@ import datetime
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import typer
+
+from reef.cli import PROBLEM
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -18,52 +26,87 @@ FILE_WIDTH = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table; of a very long one with a title, the end is shown, and how much was left out."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    title: str = ""
+
+    def __str__(self) -> str:
+        listed = list(self.rows)
+        left = max(0, len(listed) - SHOWN_MAX)
+        more = f", the first {left} not shown (--json shows all)" if left else ""
+        title = f"{self.title}: {len(listed)}{more}" if self.title else None
+        return drawn(self.columns, listed[left:], title).removesuffix("\n")
+
+
+Part: TypeAlias = str | Table | Mapping[str, Any]
+"""A line, a table, or facts by name."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command found or did: `data` as JSON, or else `parts` as text."""
+
+    data: object
+    parts: Iterable[Part]
+    is_problem: bool = False
+
+    @classmethod
+    def of(cls, data: object, *parts: Part, is_problem: bool = False) -> Report:
+        """Return the report of a command."""
+        return cls(data, parts, is_problem)
+
+    def print(self, as_json: bool) -> None:
+        """Print it. Ends the command with exit code 2 if it is a problem."""
+        if as_json:
+            print_json(self.data)
+        else:
+            for part in self.parts:
+                print(_facts(part) if isinstance(part, Mapping) else part)
+        if self.is_problem:
+            raise typer.Exit(PROBLEM)
+
+
 def print_json(report: object) -> None:
     """Print one JSON value."""
     print(json.dumps(report, indent=2))
 
 
-def print_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    title: str = "",
-) -> None:
-    """Print a table; of a very long one the end, with how much was left out."""
+def drawn(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None
+) -> str:
+    """Return a table as text, as wide as the terminal."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Drawing
     from rich.text import Text
 
-    listed = list(rows)
-    left = max(0, len(listed) - SHOWN_MAX)
-    if title:
-        more = f", the first {left} not shown (--json shows all)" if left else ""
-        title = f"{title}: {len(listed)}{more}"
-    table = Table(title=title or None, title_justify="left")
+    drawing = Drawing(title=title, title_justify="left")
     for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in listed[left:]:
-        table.add_row(
-            *(
-                cell if isinstance(cell, Text) else Text("" if cell is None else str(cell))
-                for cell in row
-            )
-        )
+        drawing.add_column(Text(column), overflow="fold")
+    for row in rows:
+        drawing.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH  # nobody sees it fold
-    sys.stdout.flush()  # left to the console, a pipe that nobody reads would end the process its way
-    with console.capture() as drawn:
-        console.print(table)
-    sys.stdout.write(drawn.get())
+    # Left to the console, a pipe that nobody reads would end the process its way.
+    sys.stdout.flush()
+    with console.capture() as text:
+        console.print(drawing)
+    return text.get()
 
 
-def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one to a line."""
-    listed = [(name, "-" if value is None else str(value)) for name, value in facts]
-    width = max((len(name) for name, _ in listed), default=0)
-    for name, value in listed:
-        print(f"{name:<{width}}  {value}")
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _facts(facts: Mapping[str, object]) -> str:
+    width = max(map(len, facts), default=0)
+    return "\n".join(
+        f"{name:<{width}}  {'-' if value is None else value}" for name, value in facts.items()
+    )
 
 
 def size_text(size: int) -> str:
@@ -107,23 +150,37 @@ class Bars:
         self._progress = progress
         self._tasks: dict[str, TaskID] = {}
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    @property
+    def are_shown(self) -> bool:
+        """Whether stderr is a terminal."""
+        return not self._progress.disable
+
+    def __call__(self, what: str, done: int, total: int | None, about: str | None = None) -> None:
         if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total)
-        self._progress.update(self._tasks[what], completed=done, total=total)
+            self._tasks[what] = self._progress.add_task(what, total=total, about="")
+        text = f"{done}/{total}" if about is None else about
+        self._progress.update(self._tasks[what], completed=done, total=total, about=text)
 
 
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Bars]:
     """Give bars on stderr if that is a terminal, and nothing in a file or a pipe."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[about]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

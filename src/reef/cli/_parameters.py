@@ -1,14 +1,15 @@
-"""Commands that take several parameters as one argument: a dataclass, or an Options struct.
+"""Functions as commands: their parameters, `--json`, and what they return.
 
-    @grouped
-    def count(url: Url, namespace: Namespace, version: Version) -> None: ...
+    def count(url: Url, namespace: Namespace, version: Version) -> Report: ...
 
-    @derived("IndexOptions", memory_bytes="--memory")
-    def index(url: Url, scope: Scope, options: IndexOptions) -> None: ...
+    @derived("reef.jobs.IndexOptions", memory_bytes="--memory")
+    def index(url: Url, scope: Scope, options: IndexOptions) -> Report: ...
 
-A dataclass has a Typer parameter for each field. The options of a struct of `reef.jobs` come from
-its fields: the name, the type, the default, and the docstring below the field as the help text. So
-a new field is an option without another line. A struct is loaded when its command is called.
+A dataclass has a Typer parameter for each field. The options of a struct come from its fields: the
+name, the type, the default, and the docstring below the field as the help text. So a new field is an
+option without another line. A struct is loaded when its command is called.
+
+A command that returns a `Report` takes `--json`; one with a parameter `as_json` is told of it.
 """
 
 from __future__ import annotations
@@ -16,25 +17,24 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from reef.cli._output import Report
+
 if TYPE_CHECKING:
     from reef.cli._struct_options import StructOptions
 
-_Command = Callable[..., None]
+_Command: TypeAlias = Callable[..., Report | None]
 
-
-def grouped(command: _Command) -> _Command:
-    """Give a command the fields of each dataclass among its arguments as parameters."""
-    return _flat(command, None)
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-    """A command whose argument `options` is an Options struct of `reef.jobs`."""
+    """A command whose argument `options` is an Options struct."""
 
     command: _Command
     struct: str
@@ -47,9 +47,8 @@ class Derived:
         """Return the command with all of its options."""
         from reef.cli._struct_options import StructOptions
 
-        options = StructOptions.of(self.struct, self.names, self.omit)
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command()(_flat(self.command, options))
+        app.command()(_flat(self.command, StructOptions.of(self.struct, self.names, self.omit)))
         return typer.main.get_command(app)
 
 
@@ -60,14 +59,25 @@ def derived(
     return lambda command: Derived(command, struct, names, omit)
 
 
-def register(app: typer.Typer, name: str, command: _Command | Derived) -> None:
-    """Add a command to the command line."""
-    if not isinstance(command, Derived):
-        app.command(name)(command)
-        return
+def group(name: str, help: str, commands: Mapping[str, _Command | Derived]) -> typer.Typer:
+    """Return commands under one name."""
+    app = typer.Typer(name=name, help=help, add_completion=False, rich_markup_mode=None)
+    register(app, commands)
+    return app
 
-    derived_command = command
 
+def register(app: typer.Typer, commands: Mapping[str, _Command | Derived]) -> None:
+    """Add commands to the command line."""
+    for name, command in commands.items():
+        if isinstance(command, Derived):
+            deferred = _deferred(command)
+            about = inspect.getdoc(command.command)
+            app.command(name, cls=deferred, help=about)(lambda: None)
+        else:
+            app.command(name)(_flat(command, None))
+
+
+def _deferred(derived_command: Derived) -> type[TyperCommand]:
     class Deferred(TyperCommand):
         """Stands for a command until it is called: `reef --help` must not load the engine."""
 
@@ -76,15 +86,16 @@ def register(app: typer.Typer, name: str, command: _Command | Derived) -> None:
             self.params, self.callback = complete.params, complete.callback
             return super().make_context(*arguments, **more)
 
-    app.command(name, cls=Deferred, help=inspect.getdoc(derived_command.command))(lambda: None)
+    return Deferred
 
 
 def _flat(command: _Command, options: StructOptions | None) -> _Command:
-    """Return a command that takes every parameter by itself."""
+    """Return a command that takes every parameter by itself, and prints its report."""
     known = {} if options is None else {options.struct.__name__: options.struct}
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Callable[..., object], list[str]]] = {}
-    for one in inspect.signature(command, locals=known, eval_str=True).parameters.values():
+    signature = inspect.signature(command, locals=known, eval_str=True)
+    for one in signature.parameters.values():
         if options is not None and one.annotation is options.struct:
             groups[one.name] = options.make, [field.name for field in options.fields]
             parameters += options.parameters()
@@ -92,13 +103,21 @@ def _flat(command: _Command, options: StructOptions | None) -> _Command:
             fields = _fields(one.annotation)
             groups[one.name] = cast(_Command, one.annotation), [field.name for field in fields]
             parameters += fields
-        else:
+        elif one.name != "as_json":
             parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    reports = signature.return_annotation is Report
+    is_told = "as_json" in signature.parameters
+    if reports or is_told:
+        kind = signature.parameters["as_json"].annotation if is_told else AsJson
+        parameters.append(parameter("as_json", kind, False))
 
     def flat(**given: Any) -> None:
         for name, (make, fields) in groups.items():
             given[name] = make(**{field: given.pop(field) for field in fields})
-        command(**given)
+        as_json = (given.get if is_told else given.pop)("as_json", False)
+        report = command(**given)
+        if report is not None:
+            report.print(as_json)
 
     flat.__doc__ = command.__doc__
     flat.__annotations__ = {}
@@ -123,8 +142,3 @@ def parameter(name: str, annotation: object, default: object) -> inspect.Paramet
     """Return a parameter as Typer reads it."""
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def option(type: object, name: str, **about: Any) -> object:
-    """Return the annotation of an option."""
-    return Annotated[type, typer.Option(name, **about)]

@@ -13,21 +13,16 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import AsJson, connect
+from reef.cli._branch import create_branch
+from reef.cli._bucket import connect
 from reef.cli._interrupts import unwind
-from reef.cli._output import print_json, print_table, progress_bars, size_text, time_text
+from reef.cli._output import Report, Table, progress_bars, size_text, time_text
+from reef.cli._parameters import group
 from reef.cli._streams import failure_of
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
     from reef.sqlite import CopyResult
-
-app = typer.Typer(
-    name="sqlite",
-    help="SQLite databases in a bucket, with durable commits and readable old versions.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
 DatabaseUrl: TypeAlias = Annotated[
     str,
@@ -57,7 +52,6 @@ StartAt: TypeAlias = Annotated[
 ]
 
 
-@app.command("shell")
 def shell(
     url: DatabaseUrl,
     statements: Annotated[
@@ -99,12 +93,10 @@ def shell(
         connection.close()
 
 
-@app.command("import")
 def import_(
     url: DatabaseUrl,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The database file to copy.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Copy a database file into the bucket, under a new name. SQLite checks the file first."""
     _check_apsw()
     from reef.sqlite import import_file, parse_location
@@ -118,10 +110,9 @@ def import_(
             branch=location.branch,
             progress=lambda done, total: bars("pages", done, total),
         )
-    _print_copied(copied, "imported", as_json)
+    return _copied(copied, "imported")
 
 
-@app.command("export")
 def export(
     url: DatabaseUrl,
     file: Annotated[
@@ -129,8 +120,7 @@ def export(
     ],
     branch: Branch = None,
     lsn: At = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Write a version of a database to a file. SQLite checks the file."""
     _check_apsw()
     from reef.sqlite import export_file, parse_location, version_at
@@ -143,10 +133,9 @@ def export(
     ):
         view = version_at(pages, pages.head if location.lsn is None else location.lsn)
         copied = export_file(view, file, progress=lambda done, total: bars("pages", done, total))
-    _print_copied(copied, "exported", as_json)
+    return _copied(copied, "exported")
 
 
-@app.command("branch")
 def branch_(
     url: DatabaseUrl,
     name: Annotated[str, typer.Argument(metavar="BRANCH", help="The name of the new branch.")],
@@ -154,25 +143,14 @@ def branch_(
         str | None, typer.Option("--from", metavar="BRANCH", help="Start from this branch.")
     ] = None,
     lsn: StartAt = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Create a branch in constant time. `reef branch` lists, drops and detaches branches."""
-    from reef.engine import create_branch
     from reef.sqlite import parse_location
-    from reef.types import namespace_of
 
     location = parse_location(url).with_version(source, lsn)
-    parent = namespace_of(location.name, location.branch)
-    child = namespace_of(location.name, name)
-    with connect(location.bucket) as db:
-        made = create_branch(db.context(), parent, child, location.lsn)
-    if as_json:
-        print_json(made._asdict())
-    else:
-        print(f"{made.name} of {made.parent} at LSN {made.lsn}")
+    return create_branch(location.bucket, location.name, name, location.branch, location.lsn)
 
 
-@app.command("log")
 def log(
     url: DatabaseUrl,
     branch: Branch = None,
@@ -180,8 +158,7 @@ def log(
         int | None,
         typer.Option("--after", min=0, metavar="LSN", help="Only commits after this LSN."),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """List commits: LSN, time and number of pages, as far back as the log is kept."""
     _check_apsw()
     from reef.sqlite import history, parse_location
@@ -192,17 +169,13 @@ def log(
         db.pages(location.name, branch=location.branch, mode="r") as pages,
     ):
         commits = list(history(pages, after=after))
-    if as_json:
-        print_json({"database": location.name, "commits": [one._asdict() for one in commits]})
-        return
-    print_table(
-        ("LSN", "time (UTC)", "pages"),
-        ((one.lsn, time_text(one.committed_at_us), one.pages) for one in commits),
-        title="commits",
+    rows = ((one.lsn, time_text(one.committed_at_us), one.pages) for one in commits)
+    return Report.of(
+        {"database": location.name, "commits": [one._asdict() for one in commits]},
+        Table(("LSN", "time (UTC)", "pages"), rows, "commits"),
     )
 
 
-@app.command("restore")
 def restore_(
     url: DatabaseUrl,
     lsn: Annotated[
@@ -212,8 +185,7 @@ def restore_(
         ),
     ],
     branch: Branch = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Restore an earlier version, as a new commit. Newer versions stay readable.
 
     Fences other writers. To look first, export that version or make a branch at it.
@@ -229,12 +201,24 @@ def restore_(
         with db.pages(location.name, branch=location.branch) as pages:
             before = pages.head
             newest = restore(pages, lsn)
-    if as_json:
-        print_json({"restored_lsn": lsn, "lsn_before": before, "lsn": newest})
-    elif newest == before:
-        print(f"nothing to restore: the newest version already equals LSN {lsn}")
-    else:
-        print(f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}")
+    said = f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}"
+    if newest == before:
+        said = f"nothing to restore: the newest version already equals LSN {lsn}"
+    return Report.of({"restored_lsn": lsn, "lsn_before": before, "lsn": newest}, said)
+
+
+app = group(
+    "sqlite",
+    "SQLite databases in a bucket, with durable commits and readable old versions.",
+    {
+        "shell": shell,
+        "import": import_,
+        "export": export,
+        "branch": branch_,
+        "log": log,
+        "restore": restore_,
+    },
+)
 
 
 def _check_apsw() -> None:
@@ -245,9 +229,9 @@ def _check_apsw() -> None:
         )
 
 
-def _print_copied(copied: CopyResult, what: str, as_json: bool) -> None:
-    if as_json:
-        print_json(copied._asdict())
-    else:
-        pages = f"{copied.pages} pages of {copied.page_size} bytes"
-        print(f"{what} {pages} ({size_text(copied.size)}) at LSN {copied.lsn}; integrity_check: ok")
+def _copied(copied: CopyResult, what: str) -> Report:
+    pages = f"{copied.pages} pages of {copied.page_size} bytes"
+    return Report.of(
+        copied._asdict(),
+        f"{what} {pages} ({size_text(copied.size)}) at LSN {copied.lsn}; integrity_check: ok",
+    )

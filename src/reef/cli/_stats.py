@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-import typer
-
-from reef.cli._bucket import (
-    PROBLEM,
-    AsJson,
-    Scope,
-    Url,
-    connect,
-    none_text,
-)
-from reef.cli._output import print_facts, print_json, print_table, size_text, time_text
-from reef.cli._parameters import grouped
+from reef.cli._bucket import Scope, Url, connect, none_text
+from reef.cli._output import Part, Report, Table, size_text, time_text
 from reef.errors import ReefError
 
 
-@grouped
-def stats(url: Url, scope: Scope, as_json: AsJson = False) -> None:
+def stats(url: Url, scope: Scope) -> Report:
     """Print sizes, counts and state of namespaces. Reads only LISTs and manifests.
 
     Exit code 2: the newest manifest of some namespace cannot be read.
@@ -34,29 +24,21 @@ def stats(url: Url, scope: Scope, as_json: AsJson = False) -> None:
             figures = {"namespace": name} if isinstance(one, ReefError) else one
             found.append({**figures, "error": error})
         where = db.store.url
-    if as_json:
-        print_json({"url": where, "namespaces": found})
-    elif not found:
-        print(none_text(where))
-    elif scope.every:
-        _print_all(found)
-    else:
-        _print_one(found[0])
-    if any(one["error"] or one["damaged"] for one in found):
-        raise typer.Exit(PROBLEM)
-
-
-def _print_all(found: list[dict[str, Any]]) -> None:
-    columns = (
-        "namespace",
-        "generation",
-        "segments",
-        "rows in them",
-        "unfolded log",
-        "bytes",
-        "damaged",
+    return Report(
+        {"url": where, "namespaces": found},
+        _parts(where, found, scope.every),
+        is_problem=any(one["error"] or one["damaged"] for one in found),
     )
-    print_table(columns, map(_line, found), title="namespaces")
+
+
+def _parts(url: str, found: list[dict[str, Any]], every: bool) -> Iterator[Part]:
+    if not found:
+        yield none_text(url)
+    elif every:
+        columns = ("namespace", "generation", "segments", "rows in them", "unfolded log", "bytes")
+        yield Table((*columns, "damaged"), map(_line, found), "namespaces")
+    else:
+        yield from _one(found[0])
 
 
 def _line(one: dict[str, Any]) -> tuple[object, ...]:
@@ -70,36 +52,29 @@ def _line(one: dict[str, Any]) -> tuple[object, ...]:
         one.get("rows"),
         None if unfolded is None else size_text(unfolded["bytes"]),
         size_text(sum(folder["bytes"] for folder in one["objects"].values())),
-        ", ".join(map(str, one["damaged"])) or None,
+        ", ".join(map(str, one["damaged"])),
     )
 
 
-def _print_one(one: dict[str, Any]) -> None:
-    writer = one.get("writer")
+def _one(one: dict[str, Any]) -> Iterator[Part]:
     unfolded = one.get("unfolded_log", {"slots": 0, "bytes": 0})
-    facts = [(name.replace("_", " "), one[name]) for name in _PLAIN if name in one]
-    facts.append(("unfolded log", f"{unfolded['slots']} slots, {size_text(unfolded['bytes'])}"))
-    if writer:
+    facts = {name.replace("_", " "): one[name] for name in _PLAIN if name in one}
+    facts["unfolded log"] = f"{unfolded['slots']} slots, {size_text(unfolded['bytes'])}"
+    if writer := one.get("writer"):
         since = time_text(writer["opened_at_us"])
-        facts.append(("last writer", f"{writer['holder']} on {writer['host']}, since {since}"))
+        facts["last writer"] = f"{writer['holder']} on {writer['host']}, since {since}"
     if one["damaged"]:
-        facts.append(("damaged", "generations " + ", ".join(map(str, one["damaged"]))))
-    print_facts(facts)
-    print_table(
-        ("objects", "count", "bytes"),
-        (
-            (folder, counts["objects"], size_text(counts["bytes"]))
-            for folder, counts in one["objects"].items()
-        ),
-    )
-    if one.get("levels"):
-        print_table(
-            ("level", "segments", "rows", "bytes"),
-            (
-                (level, figures["segments"], figures["rows"], size_text(figures["bytes"]))
-                for level, figures in one["levels"].items()
-            ),
+        facts["damaged"] = "generations " + ", ".join(map(str, one["damaged"]))
+    yield facts
+    objects = one["objects"].items()
+    rows = ((folder, counts["objects"], size_text(counts["bytes"])) for folder, counts in objects)
+    yield Table(("objects", "count", "bytes"), rows)
+    if levels := one.get("levels"):
+        by_level = (
+            (level, figures["segments"], figures["rows"], size_text(figures["bytes"]))
+            for level, figures in levels.items()
         )
+        yield Table(("level", "segments", "rows", "bytes"), by_level)
 
 
 _PLAIN = (

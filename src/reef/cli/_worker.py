@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Url, check_there, connect
-from reef.cli._parameters import derived
+from reef.cli import PROBLEM
+from reef.cli._bucket import Url, check_there, connect
+from reef.cli._parameters import AsJson, derived
 from reef.cli._pass import RunnerOptions, figure_text, pass_json
 from reef.errors import ReefError
 from reef.settings import load_settings, parse_seconds
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @derived(
-    "WorkerOptions",
+    "reef.jobs.WorkerOptions",
     omit=("interval", "start", "end", "full"),
     target_file_size_bytes="--target-size",
     max_concurrent_file_group_rewrites="--concurrency",

@@ -11,7 +11,7 @@ from reef.errors import InvalidInputError
 
 
 def options(name: str, **names: str) -> StructOptions:
-    return StructOptions.of(name, names, ())
+    return StructOptions.of(name if "." in name else f"reef.jobs.{name}", names, ())
 
 
 def given(of: StructOptions, **values: object) -> object:
@@ -19,12 +19,13 @@ def given(of: StructOptions, **values: object) -> object:
     return of.make(**{field.name: values.get(field.name) for field in of.fields})
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in jobs.__all__ if name.endswith("Options")], ids=str
-)
+STRUCTS = [f"reef.jobs.{name}" for name in jobs.__all__ if name.endswith("Options")]
+
+
+@pytest.mark.parametrize("name", [*STRUCTS, "reef.spark.files.IngestOptions"])
 def test_every_field_is_an_option_with_a_help_text(name: str) -> None:
     found = options(name)
-    assert given(found) == getattr(jobs, name)()
+    assert given(found) == found.struct()
     assert all(field.help for field in found.fields)
     assert all(field.option.startswith("--") for field in found.fields)
 

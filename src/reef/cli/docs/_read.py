@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
-from reef.cli._output import print_json
-from reef.cli._parameters import grouped
+from reef.cli import PROBLEM
+from reef.cli._bucket import Namespace, Url, connect, named
+from reef.cli._output import Report
 from reef.cli._version import Version
 from reef.cli.docs._options import (
     Columns,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _PAGE_ROWS = 5000
 
 
-@grouped
 def get(
     url: Url,
     namespace: Namespace,
@@ -66,7 +65,6 @@ def get(
         raise typer.Exit(PROBLEM)
 
 
-@grouped
 def query(
     url: Url,
     namespace: Namespace,
@@ -150,25 +148,14 @@ def query(
         print(f"reef: more documents follow: --after {pages.token}", file=sys.stderr)
 
 
-@grouped
-def count(
-    url: Url,
-    namespace: Namespace,
-    version: Version,
-    where: Where = None,
-    as_json: AsJson = False,
-) -> None:
+def count(url: Url, namespace: Namespace, version: Version, where: Where = None) -> Report:
     """Print the number of documents, or of those that match --where."""
     with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
         view = _view(ns, version)
         found = view.count(where)
-    if as_json:
-        print_json({"count": found, "lsn": view.lsn})
-    else:
-        print(found)
+    return Report.of({"count": found, "lsn": view.lsn}, str(found))
 
 
-@grouped
 def sql(
     url: Url,
     namespace: Namespace,

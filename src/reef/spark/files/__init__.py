@@ -1,6 +1,7 @@
 """Files into a namespace (`reef ingest`) and out of one (`reef export`).
 
 ingest, plan_ingest    read CSV, JSON lines, Parquet, Delta or Iceberg; IngestPlan says what would be read
+IngestOptions          how files are loaded, for the command line
 export, plan_export    write them
 input_format, output_format
                        which format a path or an option names
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from reef.spark.files._export import export
     from reef.spark.files._export_plan import plan_export
     from reef.spark.files._ingest import ingest
+    from reef.spark.files._ingest_options import IngestOptions
     from reef.spark.files._input_format import (
         IngestPlan,
         check_options,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 # Loaded when they are asked for: plans and their options need no PySpark.
 _HOMES = {
+    "IngestOptions": "reef.spark.files._ingest_options",
     "IngestPlan": "reef.spark.files._input_format",
     "check_options": "reef.spark.files._input_format",
     "export": "reef.spark.files._export",
@@ -35,6 +38,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "IngestOptions",
     "IngestPlan",
     "check_options",
     "export",
