@@ -10,26 +10,25 @@ from reef.cli._bucket import Namespace, Url, connect
 from reef.cli._output import Report, Table
 from reef.cli._parameters import group
 from reef.cli._pass import RunnerOptions
+from reef.cli._version import StartLsn
 from reef.types import namespace_of, split_namespace
 
 if TYPE_CHECKING:
     from reef.engine import Branch
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="BRANCH", help="The name of the branch.")]
+Source: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--from", metavar="BRANCH", help="Start from this branch."),
+]
 
 
 def create(
     url: Url,
     namespace: Namespace,
     branch: Name,
-    lsn: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="LSN", help="The version to start from. [default: the newest]"),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="BRANCH", help="Start from this branch of the namespace."),
-    ] = None,
+    lsn: StartLsn = None,
+    source: Source = None,
 ) -> Report:
     """Create a branch in constant time. Does not disturb the writer of its parent."""
     return create_branch(url, namespace, branch, source, lsn)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reef.cli._bucket import Namespace, Url, connect
-from reef.cli._output import Part, Report, Table, key_text, time_text
+from reef.cli._output import Part, Report, Table, key_text, label_of, value_text
 from reef.errors import InvalidInputError
 from reef.settings import parse_int
 from reef.types import LSN_MAX, SLOT_MAX
@@ -94,17 +93,13 @@ _SECTIONS = ("members", "header", "footer", "envelope", "columns")
 _BYTES = frozenset(
     {"_key", "value", "key_min", "key_max", "key_first", "key_last", "clip_key_min", "clip_key_max"}
 )
-_STATES: dict[str, dict[bool | None, str]] = {
-    "damaged": {None: "not read (--deep)", False: "whole", True: "DAMAGED"},
-    "is_whole": {True: "whole", False: "DAMAGED"},
-}
 
 
 def _parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
     """Yield what was found: single values first, then sections and tables."""
     long = {name: value for name, value in found.items() if _is_long(name, value)}
     facts = {
-        _label(name): _cell(name, value)
+        label_of(name): value_text(name, _plain(name, value))
         for name, value in found.items()
         if name not in (*long, "damage", "damages")
     }
@@ -125,7 +120,9 @@ def _parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
             new = {n: v for n, v in value.items() if n not in found or v != found[n]}
             yield from _parts(new, "blocks of " if name == "columns" else "")
         else:
-            yield _table(prefix + name, value)
+            # Bounds of attributes are only in JSON.
+            rows = [{n: _plain(n, v) for n, v in row.items() if ":" not in n} for row in value]
+            yield Table.of(rows, prefix + name)
             if name == "rows" and found["count"] > len(value):
                 yield f"and {found['count'] - len(value)} more (--limit)"
 
@@ -144,37 +141,11 @@ def _is_long(name: str, value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table. Most segments have no clip, no version and no other namespace: no columns."""
-    names = [
-        name
-        for name in rows[0]
-        if ":" not in name  # bounds of an attribute: only in JSON
-        and (name in _STATES or any(row.get(name) not in (None, "") for row in rows))
-    ]
-    cells = ([_cell(name, row.get(name)) for name in names] for row in rows)
-    return Table([_label(name) for name in names], cells, title)
-
-
-def _label(name: str) -> str:
-    if name.endswith("_us"):
-        return f"{name.removesuffix('_us')} (UTC)"
-    return "bytes" if name == "size" else name
-
-
-def _cell(name: str, value: Any) -> object:
-    if name in _STATES:
-        return _STATES[name][value]
-    if isinstance(value, str) and (name in _BYTES or name.startswith(("min:", "max:"))):
-        return _key(value)
-    if isinstance(value, dict | list | bool):
-        return "none" if value == [] else json.dumps(value, ensure_ascii=False)
-    is_time = name.endswith("_us") and isinstance(value, int)
-    return time_text(value or None) if is_time else value
-
-
-def _key(encoded: str) -> str:
+def _plain(name: str, value: Any) -> Any:
+    """Return a value with bytes, which JSON has as base64, as text."""
+    if not isinstance(value, str) or (name not in _BYTES and not name.startswith(("min:", "max:"))):
+        return value
     try:
-        return key_text(base64.b64decode(encoded, validate=True))
+        return key_text(base64.b64decode(value, validate=True))
     except ValueError:
-        return encoded
+        return value

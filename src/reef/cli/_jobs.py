@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -15,6 +16,8 @@ from reef.settings import parse_seconds
 
 if TYPE_CHECKING:
     from reef.database import Database
+
+_T = TypeVar("_T")
 
 
 def list_passes(
@@ -105,32 +108,19 @@ def standing(url: Url, scope: Scope) -> Report:
 
     Garbage collection keeps the objects of these jobs. `reef jobs end` ends a job.
     """
+    import msgspec
+
     from reef.jobs import standing_intents
 
-    rows: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
     with connect(url) as db:
-        for name, found in scope.each(db, lambda name: standing_intents(db.context(), name)):
-            if isinstance(found, ReefError):
-                failed[name] = str(found)
-                continue
-            rows += (
-                {
-                    "namespace": name,
-                    "id": intent.id,
-                    "kind": intent.kind,
-                    "author": intent.author,
-                    "opened_at_us": intent.opened_at_us,
-                    "generation": intent.generation,
-                }
-                for intent in found
-            )
-    cells = (
-        (row["namespace"], row["id"], row["kind"], row["author"], time_text(row["opened_at_us"]))
-        for row in rows
-    )
-    table = Table(("namespace", "job", "kind", "author", "since"), cells)
-    return Report.of({"standing": rows, "failed": failed}, table, *_lines(failed))
+        found, failed = _each(db, scope, lambda name: standing_intents(db.context(), name))
+    rows = [
+        {"namespace": name, **msgspec.structs.asdict(intent)}
+        for name, intents in found
+        for intent in intents
+    ]
+    data = {"standing": rows, "failed": failed}
+    return Report.of(data, Table.of(rows, "standing jobs"), *_lines(failed))
 
 
 def end(
@@ -210,14 +200,24 @@ def _end_named(db: Database, namespace: str, jobs: list[str]) -> _Ended:
 def _end_old(db: Database, scope: Scope, seconds: float) -> _Ended:
     from reef.jobs import end_old_jobs
 
-    ended: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
-    for name, found in scope.each(db, lambda name: end_old_jobs(db.context(), name, seconds)):
-        if isinstance(found, ReefError):
-            failed[name] = str(found)
-            continue
-        ended += (
-            {"namespace": name, "job": intent.id, "generation": generation}
-            for intent, generation in found
-        )
+    found, failed = _each(db, scope, lambda name: end_old_jobs(db.context(), name, seconds))
+    ended = [
+        {"namespace": name, "job": intent.id, "generation": generation}
+        for name, jobs in found
+        for intent, generation in jobs
+    ]
     return ended, failed
+
+
+def _each(
+    db: Database, scope: Scope, do: Callable[[str], _T]
+) -> tuple[list[tuple[str, _T]], dict[str, str]]:
+    """Return what `do` returns for each namespace, and the errors of those that cannot be read."""
+    found: list[tuple[str, _T]] = []
+    failed: dict[str, str] = {}
+    for name, one in scope.each(db, do):
+        if isinstance(one, ReefError):
+            failed[name] = str(one)
+        else:
+            found.append((name, one))
+    return found, failed

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import io
+import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli import PROBLEM
 from reef.cli._bucket import Namespace, Url, connect, named
-from reef.cli._idempotency import check_key
-from reef.cli._output import Report, key_text, print_json
+from reef.cli._output import Report, key_text
 from reef.cli._parameters import AsJson, group
-from reef.cli._version import Version
+from reef.cli._version import IDEMPOTENCY_BYTES_MAX, Version, check_idempotency
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from reef.engine import Receipt
     from reef.kv import KeyValue, KeyValueView
     from reef.settings import Settings
@@ -112,18 +110,16 @@ def get(
         bool, typer.Option("--exact", "-n", help="Print no newline after the value.")
     ] = False,
     as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
     wanted = coding.parse_key(key)
     with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
         value = _at(kv, version).get(wanted)
-    if as_json:
-        print_json(_pair(coding, wanted, value))
-    elif value is not None:
-        _write(coding.raw(value) + (b"" if exact else b"\n"))
     if value is None:
         print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
-        raise typer.Exit(PROBLEM)
+    elif not as_json:
+        sys.stdout.buffer.write(coding.raw(value) + (b"" if exact else b"\n"))
+    return Report(_pair(coding, wanted, value), (), is_problem=value is None)
 
 
 def put(
@@ -143,7 +139,7 @@ def put(
     # Everything is looked at before the namespace is opened: that fences others.
     check_namespace(namespace)
     wanted = coding.parse_key(key)
-    once = check_key(idempotency_key)
+    once = _once(idempotency_key)
     with connect(url) as db:
         settings = db.context().settings
         data = _value(coding, value, file, settings.log_segment_max_bytes)
@@ -163,7 +159,7 @@ def delete(
     """Delete a key durably, and print the LSN. The key need not exist."""
     check_namespace(namespace)
     wanted = coding.parse_key(key)
-    once = check_key(idempotency_key)
+    once = _once(idempotency_key)
     with connect(url) as db:
         _check_size(db.context().settings, len(wanted))
         with db.kv(**named(namespace)) as kv:
@@ -201,12 +197,12 @@ def scan(
         return None if text is None else coding.parse(name, text)
 
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
-    show = _json_lines if as_json else _lines
     with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
-        view = _at(kv, version)
-        found = view.scan(start=low, end=high, prefix=same, reverse=reverse)
-        for batch in _limited(found, limit):
-            _write(show(coding, batch, keys_only))
+        batches = _at(kv, version).scan(start=low, end=high, prefix=same, reverse=reverse)
+        columns = ((batch.column(0).to_pylist(), batch.column(1).to_pylist()) for batch in batches)
+        rows = itertools.chain.from_iterable(zip(*some, strict=True) for some in columns)
+        for key, value in itertools.islice(rows, limit):
+            sys.stdout.buffer.write(_line(coding, key, None if keys_only else value, as_json))
 
 
 app = group(
@@ -214,6 +210,10 @@ app = group(
     "Read and write keys and values. A command that writes fences other writers.",
     {"get": get, "put": put, "delete": delete, "scan": scan},
 )
+
+
+def _once(key: str | None) -> bytes | None:
+    return check_idempotency("--idempotency-key", key, IDEMPOTENCY_BYTES_MAX)
 
 
 def _at(kv: KeyValue, version: Version) -> KeyValue | KeyValueView:
@@ -224,22 +224,20 @@ def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> b
     if (value is None) == (file is None):
         given = "neither" if value is None else "both"
         raise InvalidInputError(f"VALUE and --file: {given} given; give one of the two")
-    if file is not None:
+    if value is not None and value != _STDIN:
+        data = coding.parse("VALUE", value)
+    else:
+        stdin = contextlib.nullcontext(sys.stdin.buffer if sys.stdin else io.BytesIO())
         try:
-            with file.open("rb") as source:
+            with stdin if file is None else file.open("rb") as source:
                 data = source.read(most + 1)
         except OSError as error:
-            raise InvalidInputError(f"--file {str(file)!r} cannot be read: {error}") from error
-    elif value == _STDIN:
-        try:
-            data = sys.stdin.buffer.read(most + 1) if sys.stdin else b""
-        except OSError as error:
-            raise InvalidInputError(
-                f"stdin, which VALUE = {_STDIN!r} stands for, cannot be read: {error}"
-            ) from error
-    else:
-        assert value is not None
-        data = coding.parse("VALUE", value)
+            what = (
+                f"stdin, which VALUE = {_STDIN!r} stands for,"
+                if file is None
+                else f"--file {str(file)!r}"
+            )
+            raise InvalidInputError(f"{what} cannot be read: {error}") from error
     if len(data) > most:
         allowed = f"at most log_segment_max_bytes, which is {most}"
         raise InvalidInputError(f"VALUE is too large: expected {allowed}")
@@ -264,51 +262,17 @@ def _receipt_report(receipt: Receipt) -> Report:
     )
 
 
-def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    left = limit
-    for batch in batches:
-        if left is not None and batch.num_rows >= left:
-            yield batch.slice(0, left)
-            return
-        yield batch
-        left = None if left is None else left - batch.num_rows
-
-
-def _lines(coding: Coding, batch: pa.RecordBatch, keys_only: bool) -> bytes:
-    import pyarrow.compute as pc
-
-    keys, values = batch.column(0), batch.column(1)
-    if coding.name == "text":
-        line = keys if keys_only else pc.binary_join_element_wise(keys, values, b"\t")
-        return b"".join(pc.binary_join_element_wise(line, b"", b"\n").to_pylist())
-    rows = zip(keys.to_pylist(), values.to_pylist(), strict=True)
-    return b"".join(
-        coding.raw(key) + (b"" if keys_only else b"\t" + coding.raw(value)) + b"\n"
-        for key, value in rows
-    )
-
-
-def _json_lines(coding: Coding, batch: pa.RecordBatch, keys_only: bool) -> bytes:
-    rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
-    lines = (_pair(coding, key, None if keys_only else value, keys_only) for key, value in rows)
-    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-
-def _pair(
-    coding: Coding, key: bytes, value: bytes | None, keys_only: bool = False
-) -> dict[str, object]:
-    text, how = coding.shown(key)
-    pair: dict[str, object] = {"key": text, "key_encoding": how}
-    if keys_only:
-        return pair
+def _line(coding: Coding, key: bytes, value: bytes | None, as_json: bool) -> bytes:
+    """Return a pair, or a key without its value, as a line."""
+    if not as_json:
+        return coding.raw(key) + (b"" if value is None else b"\t" + coding.raw(value)) + b"\n"
+    pair = _pair(coding, key, value)
     if value is None:
-        return {**pair, "value": None, "value_encoding": None}
-    text, how = coding.shown(value)
-    return {**pair, "value": text, "value_encoding": how}
+        pair = {name: pair[name] for name in ("key", "key_encoding")}
+    return json.dumps(pair).encode() + b"\n"
 
 
-def _write(data: bytes) -> None:
-    """Write bytes to stdout as they are."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def _pair(coding: Coding, key: bytes, value: bytes | None) -> dict[str, object]:
+    text, how = coding.shown(key)
+    shown = (None, None) if value is None else coding.shown(value)
+    return {"key": text, "key_encoding": how, "value": shown[0], "value_encoding": shown[1]}

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 50
 FILE_WIDTH = 200
+_STATES: dict[str, dict[bool | None, str]] = {
+    "damaged": {None: "not read (--deep)", False: "whole", True: "DAMAGED"},
+    "is_whole": {True: "whole", False: "DAMAGED"},
+}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -34,8 +38,21 @@ class Table:
     rows: Iterable[Sequence[object]]
     title: str = ""
 
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+        """Return a table of what JSON has; columns that are empty in all rows are left out."""
+        names = [
+            name
+            for name in (rows[0] if rows else ())
+            if name in _STATES or any(row.get(name) not in (None, "", []) for row in rows)
+        ]
+        cells = ([value_text(name, row.get(name)) for name in names] for row in rows)
+        return cls([label_of(name) for name in names], cells, title)
+
     def __str__(self) -> str:
         listed = list(self.rows)
+        if not self.columns:
+            return f"{self.title}: {len(listed)}"
         left = max(0, len(listed) - SHOWN_MAX)
         more = f", the first {left} not shown (--json shows all)" if left else ""
         title = f"{self.title}: {len(listed)}{more}" if self.title else None
@@ -107,6 +124,23 @@ def _facts(facts: Mapping[str, object]) -> str:
     return "\n".join(
         f"{name:<{width}}  {'-' if value is None else value}" for name, value in facts.items()
     )
+
+
+def label_of(name: str) -> str:
+    """Return the name of a value in JSON as people read it."""
+    return f"{name.removesuffix('_us')} (UTC)" if name.endswith("_us") else name
+
+
+def value_text(name: str, value: Any) -> object:
+    """Return a value as people read it, by its name in JSON."""
+    if name in _STATES:
+        return _STATES[name][value]
+    if isinstance(value, dict | list | bool):
+        return "none" if value == [] else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int) and name.endswith("_us"):
+        return time_text(value or None)
+    is_size = isinstance(value, int) and (name == "size" or name.startswith("bytes"))
+    return size_text(value) if is_size else value
 
 
 def size_text(size: int) -> str:

@@ -149,11 +149,10 @@ def _backlogs(found: list[NamespaceResult[Backlog]], options: IndexOptions) -> R
         for one in found
         if one.result is not None and one.result.is_worth(options)
     ]
-    lines = ((*list(row.values())[:3], size_text(row["bytes"]), row["tasks"]) for row in rows)
     return preview_report(
         found,
         {"pass": "index", "dry_run": True, "namespaces": rows},
-        Table(("namespace", "first slot", "last slot", "log", "tasks"), lines),
+        Table.of(rows, "to fold"),
         f"{len(rows)} of {len(found)} namespaces would be folded; nothing was written",
     )
 
@@ -245,27 +244,9 @@ def _rebuilds(found: list[NamespaceResult[RebuildPlan]]) -> Report:
         f"{folded} of {len(found)} namespaces would be rebuilt, {len(plans) - folded} only checked; "
         "nothing was written"
     )
-    columns = (
-        "namespace",
-        "first slot",
-        "last slot",
-        "log",
-        "tasks",
-        "replaced",
-        "kept",
-        "to check",
-    )
-    lines = (
-        (
-            *list(row.values())[:3],
-            size_text(row["bytes"]),
-            *list(row.values())[4:7],
-            size_text(row["bytes_kept"]),
-        )
-        for row in rows
-    )
     data = {"pass": "rebuild", "dry_run": True, "namespaces": rows}
-    return preview_report(found, data, Table(columns, lines), *notes)
+    shown = [{name: row[name] for name in row if name != "passed_by"} for row in rows]
+    return preview_report(found, data, Table.of(shown, "to rebuild"), *notes)
 
 
 def _read_plan(path: Path, namespace: str | None) -> CompactionPlan:

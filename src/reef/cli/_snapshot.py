@@ -61,11 +61,9 @@ def list_(url: Url, namespace: Namespace) -> Report:
 
     with connect(url) as db:
         found = newest_manifest(db.context(), namespace).snapshots
-    rows = ((s.id, s.generation, s.lsn, _end(s) or "never") for s in found)
-    return Report.of(
-        {"namespace": namespace, "snapshots": [_as_json(s) for s in found]},
-        Table(("id", "generation", "LSN", "expires (UTC)"), rows, "snapshots"),
-    )
+    rows = [_as_json(one) for one in found]
+    shown = [{**row, "expires_at_us": row["expires_at_us"] or "never"} for row in rows]
+    return Report.of({"namespace": namespace, "snapshots": rows}, Table.of(shown, "snapshots"))
 
 
 def renew(url: Url, namespace: Namespace, id: Id, ttl: Ttl = None) -> Report:
@@ -75,7 +73,8 @@ def renew(url: Url, namespace: Namespace, id: Id, ttl: Ttl = None) -> Report:
     with connect(url) as db:
         context = db.context()
         _, renewed = renew(context.chain(namespace), id=id, ttl_s=_seconds(context, ttl))
-    until = _end(renewed) or "it is released"
+    end = renewed.expires_at_us
+    until = time_text(end) if end else "it is released"
     return Report.of(_as_json(renewed), f"{renewed.id} lasts until {until}")
 
 
@@ -105,10 +104,6 @@ def _seconds(context: Context, ttl: str | None) -> float | None:
     if ttl is None:
         return context.settings.snapshot_ttl
     return None if ttl == FOR_GOOD else parse_seconds("ttl", ttl, low=0.001)
-
-
-def _end(snapshot: Snapshot) -> str:
-    return time_text(snapshot.expires_at_us) if snapshot.expires_at_us else ""
 
 
 def _as_json(snapshot: Snapshot) -> dict[str, object]:

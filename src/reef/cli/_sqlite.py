@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._branch import create_branch
+from reef.cli._branch import Name, Source, create_branch
 from reef.cli._bucket import connect
 from reef.cli._interrupts import unwind
-from reef.cli._output import Report, Table, progress_bars, size_text, time_text
+from reef.cli._output import Report, Table, progress_bars, size_text
 from reef.cli._parameters import group
 from reef.cli._streams import failure_of
+from reef.cli._version import ReadLsn, RestoreLsn, StartLsn
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
@@ -33,23 +34,6 @@ DatabaseUrl: TypeAlias = Annotated[
 Branch: TypeAlias = Annotated[
     str | None, typer.Option("--branch", metavar="BRANCH", help="A branch of the database.")
 ]
-At: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="Read the version at this LSN."
-    ),
-]
-StartAt: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--lsn",
-        "--at",
-        min=0,
-        max=2**63 - 1,
-        metavar="LSN",
-        help="The version to start from. [default: the newest]",
-    ),
-]
 
 
 def shell(
@@ -61,7 +45,7 @@ def shell(
         ),
     ] = None,
     branch: Branch = None,
-    lsn: At = None,
+    lsn: ReadLsn = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse writes. The database must exist.")
     ] = False,
@@ -119,7 +103,7 @@ def export(
         Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")
     ],
     branch: Branch = None,
-    lsn: At = None,
+    lsn: ReadLsn = None,
 ) -> Report:
     """Write a version of a database to a file. SQLite checks the file."""
     _check_apsw()
@@ -138,11 +122,9 @@ def export(
 
 def branch_(
     url: DatabaseUrl,
-    name: Annotated[str, typer.Argument(metavar="BRANCH", help="The name of the new branch.")],
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="BRANCH", help="Start from this branch.")
-    ] = None,
-    lsn: StartAt = None,
+    name: Name,
+    source: Source = None,
+    lsn: StartLsn = None,
 ) -> Report:
     """Create a branch in constant time. `reef branch` lists, drops and detaches branches."""
     from reef.sqlite import parse_location
@@ -168,22 +150,14 @@ def log(
         connect(location.bucket) as db,
         db.pages(location.name, branch=location.branch, mode="r") as pages,
     ):
-        commits = list(history(pages, after=after))
-    rows = ((one.lsn, time_text(one.committed_at_us), one.pages) for one in commits)
-    return Report.of(
-        {"database": location.name, "commits": [one._asdict() for one in commits]},
-        Table(("LSN", "time (UTC)", "pages"), rows, "commits"),
-    )
+        commits = [one._asdict() for one in history(pages, after=after)]
+    data = {"database": location.name, "commits": commits}
+    return Report.of(data, Table.of(commits, "commits"))
 
 
 def restore_(
     url: DatabaseUrl,
-    lsn: Annotated[
-        int,
-        typer.Option(
-            "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="The version to restore."
-        ),
-    ],
+    lsn: RestoreLsn,
     branch: Branch = None,
 ) -> Report:
     """Restore an earlier version, as a new commit. Newer versions stay readable.

@@ -66,15 +66,9 @@ def _one(one: dict[str, Any]) -> Iterator[Part]:
     if one["damaged"]:
         facts["damaged"] = "generations " + ", ".join(map(str, one["damaged"]))
     yield facts
-    objects = one["objects"].items()
-    rows = ((folder, counts["objects"], size_text(counts["bytes"])) for folder, counts in objects)
-    yield Table(("objects", "count", "bytes"), rows)
+    yield Table.of([{"folder": name, **counts} for name, counts in one["objects"].items()])
     if levels := one.get("levels"):
-        by_level = (
-            (level, figures["segments"], figures["rows"], size_text(figures["bytes"]))
-            for level, figures in levels.items()
-        )
-        yield Table(("level", "segments", "rows", "bytes"), by_level)
+        yield Table.of([{"level": level, **figures} for level, figures in levels.items()])
 
 
 _PLAIN = (

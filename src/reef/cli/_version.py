@@ -1,25 +1,37 @@
-"""Which version of a namespace is read."""
+"""Which version of a namespace is read, and what makes a write safe to repeat."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from reef.errors import InvalidInputError
 from reef.types import LSN_MAX
+
+IDEMPOTENCY_BYTES_MAX = 512
+PREFIX_BYTES_MAX = 480
+"""Leaves room for the number of a batch."""
+
+
+def _lsn(help: str) -> Any:
+    return typer.Option("--lsn", "--at", metavar="LSN", min=0, max=LSN_MAX, help=help)
+
+
+ReadLsn: TypeAlias = Annotated[int | None, _lsn("Read the version at this LSN.")]
+StartLsn: TypeAlias = Annotated[
+    int | None, _lsn("The version to start from. [default: the newest]")
+]
+RestoreLsn: TypeAlias = Annotated[int, _lsn("The version to restore.")]
 
 
 @dataclass(frozen=True)
 class Version:
     """The newest version, unless one of these is given."""
 
-    lsn: Annotated[
-        int | None,
-        typer.Option(
-            "--lsn", "--at", metavar="LSN", min=0, max=LSN_MAX, help="Read the version at this LSN."
-        ),
-    ] = None
+    lsn: ReadLsn = None
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.")
     ] = None
@@ -42,3 +54,15 @@ class Version:
     def as_dict(self) -> dict[str, Any]:
         """Return it as the arguments of `at`."""
         return asdict(self)
+
+
+def check_idempotency(option: str, text: str | None, bytes_max: int) -> bytes | None:
+    """Return what an option says, as the shell gave it. Raises InvalidInputError."""
+    if text is None:
+        return None
+    data = os.fsencode(text)
+    if not 1 <= len(data) <= bytes_max:
+        raise InvalidInputError(
+            f"{option} = {text[:64]!r} has {len(data)} bytes: expected 1 to {bytes_max}"
+        )
+    return data

@@ -82,7 +82,7 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
 
 
 def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
-    from reef.cli import _check_store, _idempotency, _kv
+    from reef.cli import _check_store, _kv, _version
     from reef.engine import WriteRequest, check_idempotency_key, open_for_writing
     from reef.format import KEY, TOMBSTONE, log_schema
     from reef.kv import FACE
@@ -103,7 +103,7 @@ def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
         with pytest.raises(errors.InvalidInputError):
             check(*wrong)
 
-    longest = b"k" * _idempotency.KEY_BYTES_MAX
+    longest = b"k" * _version.IDEMPOTENCY_BYTES_MAX
     assert check_idempotency_key(longest) == longest
     with pytest.raises(errors.InvalidInputError):
         check_idempotency_key(longest + b"k")
