@@ -8,18 +8,19 @@ from typing import Annotated
 import typer
 
 import reef
-from reef.cli import _branch, _jobs, _kv, _snapshot, _sqlite, docs
-from reef.cli._check_store import check_store
-from reef.cli._export import export
-from reef.cli._gc import gc
-from reef.cli._ingest import ingest
-from reef.cli._inspect import inspect
-from reef.cli._parameters import register
-from reef.cli._pipeline import compact, index, rebuild
-from reef.cli._repair import repair
-from reef.cli._stats import stats
-from reef.cli._verify import verify
-from reef.cli._worker import worker
+from reef.cli import _branch, _kv, _snapshot, _sqlite, docs
+from reef.cli.arguments._parameters import register
+from reef.cli.health._check_store import check_store
+from reef.cli.health._gc import gc
+from reef.cli.health._inspect import inspect
+from reef.cli.health._repair import repair
+from reef.cli.health._stats import stats
+from reef.cli.health._verify import verify
+from reef.cli.pipeline import _jobs
+from reef.cli.pipeline._export import export
+from reef.cli.pipeline._ingest import ingest
+from reef.cli.pipeline._rewrite import compact, index, rebuild
+from reef.cli.pipeline._worker import worker
 from reef.errors import InvalidInputError
 
 # Typer keeps to itself what it raises for a command line that cannot be.

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import Namespace, Url, connect, named
 from reef.cli._output import Report, key_text
-from reef.cli._parameters import AsJson, group
-from reef.cli._version import IDEMPOTENCY_BYTES_MAX, Version, check_idempotency
+from reef.cli.arguments._bucket import Namespace, Url, connect, named
+from reef.cli.arguments._parameters import AsJson, group
+from reef.cli.arguments._version import IDEMPOTENCY_BYTES_MAX, Version, check_idempotency
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import Namespace, Url, connect
 from reef.cli._output import Report, Table, time_text
-from reef.cli._parameters import group
+from reef.cli.arguments._bucket import Namespace, Url, connect
+from reef.cli.arguments._parameters import group
 from reef.settings import parse_seconds
 from reef.types import check_snapshot_id
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reef.cli._branch import Name, Source, create_branch
-from reef.cli._bucket import connect
 from reef.cli._interrupts import unwind
 from reef.cli._output import Report, Table, progress_bars, size_text
-from reef.cli._parameters import group
 from reef.cli._streams import failure_of
-from reef.cli._version import ReadLsn, RestoreLsn, StartLsn
+from reef.cli.arguments._bucket import connect
+from reef.cli.arguments._parameters import group
+from reef.cli.arguments._version import ReadLsn, RestoreLsn, StartLsn
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:

@@ -82,7 +82,9 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
 
 
 def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
-    from reef.cli import _check_store, _kv, _version
+    from reef.cli import _kv
+    from reef.cli.arguments import _version
+    from reef.cli.health import _check_store
     from reef.engine import WriteRequest, check_idempotency_key, open_for_writing
     from reef.format import KEY, TOMBSTONE, log_schema
     from reef.kv import FACE

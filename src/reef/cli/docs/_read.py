@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli import PROBLEM
-from reef.cli._bucket import Namespace, Url, connect, named
 from reef.cli._output import Report
-from reef.cli._version import Version
+from reef.cli.arguments._bucket import Namespace, Url, connect, named
+from reef.cli.arguments._version import Version
 from reef.cli.docs._options import (
     Columns,
     Output,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import Namespace, Url, connect, named
 from reef.cli._output import Report, Table
+from reef.cli.arguments._bucket import Namespace, Url, connect, named
 from reef.cli.docs._options import (
     Batching,
     Declared,

@@ -6,7 +6,7 @@ import pytest
 
 from reef import jobs
 from reef.cli import run
-from reef.cli._struct_options import StructOptions
+from reef.cli.arguments._struct_options import StructOptions
 from reef.errors import InvalidInputError
 
 

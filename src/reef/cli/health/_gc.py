@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from reef.cli._bucket import Apply, Scope, Url, connect, none_text
 from reef.cli._output import Part, Report, Table, size_text, told_by_the_command
-from reef.cli._parameters import derived
-from reef.cli._pass import RunnerOptions, SparkOptions, run_pass
+from reef.cli.arguments._bucket import Apply, Scope, Url, connect, none_text
+from reef.cli.arguments._parameters import derived
+from reef.cli.pipeline._pass import RunnerOptions, SparkOptions, run_pass
 from reef.errors import ReefError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import Scope, Url, connect, none_text
 from reef.cli._output import Part, Report, Table, progress_bars, told_by_the_command
-from reef.cli._parameters import derived
-from reef.cli._pass import RunnerOptions, run_pass
+from reef.cli.arguments._bucket import Scope, Url, connect, none_text
+from reef.cli.arguments._parameters import derived
+from reef.cli.pipeline._pass import RunnerOptions, run_pass
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typer.core import TyperCommand
 from reef.cli._output import Report
 
 if TYPE_CHECKING:
-    from reef.cli._struct_options import StructOptions
+    from reef.cli.arguments._struct_options import StructOptions
 
 _Command: TypeAlias = Callable[..., Report | None]
 
@@ -45,7 +45,7 @@ class Derived:
 
     def complete(self) -> Any:
         """Return the command with all of its options."""
-        from reef.cli._struct_options import StructOptions
+        from reef.cli.arguments._struct_options import StructOptions
 
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command()(_flat(self.command, StructOptions.of(self.struct, self.names, self.omit)))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 import typer
 
-from reef.cli._parameters import parameter
+from reef.cli.arguments._parameters import parameter
 from reef.errors import InvalidInputError
 from reef.settings import BYTES_MAX, SECONDS_MAX, parse_bytes, parse_seconds
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli import PROBLEM
-from reef.cli._bucket import Url, check_there, connect
-from reef.cli._parameters import AsJson, derived
-from reef.cli._pass import RunnerOptions, figure_text, pass_json
+from reef.cli.arguments._bucket import Url, check_there, connect
+from reef.cli.arguments._parameters import AsJson, derived
+from reef.cli.pipeline._pass import RunnerOptions, figure_text, pass_json
 from reef.errors import ReefError
 from reef.settings import load_settings, parse_seconds
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from reef.cli._bucket import Namespace, Url, connect
 from reef.cli._output import Report, size_text
-from reef.cli._pass import DryRun, SparkOptions, watched
-from reef.cli._version import Version
+from reef.cli.arguments._bucket import Namespace, Url, connect
+from reef.cli.arguments._version import Version
 from reef.cli.docs import Columns, Where, chosen
+from reef.cli.pipeline._pass import DryRun, SparkOptions, watched
 from reef.types import split_namespace
 
 

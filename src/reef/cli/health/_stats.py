@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from reef.cli._bucket import Scope, Url, connect, none_text
 from reef.cli._output import Part, Report, Table, size_text, time_text
+from reef.cli.arguments._bucket import Scope, Url, connect, none_text
 from reef.errors import ReefError
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from reef.cli._bucket import Scope, Url, check_there, connect
 from reef.cli._output import Part, Report, Table, size_text, time_text
-from reef.cli._parameters import group
-from reef.cli._pass import figure_text
+from reef.cli.arguments._bucket import Scope, Url, check_there, connect
+from reef.cli.arguments._parameters import group
+from reef.cli.pipeline._pass import figure_text
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 from reef.settings import parse_seconds
 
