@@ -29,7 +29,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 app = typer.Typer(
     name="reef",
     help="A database engine whose only durable state is a bucket.",
-    epilog="Exit codes: 0 fine, 1 fix the command line, 2 a problem was found, "
+    epilog="`reef COMMAND --help` lists the options of a command. Exit codes: 0 fine, 1 fix the command line, 2 a problem was found, "
     "3 stdout could not be written, 130 interrupted.",
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -65,7 +65,7 @@ def drop(url: Url, namespace: Namespace, branch: Name) -> None:
 
 
 def detach(url: Url, namespace: Namespace, branch: Name, runs: RunnerOptions) -> None:
-    """Copy all data that a branch shares with its parent, so that it no longer needs the parent."""
+    """Copy what a branch shares with its parent. It then does not need the parent."""
     from reef import jobs
 
     name = namespace_of(namespace, branch)
@@ -76,7 +76,7 @@ def detach(url: Url, namespace: Namespace, branch: Name, runs: RunnerOptions) ->
 
 app = group(
     "branch",
-    "Branches: copies of a namespace that share its data and are written apart.",
+    "Copies of a namespace that share its data. Each has a writer of its own.",
     {"create": create, "list": list_, "drop": drop, "detach": detach},
 )
 

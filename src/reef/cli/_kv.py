@@ -180,17 +180,15 @@ def scan(
     reverse: Annotated[
         bool, typer.Option("--reverse", help="From the last key to the first.")
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, max=2**63 - 1, metavar="N", help="The most keys.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The most keys.")] = None,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Print no values.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line.")
     ] = False,
 ) -> None:
-    """Print keys and values in key order, one pair per line, separated by a tab.
+    """Print keys and values in key order.
 
-    Use --hex, --base64 or --json if keys or values hold tabs or newlines.
+    A line has a pair, separated by a tab. Use --hex, --base64 or --json if keys or values hold tabs or newlines.
     """
 
     def bound(name: str, text: str | None) -> bytes | None:
@@ -201,13 +199,14 @@ def scan(
         batches = _at(kv, version).scan(start=low, end=high, prefix=same, reverse=reverse)
         columns = ((batch.column(0).to_pylist(), batch.column(1).to_pylist()) for batch in batches)
         rows = itertools.chain.from_iterable(zip(*some, strict=True) for some in columns)
-        for key, value in itertools.islice(rows, limit):
+        for key, value in itertools.islice(rows, limit and min(limit, sys.maxsize)):
             sys.stdout.buffer.write(_line(coding, key, None if keys_only else value, as_json))
 
 
 app = group(
     "kv",
-    "Read and write keys and values. A command that writes fences other writers.",
+    "Read and write keys and values. A command that writes fences other writers: they must open the "
+    "namespace again.",
     {"get": get, "put": put, "delete": delete, "scan": scan},
 )
 

@@ -95,7 +95,7 @@ def release(url: Url, namespace: Namespace, id: Id) -> None:
 
 app = group(
     "snapshot",
-    "Keep versions of a namespace readable through compaction and collection.",
+    "Keep versions readable through compaction and collection.",
     {"create": create, "list": list_, "renew": renew, "release": release},
 )
 

@@ -141,7 +141,7 @@ def log(
         typer.Option("--after", min=0, metavar="LSN", help="Only commits after this LSN."),
     ] = None,
 ) -> Report:
-    """List commits: LSN, time and number of pages, as far back as the log is kept."""
+    """List commits: LSN, time and number of pages. Goes as far back as the log is kept."""
     _check_apsw()
     from reef.sqlite import history, parse_location
 
@@ -183,7 +183,7 @@ def restore_(
 
 app = group(
     "sqlite",
-    "SQLite databases in a bucket, with durable commits and readable old versions.",
+    "SQLite databases in a bucket. Commits are durable, and old versions stay readable.",
     {
         "shell": shell,
         "import": import_,

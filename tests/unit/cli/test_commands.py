@@ -64,6 +64,15 @@ def test_usage_has_each_bracket_once(
     assert not re.search(r"\[\[|\]\]|\.\.\.\}|\.{4}", usage), usage
 
 
+@pytest.mark.parametrize("path", [*commands()], ids=" ".join)
+def test_lists_of_commands_cut_no_text_off(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*path, "--help"]) == 0
+    listed = capsys.readouterr().out.partition("\nCommands:\n")[2]
+    assert not re.search(r"\.\.\.$", listed, re.MULTILINE), listed
+
+
 @pytest.mark.parametrize("argument", ["--version", "--help"])
 def test_what_needs_no_engine_loads_none(argument: str) -> None:
     """The engine takes most of a second to load."""

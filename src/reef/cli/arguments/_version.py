@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from reef.errors import InvalidInputError
-from reef.types import LSN_MAX
 
 IDEMPOTENCY_BYTES_MAX = 512
 PREFIX_BYTES_MAX = 480
@@ -17,14 +16,14 @@ PREFIX_BYTES_MAX = 480
 
 
 def _lsn(help: str) -> Any:
-    return typer.Option("--lsn", "--at", metavar="LSN", min=0, max=LSN_MAX, help=help)
+    return typer.Option("--lsn", "--at", metavar="LSN", min=0, help=help)
 
 
-ReadLsn: TypeAlias = Annotated[int | None, _lsn("Read the version at this LSN.")]
+ReadLsn: TypeAlias = Annotated[int | None, _lsn("Read the version at this log sequence number.")]
 StartLsn: TypeAlias = Annotated[
-    int | None, _lsn("The version to start from. [default: the newest]")
+    int | None, _lsn("Start from the version at this LSN. [default: the newest]")
 ]
-RestoreLsn: TypeAlias = Annotated[int, _lsn("The version to restore.")]
+RestoreLsn: TypeAlias = Annotated[int, _lsn("Restore the version at this LSN.")]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class Version:
             "--generation",
             metavar="N",
             min=1,
-            max=LSN_MAX,
             help="Read only the segments that this manifest generation names.",
         ),
     ] = None

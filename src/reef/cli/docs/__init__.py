@@ -19,7 +19,8 @@ __all__ = ["Columns", "Declared", "Where", "app", "chosen", "pairs_of"]
 
 app = group(
     "docs",
-    "Read and write documents. A command that writes fences other writers.",
+    "Read and write documents. A command that writes fences other writers: they must open the "
+    "namespace again.",
     {
         "get": get,
         "query": query,

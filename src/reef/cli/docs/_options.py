@@ -11,7 +11,10 @@ from reef.cli.arguments._version import PREFIX_BYTES_MAX, check_idempotency
 from reef.errors import InvalidInputError
 
 Where: TypeAlias = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="Only documents that match.")
+    str | None,
+    typer.Option(
+        "--where", metavar="SQL", help="Only documents that match, such as: n > 3 AND name = 'x'."
+    ),
 ]
 Columns: TypeAlias = Annotated[
     list[str] | None,
@@ -36,7 +39,8 @@ class Output:
         str | None,
         typer.Option(
             metavar="FORMAT",
-            help="table, json, jsonl or csv. [default: from the name given to --output]",
+            help="table, json, jsonl or csv. [default: as the name of --output ends; else table, "
+            "or jsonl for `docs get`]",
         ),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False

@@ -104,7 +104,7 @@ def query(
         typer.Option(metavar="NAME", help="The attribute to search, if several hold vectors."),
     ] = None,
 ) -> None:
-    """Print documents that match a filter, sorted, or nearest to a vector.
+    """Print documents that match a filter or are near a vector.
 
     A table omits vectors unless --columns names them. If more documents follow, the token for
     --after is on stderr, or in the JSON.

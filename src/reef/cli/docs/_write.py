@@ -62,9 +62,9 @@ def patch(
         str | None, typer.Option(metavar="JSON", help="With --where: the attributes to set.")
     ] = None,
 ) -> Report:
-    """Change attributes of existing documents: from a file, or of all that match --where.
+    """Change attributes of existing documents.
 
-    In JSON, null deletes an attribute. In CSV, an empty cell leaves it as it is.
+    Takes the changes from a file, or changes all documents that match --where. In JSON, null deletes an attribute. In CSV, an empty cell leaves it as it is.
     """
     if file is not None and where is None and set is None:
         return _load(url, namespace, file, options, is_patch=True)
@@ -131,7 +131,10 @@ def schema(
         list[str] | None, typer.Option(metavar="NAME", help="Drop an attribute. Repeatable.")
     ] = None,
 ) -> Report:
-    """Print the attributes and their types, after adding, renaming and dropping some, in this order."""
+    """Print the attributes and their types.
+
+    Before that adds, renames and drops attributes, in this order.
+    """
     check_namespace(namespace)
     added, renamed = pairs_of("--add", add), pairs_of("--rename", rename)
     with connect(url) as db:

@@ -24,7 +24,7 @@ def gc(
     spark: SparkOptions,
     apply: Apply = False,
 ) -> Report:
-    """List the objects that nothing needs any more; with --apply, delete them.
+    """List objects that nothing needs; with --apply, delete them.
 
     Safe to run beside writers, readers and jobs. Uses Spark only with --master, --remote or --conf;
     otherwise runs in this process. Exit code 2: damage keeps some objects from being deleted.

@@ -25,7 +25,7 @@ def repair(
         typer.Option("--accept-loss", help="Allow steps that lose rows which nothing can restore."),
     ] = False,
 ) -> Report:
-    """List the damage, the planned repairs and the losses; with --apply, repair.
+    """List damage, repairs and losses; with --apply, repair.
 
     Copies damaged objects to quarantine/ and skips them by name; deletes nothing. Fences the writer
     if a repair concerns what it holds. Exit code 2: damage remains.

@@ -30,9 +30,9 @@ def export(
     where: Where = None,
     dry_run: DryRun = False,
 ) -> Report:
-    """Copy one version of a namespace to Parquet, CSV, JSON lines, Delta or Iceberg.
+    """Copy one version of a namespace to files.
 
-    With --columns, the id column (key of a key-value namespace) still comes first.
+    Parquet, CSV, JSON lines, Delta or Iceberg. With --columns, the id column (key of a key-value namespace) still comes first.
     """
     from reef.spark.files import output_format
 

@@ -34,9 +34,9 @@ def ingest(
     schema: Declared = None,
     dry_run: DryRun = False,
 ) -> Report:
-    """Load Parquet, CSV or JSON lines into a namespace, all at once.
+    """Load Parquet, CSV or JSON lines into a namespace.
 
-    A process that has the namespace open for writing is fenced and must open it again.
+    All rows become visible at once. A process that has the namespace open for writing is fenced and must open it again.
     """
     from reef.spark import WriteOptions
     from reef.spark.files import check_options, input_format, plan_ingest

@@ -27,7 +27,10 @@ def list_passes(
         typer.Option(min=1, max=1000, metavar="N", help="The most passes to list, newest first."),
     ] = 20,
 ) -> Report:
-    """List the newest passes: when, how long, and what they read and wrote."""
+    """List the newest passes: when, how long, what they did.
+
+    A pass is a run of index, compact or another command of the pipeline.
+    """
     import msgspec
 
     from reef.jobs import passes
@@ -71,7 +74,7 @@ def show(
         str, typer.Argument(metavar="ID", help="The id of a pass, from `reef jobs list`.")
     ],
 ) -> Report:
-    """Print one pass: its options, its totals, and the result of each namespace."""
+    """Print one pass: its options, totals, and namespaces."""
     import msgspec
 
     from reef.jobs import find_pass
@@ -137,9 +140,9 @@ def end(
         ),
     ] = None,
 ) -> Report:
-    """End jobs: they can publish nothing more, and `reef gc` may delete what they wrote.
+    """End jobs, so that they can publish nothing more.
 
-    Give the ids of jobs of a namespace; or --all-older-than, with a namespace or --all. A job that
+    `reef gc` may then delete what they wrote. Give the ids of jobs of a namespace; or --all-older-than, with a namespace or --all. A job that
     still runs fails. Exit code 2: some job could not be ended.
     """
     if (older_than is None) == (not jobs):

@@ -37,7 +37,9 @@ def index(
     runs: RunnerOptions,
     dry_run: DryRun = False,
 ) -> Report:
-    """Fold the log into sorted segments, so that opening and reading replay less of it.
+    """Fold the log into sorted segments.
+
+    Opening and reading a namespace then replay less of the log.
 
     Safe to run beside writers and readers. Exit code 2: it failed in some namespace.
     """
@@ -76,7 +78,7 @@ def compact(
         ),
     ] = None,
 ) -> Report:
-    """Merge segments, and drop versions that nobody can read any more.
+    """Merge segments, and drop versions that nobody can read.
 
     Safe to run beside writers and readers. A second compaction of a namespace ends the first.
     Exit code 2: it failed in some namespace.
@@ -115,7 +117,7 @@ def rebuild(
     runs: RunnerOptions,
     dry_run: DryRun = False,
 ) -> Report:
-    """Make everything that is derived from the log again, with equal content.
+    """Derive everything from the log again, with equal content.
 
     Folds the log again from the oldest point where it is provably complete, checks every block of
     the segments that stay, and publishes one manifest. Exit code 2: the content would differ in

@@ -48,9 +48,9 @@ def worker(
     once: Annotated[bool, typer.Option("--once", help="Run one round, then exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep folding and compacting namespaces, round after round, with one Spark session.
+    """Fold and compact namespaces, round after round.
 
-    SIGTERM and Ctrl-C end it after the current round. It is safe to kill it at any time, and to run
+    Uses one Spark session. SIGTERM and Ctrl-C end it after the current round. It is safe to kill it at any time, and to run
     several. With --json, prints a line for each pass that did something. With --once, exit code 2:
     a pass failed in some namespace.
     """
