@@ -2,7 +2,7 @@
 
     def count(url: Url, namespace: Namespace, version: Version) -> Report: ...
 
-    @derived("reef.jobs.IndexOptions", memory_bytes="--memory")
+    @derived("reef.jobs.IndexOptions")
     def index(url: Url, scope: Scope, options: IndexOptions) -> Report: ...
 
 A dataclass has a Typer parameter for each field. The options of a struct come from its fields: the
@@ -38,8 +38,6 @@ class Derived:
 
     command: _Command
     struct: str
-    names: Mapping[str, str]
-    """Options that are not called as their fields are."""
     omit: Collection[str]
     """Fields that are no options."""
 
@@ -48,15 +46,13 @@ class Derived:
         from reef.cli.arguments._struct_options import StructOptions
 
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command()(_flat(self.command, StructOptions.of(self.struct, self.names, self.omit)))
+        app.command()(_flat(self.command, StructOptions.of(self.struct, self.omit)))
         return typer.main.get_command(app)
 
 
-def derived(
-    struct: str, *, omit: Collection[str] = (), **names: str
-) -> Callable[[_Command], Derived]:
-    """Give a command the fields of a struct as options; `names` are those with another name."""
-    return lambda command: Derived(command, struct, names, omit)
+def derived(struct: str, *, omit: Collection[str] = ()) -> Callable[[_Command], Derived]:
+    """Give a command the fields of a struct as options."""
+    return lambda command: Derived(command, struct, omit)
 
 
 def group(name: str, help: str, commands: Mapping[str, _Command | Derived]) -> typer.Typer:

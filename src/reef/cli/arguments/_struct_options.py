@@ -19,6 +19,16 @@ from reef.cli.arguments._parameters import parameter
 from reef.errors import InvalidInputError
 from reef.settings import BYTES_MAX, SECONDS_MAX, parse_bytes, parse_seconds
 
+# Options that are not called as their fields are.
+_NAMES = {
+    "max_concurrent_file_group_rewrites": "--concurrency",
+    "max_file_group_size_bytes": "--group-size",
+    "memory_bytes": "--memory",
+    "raise_floor": "--keep-floor",
+    "target_bytes": "--target-size",
+    "target_file_size_bytes": "--target-size",
+}
+
 
 @dataclass(frozen=True)
 class _Field:
@@ -101,7 +111,7 @@ class StructOptions:
     fields: list[_Field]
 
     @classmethod
-    def of(cls, name: str, names: Mapping[str, str], omit: Collection[str]) -> StructOptions:
+    def of(cls, name: str, omit: Collection[str] = ()) -> StructOptions:
         """Return the options of the struct called `package.Name`."""
         package, _, called = name.rpartition(".")
         struct = getattr(import_module(package), called)
@@ -113,7 +123,7 @@ class StructOptions:
                 found[field.name].defaults[inner] = default
                 continue
             prefix = "--no-" if default is True else "--"
-            option = names.get(field.name, prefix + field.name.replace("_", "-"))
+            option = _NAMES.get(field.name, prefix + field.name.replace("_", "-"))
             text = _docstrings(owner).get(field.name, "")
             help, _, otherwise = text.partition("False: " if default is True else "None: ")
             if default is True:

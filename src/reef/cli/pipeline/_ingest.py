@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
 
 
-@derived("reef.spark.files.IngestOptions", target_bytes="--target-size", memory_bytes="--memory")
+@derived("reef.spark.files.IngestOptions")
 def ingest(
     url: Url,
     namespace: Namespace,

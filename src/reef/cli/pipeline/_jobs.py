@@ -142,8 +142,9 @@ def end(
 ) -> Report:
     """End jobs, so that they can publish nothing more.
 
-    `reef gc` may then delete what they wrote. Give the ids of jobs of a namespace; or --all-older-than, with a namespace or --all. A job that
-    still runs fails. Exit code 2: some job could not be ended.
+    `reef gc` may then delete what they wrote. Give the ids of jobs of a namespace; or
+    --all-older-than, with a namespace or --all. A job that still runs fails. Exit code 2: some job
+    could not be ended.
     """
     if (older_than is None) == (not jobs):
         given = "neither" if older_than is None else "both"

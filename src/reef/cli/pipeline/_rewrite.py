@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     )
 
 
-@derived("reef.jobs.IndexOptions", memory_bytes="--memory")
+@derived("reef.jobs.IndexOptions")
 def index(
     url: Url,
     scope: Scope,
@@ -53,14 +54,7 @@ def index(
         return pass_report(db.store.url, result)
 
 
-@derived(
-    "reef.jobs.CompactionOptions",
-    target_file_size_bytes="--target-size",
-    max_concurrent_file_group_rewrites="--concurrency",
-    max_file_group_size_bytes="--group-size",
-    raise_floor="--keep-floor",
-    memory_bytes="--memory",
-)
+@derived("reef.jobs.CompactionOptions")
 def compact(
     url: Url,
     scope: Scope,
@@ -100,16 +94,10 @@ def compact(
         result = run_pass("compact", jobs.compact, db, names, runs=runs, **asked)
         if kept is not None:
             _tell_stale(result)
-        left = [
-            (one.namespace, said)
-            for one in result.namespaces
-            if one.result
-            for said in one.result.skipped
-        ]
-        return pass_report(db.store.url, result, *(f"{name}: left: {said}" for name, said in left))
+        return pass_report(db.store.url, result, *_notes(result.namespaces, "skipped", "left: "))
 
 
-@derived("reef.jobs.RebuildOptions", memory_bytes="--memory", omit=("min_slots", "min_bytes"))
+@derived("reef.jobs.RebuildOptions", omit=("min_slots", "min_bytes"))
 def rebuild(
     url: Url,
     scope: Scope,
@@ -130,13 +118,17 @@ def rebuild(
         if dry_run:
             return _rebuilds(jobs.preview_rebuild(db, names, options=options))
         result = run_pass("rebuild", jobs.rebuild, db, names, runs=runs, options=options)
-        left = [
-            (one.namespace, said)
-            for one in result.namespaces
-            if one.result
-            for said in one.result.passed_by
-        ]
-        return pass_report(db.store.url, result, *(f"{name}: {said}" for name, said in left))
+        return pass_report(db.store.url, result, *_notes(result.namespaces, "passed_by"))
+
+
+def _notes(found: Iterable[NamespaceResult[Any]], field: str, prefix: str = "") -> list[str]:
+    """Return what plans or results say in a field."""
+    return [
+        f"{one.namespace}: {prefix}{said}"
+        for one in found
+        if one.result is not None
+        for said in getattr(one.result, field)
+    ]
 
 
 def _backlogs(found: list[NamespaceResult[Backlog]], options: IndexOptions) -> Report:
@@ -170,7 +162,7 @@ def _plans(found: list[NamespaceResult[CompactionPlan | None]], save_plan: Path 
             raise InvalidInputError(
                 f"--save-plan {str(save_plan)!r} cannot be written: {error.strerror}"
             ) from error
-    notes = [f"{plan.namespace}: left: {said}" for plan in plans for said in plan.skipped]
+    notes = _notes(found, "skipped", "left: ")
     notes.append(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
     if save_plan is not None and not plans and not any(one.error for one in found):
         notes.append("nothing to compact; no plan was written")
@@ -241,7 +233,7 @@ def _rebuilds(found: list[NamespaceResult[RebuildPlan]]) -> Report:
         for plan in plans
     ]
     folded = sum(plan.slot_first > 0 for plan in plans)
-    notes = [f"{plan.namespace}: {said}" for plan in plans for said in plan.passed_by]
+    notes = _notes(found, "passed_by")
     notes.append(
         f"{folded} of {len(found)} namespaces would be rebuilt, {len(plans) - folded} only checked; "
         "nothing was written"

@@ -21,15 +21,7 @@ if TYPE_CHECKING:
     from reef.threads import Threads
 
 
-@derived(
-    "reef.jobs.WorkerOptions",
-    omit=("interval", "start", "end", "full"),
-    target_file_size_bytes="--target-size",
-    max_concurrent_file_group_rewrites="--concurrency",
-    max_file_group_size_bytes="--group-size",
-    raise_floor="--keep-floor",
-    memory_bytes="--memory",
-)
+@derived("reef.jobs.WorkerOptions", omit=("interval", "start", "end", "full"))
 def worker(
     url: Url,
     options: WorkerOptions,

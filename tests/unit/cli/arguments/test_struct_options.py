@@ -10,8 +10,8 @@ from reef.cli.arguments._struct_options import StructOptions
 from reef.errors import InvalidInputError
 
 
-def options(name: str, **names: str) -> StructOptions:
-    return StructOptions.of(name if "." in name else f"reef.jobs.{name}", names, ())
+def options(name: str) -> StructOptions:
+    return StructOptions.of(name if "." in name else f"reef.jobs.{name}")
 
 
 def given(of: StructOptions, **values: object) -> object:
@@ -31,7 +31,7 @@ def test_every_field_is_an_option_with_a_help_text(name: str) -> None:
 
 
 def test_texts_become_values() -> None:
-    found = options("CompactionOptions", raise_floor="--keep-floor")
+    found = options("CompactionOptions")
     made = given(
         found, memory_bytes="1GiB", start="k", full=True, raise_floor=True, bottom_codec="zstd"
     )
@@ -59,7 +59,7 @@ def test_a_field_that_two_structs_share_is_one_option() -> None:
 )
 def test_an_error_names_the_option(values: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidInputError, match=f"^{says}"):
-        given(options("CompactionOptions", memory_bytes="--memory"), **values)
+        given(options("CompactionOptions"), **values)
 
 
 def test_the_help_of_an_option_that_two_structs_share_says_whose_default_is_which(
