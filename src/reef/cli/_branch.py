@@ -41,7 +41,7 @@ def create_branch(url: str, name: str, branch: str, source: str | None, lsn: int
     parent, child = namespace_of(name, source), namespace_of(name, branch)
     with connect(url) as db:
         made = create_branch(db.context(), parent, child, lsn)
-    return Report.of(made._asdict(), f"{made.name} of {made.parent} at LSN {made.lsn}")
+    return Report(made._asdict(), [f"{made.name} of {made.parent} at LSN {made.lsn}"])
 
 
 def list_(url: Url, namespace: Namespace) -> Report:
@@ -51,9 +51,9 @@ def list_(url: Url, namespace: Namespace) -> Report:
     with connect(url) as db:
         found = list(list_branches(db.context(), namespace))
     rows = ((b.name, _parent(b), b.lsn, b.generation, b.namespace) for b in found)
-    return Report.of(
+    return Report(
         {"namespace": namespace, "branches": [one._asdict() for one in found]},
-        Table(("branch", "from", "LSN", "generation", "namespace"), rows, "branches"),
+        [Table(("branch", "from", "LSN", "generation", "namespace"), rows, "branches")],
     )
 
 

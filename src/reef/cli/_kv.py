@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -113,8 +114,8 @@ def get(
 ) -> Report:
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
     wanted = coding.parse_key(key)
-    with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
-        value = _at(kv, version).get(wanted)
+    with _reading(url, namespace, version) as kv:
+        value = kv.get(wanted)
     if value is None:
         print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
     elif not as_json:
@@ -195,8 +196,8 @@ def scan(
         return None if text is None else coding.parse(name, text)
 
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
-    with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
-        batches = _at(kv, version).scan(start=low, end=high, prefix=same, reverse=reverse)
+    with _reading(url, namespace, version) as kv:
+        batches = kv.scan(start=low, end=high, prefix=same, reverse=reverse)
         columns = ((batch.column(0).to_pylist(), batch.column(1).to_pylist()) for batch in batches)
         rows = itertools.chain.from_iterable(zip(*some, strict=True) for some in columns)
         for key, value in itertools.islice(rows, limit and min(limit, sys.maxsize)):
@@ -215,8 +216,10 @@ def _once(key: str | None) -> bytes | None:
     return check_idempotency("--idempotency-key", key, IDEMPOTENCY_BYTES_MAX)
 
 
-def _at(kv: KeyValue, version: Version) -> KeyValue | KeyValueView:
-    return kv if version.is_newest else kv.at(**version.as_dict())
+@contextlib.contextmanager
+def _reading(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
+    with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
+        yield kv if version.is_newest else kv.at(**version.as_dict())
 
 
 def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:
@@ -255,9 +258,9 @@ def _check_size(settings: Settings, nbytes: int) -> None:
 
 
 def _receipt_report(receipt: Receipt) -> Report:
-    return Report.of(
+    return Report(
         {"lsn": receipt.lsn, "outcomes": list(receipt.outcomes), "replayed": receipt.replayed},
-        str(receipt.lsn),
+        [str(receipt.lsn)],
     )
 
 

@@ -71,11 +71,6 @@ class Report:
     parts: Iterable[Part]
     is_problem: bool = False
 
-    @classmethod
-    def of(cls, data: object, *parts: Part, is_problem: bool = False) -> Report:
-        """Return the report of a command."""
-        return cls(data, parts, is_problem)
-
     def print(self, as_json: bool) -> None:
         """Print it. Ends the command with exit code 2 if it is a problem."""
         if as_json:

@@ -52,7 +52,7 @@ def create(
             taken = reader.snapshot(_seconds(context, ttl), id=id).snapshot
         finally:
             reader.close()
-    return Report.of(_as_json(taken), taken.id)
+    return Report(_as_json(taken), [taken.id])
 
 
 def list_(url: Url, namespace: Namespace) -> Report:
@@ -63,7 +63,7 @@ def list_(url: Url, namespace: Namespace) -> Report:
         found = newest_manifest(db.context(), namespace).snapshots
     rows = [_as_json(one) for one in found]
     shown = [{**row, "expires_at_us": row["expires_at_us"] or "never"} for row in rows]
-    return Report.of({"namespace": namespace, "snapshots": rows}, Table.of(shown, "snapshots"))
+    return Report({"namespace": namespace, "snapshots": rows}, [Table.of(shown, "snapshots")])
 
 
 def renew(url: Url, namespace: Namespace, id: Id, ttl: Ttl = None) -> Report:
@@ -75,7 +75,7 @@ def renew(url: Url, namespace: Namespace, id: Id, ttl: Ttl = None) -> Report:
         _, renewed = renew(context.chain(namespace), id=id, ttl_s=_seconds(context, ttl))
     end = renewed.expires_at_us
     until = time_text(end) if end else "it is released"
-    return Report.of(_as_json(renewed), f"{renewed.id} lasts until {until}")
+    return Report(_as_json(renewed), [f"{renewed.id} lasts until {until}"])
 
 
 def release(url: Url, namespace: Namespace, id: Id) -> None:

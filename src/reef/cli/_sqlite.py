@@ -152,7 +152,7 @@ def log(
     ):
         commits = [one._asdict() for one in history(pages, after=after)]
     data = {"database": location.name, "commits": commits}
-    return Report.of(data, Table.of(commits, "commits"))
+    return Report(data, [Table.of(commits, "commits")])
 
 
 def restore_(
@@ -178,7 +178,7 @@ def restore_(
     said = f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}"
     if newest == before:
         said = f"nothing to restore: the newest version already equals LSN {lsn}"
-    return Report.of({"restored_lsn": lsn, "lsn_before": before, "lsn": newest}, said)
+    return Report({"restored_lsn": lsn, "lsn_before": before, "lsn": newest}, [said])
 
 
 app = group(
@@ -205,7 +205,7 @@ def _check_apsw() -> None:
 
 def _copied(copied: CopyResult, what: str) -> Report:
     pages = f"{copied.pages} pages of {copied.page_size} bytes"
-    return Report.of(
+    return Report(
         copied._asdict(),
-        f"{what} {pages} ({size_text(copied.size)}) at LSN {copied.lsn}; integrity_check: ok",
+        [f"{what} {pages} ({size_text(copied.size)}) at LSN {copied.lsn}; integrity_check: ok"],
     )

@@ -71,8 +71,8 @@ class LoadProgress:
         if self.replayed:
             done.append(f"{self.replayed} of {self.batches} batches had been written before")
         said = f"{', '.join(done)}; LSN {self.lsn}"
-        return Report.of(
-            vars(self), said if self.batches else "no documents came in; nothing was written"
+        return Report(
+            vars(self), [said if self.batches else "no documents came in; nothing was written"]
         )
 
 

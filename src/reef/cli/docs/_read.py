@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from reef.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from reef.documents import Documents, DocumentView
+    from reef.documents import DocumentView
 
 _PAGE_ROWS = 5000
 
@@ -45,8 +46,7 @@ def get(
     from reef.cli.docs._cells import row_of
 
     format = chosen_format(output, otherwise="jsonl")
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version)
+    with _reading(url, namespace, version) as view:
         types = view.schema.as_dict()
         names = column_names(columns, types)
         found = view.get_many(ids, columns=chosen(columns))
@@ -126,8 +126,7 @@ def query(
         )
     elif format == "table":
         limit = limit or TABLE_ROWS
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version, after)
+    with _reading(url, namespace, version, after) as view:
         types = view.schema.as_dict()
         asked["columns"] = chosen(columns)
         if columns is None and format == "table":
@@ -150,10 +149,9 @@ def query(
 
 def count(url: Url, namespace: Namespace, version: Version, where: Where = None) -> Report:
     """Print the number of documents, or of those that match --where."""
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version)
+    with _reading(url, namespace, version) as view:
         found = view.count(where)
-    return Report.of({"count": found, "lsn": view.lsn}, str(found))
+    return Report({"count": found, "lsn": view.lsn}, [str(found)])
 
 
 def sql(
@@ -179,8 +177,7 @@ def sql(
     format = chosen_format(output, otherwise="table")
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version)
+    with _reading(url, namespace, version) as view:
         if explain:
             plan = view.explain_sql(text)
             with open_output(output.path) as write:
@@ -229,10 +226,16 @@ class _Pages:
                 return
 
 
-def _view(ns: Documents, version: Version, after: str | None = None) -> DocumentView:
+@contextlib.contextmanager
+def _reading(
+    url: str, namespace: str, version: Version, after: str | None = None
+) -> Iterator[DocumentView]:
+    """Open a version, by default that of the page `after`, or the newest."""
     from reef.documents import page_version
 
-    if not version.is_newest:
-        return ns.at(**version.as_dict())
-    lsn = page_version(after, (ns.name, ns.born))
-    return ns.view() if lsn is None else ns.at(lsn=lsn)
+    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
+        if not version.is_newest:
+            yield ns.at(**version.as_dict())
+            return
+        lsn = page_version(after, (ns.name, ns.born))
+        yield ns.view() if lsn is None else ns.at(lsn=lsn)

@@ -146,7 +146,7 @@ def schema(
             with db.namespace(**named(namespace), mode="r") as ns:
                 found = ns.schema
     table = Table(("attribute", "type"), found.items())
-    return Report.of({"namespace": namespace, "attributes": found}, table)
+    return Report({"namespace": namespace, "attributes": found}, [table])
 
 
 def _load(

@@ -104,7 +104,7 @@ def _report(
         "left": list(left),
     }
     table = Table(("check", "result", "seen"), rows)
-    return Report.of(data, table, verdict, is_problem=bool(failed))
+    return Report(data, [table, verdict], is_problem=bool(failed))
 
 
 def _say_what_is_left(url: str, left: Sequence[str]) -> None:

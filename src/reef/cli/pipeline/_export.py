@@ -53,9 +53,9 @@ def export(
 
         with watched("export", db.context().clock) as watch:
             result = copy(session, url, name, out, watch=watch, **asked)
-    return Report.of(
+    return Report(
         {"url": db.store.url, **dataclasses.asdict(result)},
-        f"{namespace} at LSN {result.lsn}: written to {out} as {kind}",
+        [f"{namespace} at LSN {result.lsn}: written to {out} as {kind}"],
     )
 
 
@@ -72,4 +72,4 @@ def _plan_report(url: str, namespace: str, out: str, asked: dict[str, Any]) -> R
         "tasks": plan.partitions,
     }
     data = {"dry_run": True, **dataclasses.asdict(plan)}
-    return Report.of(data, facts, "nothing was written")
+    return Report(data, [facts, "nothing was written"])

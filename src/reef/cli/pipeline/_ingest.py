@@ -58,7 +58,7 @@ def ingest(
         with watched("ingest", db.context().clock) as watch:
             result = load(session, url, name, files, schema=declared, watch=watch, **asked)
         data = {"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)}
-    return Report.of(data, _said(result, options.operation))
+    return Report(data, [_said(result, options.operation)])
 
 
 _OF_FILES = ("format", "id", "multiline")
@@ -92,4 +92,4 @@ def _plan_report(plan: IngestPlan) -> Report:
         "loads by": f"{plan.operation}, through {_METHODS.get(plan.method, plan.method)}",
     }
     data = {"dry_run": True, **dataclasses.asdict(plan)}
-    return Report.of(data, facts, "nothing was loaded")
+    return Report(data, [facts, "nothing was loaded"])

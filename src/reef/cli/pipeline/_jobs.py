@@ -65,7 +65,7 @@ def list_passes(
         "written",
         "tasks",
     )
-    return Report.of({"passes": [msgspec.to_builtins(one) for one in found]}, Table(columns, rows))
+    return Report({"passes": [msgspec.to_builtins(one) for one in found]}, [Table(columns, rows)])
 
 
 def show(
@@ -103,7 +103,7 @@ def show(
         for one in found.namespaces
     )
     columns = ("namespace", "state", "generation", "figures")
-    return Report.of(msgspec.to_builtins(found), facts, Table(columns, rows, "namespaces"))
+    return Report(msgspec.to_builtins(found), [facts, Table(columns, rows, "namespaces")])
 
 
 def standing(url: Url, scope: Scope) -> Report:
@@ -123,7 +123,7 @@ def standing(url: Url, scope: Scope) -> Report:
         for intent in intents
     ]
     data = {"standing": rows, "failed": failed}
-    return Report.of(data, Table.of(rows, "standing jobs"), *_lines(failed))
+    return Report(data, [Table.of(rows, "standing jobs"), *_lines(failed)])
 
 
 def end(
