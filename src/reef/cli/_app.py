@@ -8,18 +8,19 @@ from typing import Annotated
 import typer
 
 import reef
-from reef.cli import _branch, _jobs, _kv, _snapshot, _sqlite, docs
-from reef.cli._check_store import check_store
-from reef.cli._export import export
-from reef.cli._gc import gc
-from reef.cli._ingest import ingest
-from reef.cli._inspect import inspect
-from reef.cli._parameters import register
-from reef.cli._pipeline import compact, index, rebuild
-from reef.cli._repair import repair
-from reef.cli._stats import stats
-from reef.cli._verify import verify
-from reef.cli._worker import worker
+from reef.cli import _branch, _kv, _snapshot, _sqlite, docs
+from reef.cli.arguments._parameters import register
+from reef.cli.health._check_store import check_store
+from reef.cli.health._gc import gc
+from reef.cli.health._inspect import inspect
+from reef.cli.health._repair import repair
+from reef.cli.health._stats import stats
+from reef.cli.health._verify import verify
+from reef.cli.pipeline import _jobs
+from reef.cli.pipeline._export import export
+from reef.cli.pipeline._ingest import ingest
+from reef.cli.pipeline._rewrite import compact, index, rebuild
+from reef.cli.pipeline._worker import worker
 from reef.errors import InvalidInputError
 
 # Typer keeps to itself what it raises for a command line that cannot be.
@@ -28,34 +29,32 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 app = typer.Typer(
     name="reef",
     help="A database engine whose only durable state is a bucket.",
-    epilog="Exit codes: 0 fine, 1 fix the command line, 2 a problem was found, "
+    epilog="`reef COMMAND --help` lists the options of a command. Exit codes: 0 fine, 1 fix the command line, 2 a problem was found, "
     "3 stdout could not be written, 130 interrupted.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _command in (
-    ("stats", stats),
-    ("inspect", inspect),
-    ("verify", verify),
-    ("repair", repair),
-    ("gc", gc),
-    ("check-store", check_store),
-    ("index", index),
-    ("compact", compact),
-    ("rebuild", rebuild),
-    ("ingest", ingest),
-    ("export", export),
-    ("worker", worker),
-):
-    register(app, _name, _command)
-app.add_typer(docs.app)
-app.add_typer(_snapshot.app)
-app.add_typer(_branch.app)
-app.add_typer(_kv.app)
-app.add_typer(_sqlite.app)
-app.add_typer(_jobs.app)
+register(
+    app,
+    {
+        "stats": stats,
+        "inspect": inspect,
+        "verify": verify,
+        "repair": repair,
+        "gc": gc,
+        "check-store": check_store,
+        "index": index,
+        "compact": compact,
+        "rebuild": rebuild,
+        "ingest": ingest,
+        "export": export,
+        "worker": worker,
+    },
+)
+for _group in (docs, _snapshot, _branch, _kv, _sqlite, _jobs):
+    app.add_typer(_group.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -88,11 +87,6 @@ def invoke(arguments: Sequence[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     except _UsageError as error:
-        said = _message(error)
+        said: str = getattr(error, "format_message", error.__str__)()
         raise InvalidInputError(f"{said} (reef --help)") from error
     return 0
-
-
-def _message(error: Exception) -> str:
-    formatted: str = getattr(error, "format_message", lambda: str(error))()
-    return formatted

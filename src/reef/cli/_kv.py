@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import io
+import itertools
 import json
 import os
 import sys
@@ -18,30 +21,20 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
-from reef.cli._idempotency import check_key
-from reef.cli._output import key_text, print_json
-from reef.cli._parameters import grouped
-from reef.cli._version import Version
+from reef.cli._output import Report, key_text
+from reef.cli.arguments._bucket import Namespace, Url, connect, named
+from reef.cli.arguments._parameters import AsJson, group
+from reef.cli.arguments._version import IDEMPOTENCY_BYTES_MAX, Version, check_idempotency
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from reef.engine import Receipt
     from reef.kv import KeyValue, KeyValueView
     from reef.settings import Settings
 
 OVERHEAD_BYTES = 1024  # what a writer adds to the bytes of a batch when it holds them to the bounds
 _STDIN = "-"
-
-app = typer.Typer(
-    name="kv",
-    help="Read and write keys and values. A command that writes fences other writers.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
 Key: TypeAlias = Annotated[
     str, typer.Argument(metavar="KEY", help="The key; text unless --hex or --base64.")
@@ -108,8 +101,6 @@ class Coding:
             return base64.b64encode(data).decode(), "base64"
 
 
-@app.command("get")
-@grouped
 def get(
     url: Url,
     namespace: Namespace,
@@ -120,22 +111,18 @@ def get(
         bool, typer.Option("--exact", "-n", help="Print no newline after the value.")
     ] = False,
     as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
     wanted = coding.parse_key(key)
-    with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
-        value = _at(kv, version).get(wanted)
-    if as_json:
-        print_json(_pair(coding, wanted, value))
-    elif value is not None:
-        _write(coding.raw(value) + (b"" if exact else b"\n"))
+    with _reading(url, namespace, version) as kv:
+        value = kv.get(wanted)
     if value is None:
         print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
-        raise typer.Exit(PROBLEM)
+    elif not as_json:
+        sys.stdout.buffer.write(coding.raw(value) + (b"" if exact else b"\n"))
+    return Report(_pair(coding, wanted, value), (), is_problem=value is None)
 
 
-@app.command("put")
-@grouped
 def put(
     url: Url,
     namespace: Namespace,
@@ -148,45 +135,39 @@ def put(
         Path | None, typer.Option("--file", metavar="PATH", help="Read the value from a file.")
     ] = None,
     idempotency_key: IdempotencyKey = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Set the value of a key durably, and print the LSN. Creates the namespace if necessary."""
     # Everything is looked at before the namespace is opened: that fences others.
     check_namespace(namespace)
     wanted = coding.parse_key(key)
-    once = check_key(idempotency_key)
+    once = _once(idempotency_key)
     with connect(url) as db:
         settings = db.context().settings
         data = _value(coding, value, file, settings.log_segment_max_bytes)
         _check_size(settings, len(wanted) + len(data))
         with db.kv(**named(namespace)) as kv:
             receipt = kv.put(wanted, data, idempotency_key=once)
-    _print_receipt(receipt, as_json)
+    return _receipt_report(receipt)
 
 
-@app.command("delete")
-@grouped
 def delete(
     url: Url,
     namespace: Namespace,
     key: Key,
     coding: Coding,
     idempotency_key: IdempotencyKey = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Delete a key durably, and print the LSN. The key need not exist."""
     check_namespace(namespace)
     wanted = coding.parse_key(key)
-    once = check_key(idempotency_key)
+    once = _once(idempotency_key)
     with connect(url) as db:
         _check_size(db.context().settings, len(wanted))
         with db.kv(**named(namespace)) as kv:
             receipt = kv.delete(wanted, idempotency_key=once)
-    _print_receipt(receipt, as_json)
+    return _receipt_report(receipt)
 
 
-@app.command("scan")
-@grouped
 def scan(
     url: Url,
     namespace: Namespace,
@@ -200,55 +181,65 @@ def scan(
     reverse: Annotated[
         bool, typer.Option("--reverse", help="From the last key to the first.")
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, max=2**63 - 1, metavar="N", help="The most keys.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The most keys.")] = None,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Print no values.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line.")
     ] = False,
 ) -> None:
-    """Print keys and values in key order, one pair per line, separated by a tab.
+    """Print keys and values in key order.
 
-    Use --hex, --base64 or --json if keys or values hold tabs or newlines.
+    A line has a pair, separated by a tab. Use --hex, --base64 or --json if keys or values hold tabs or newlines.
     """
 
     def bound(name: str, text: str | None) -> bytes | None:
         return None if text is None else coding.parse(name, text)
 
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
-    show = _json_lines if as_json else _lines
+    with _reading(url, namespace, version) as kv:
+        batches = kv.scan(start=low, end=high, prefix=same, reverse=reverse)
+        columns = ((batch.column(0).to_pylist(), batch.column(1).to_pylist()) for batch in batches)
+        rows = itertools.chain.from_iterable(zip(*some, strict=True) for some in columns)
+        for key, value in itertools.islice(rows, limit and min(limit, sys.maxsize)):
+            sys.stdout.buffer.write(_line(coding, key, None if keys_only else value, as_json))
+
+
+app = group(
+    "kv",
+    "Read and write keys and values. A command that writes fences other writers: they must open the "
+    "namespace again.",
+    {"get": get, "put": put, "delete": delete, "scan": scan},
+)
+
+
+def _once(key: str | None) -> bytes | None:
+    return check_idempotency("--idempotency-key", key, IDEMPOTENCY_BYTES_MAX)
+
+
+@contextlib.contextmanager
+def _reading(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
     with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
-        view = _at(kv, version)
-        found = view.scan(start=low, end=high, prefix=same, reverse=reverse)
-        for batch in _limited(found, limit):
-            _write(show(coding, batch, keys_only))
-
-
-def _at(kv: KeyValue, version: Version) -> KeyValue | KeyValueView:
-    return kv if version.is_newest else kv.at(**version.as_dict())
+        yield kv if version.is_newest else kv.at(**version.as_dict())
 
 
 def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:
     if (value is None) == (file is None):
         given = "neither" if value is None else "both"
         raise InvalidInputError(f"VALUE and --file: {given} given; give one of the two")
-    if file is not None:
+    if value is not None and value != _STDIN:
+        data = coding.parse("VALUE", value)
+    else:
+        stdin = contextlib.nullcontext(sys.stdin.buffer if sys.stdin else io.BytesIO())
         try:
-            with file.open("rb") as source:
+            with stdin if file is None else file.open("rb") as source:
                 data = source.read(most + 1)
         except OSError as error:
-            raise InvalidInputError(f"--file {str(file)!r} cannot be read: {error}") from error
-    elif value == _STDIN:
-        try:
-            data = sys.stdin.buffer.read(most + 1) if sys.stdin else b""
-        except OSError as error:
-            raise InvalidInputError(
-                f"stdin, which VALUE = {_STDIN!r} stands for, cannot be read: {error}"
-            ) from error
-    else:
-        assert value is not None
-        data = coding.parse("VALUE", value)
+            what = (
+                f"stdin, which VALUE = {_STDIN!r} stands for,"
+                if file is None
+                else f"--file {str(file)!r}"
+            )
+            raise InvalidInputError(f"{what} cannot be read: {error}") from error
     if len(data) > most:
         allowed = f"at most log_segment_max_bytes, which is {most}"
         raise InvalidInputError(f"VALUE is too large: expected {allowed}")
@@ -266,64 +257,24 @@ def _check_size(settings: Settings, nbytes: int) -> None:
             )
 
 
-def _print_receipt(receipt: Receipt, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "lsn": receipt.lsn,
-                "outcomes": list(receipt.outcomes),
-                "replayed": receipt.replayed,
-            }
-        )
-    else:
-        print(receipt.lsn)
-
-
-def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    left = limit
-    for batch in batches:
-        if left is not None and batch.num_rows >= left:
-            yield batch.slice(0, left)
-            return
-        yield batch
-        left = None if left is None else left - batch.num_rows
-
-
-def _lines(coding: Coding, batch: pa.RecordBatch, keys_only: bool) -> bytes:
-    import pyarrow.compute as pc
-
-    keys, values = batch.column(0), batch.column(1)
-    if coding.name == "text":
-        line = keys if keys_only else pc.binary_join_element_wise(keys, values, b"\t")
-        return b"".join(pc.binary_join_element_wise(line, b"", b"\n").to_pylist())
-    rows = zip(keys.to_pylist(), values.to_pylist(), strict=True)
-    return b"".join(
-        coding.raw(key) + (b"" if keys_only else b"\t" + coding.raw(value)) + b"\n"
-        for key, value in rows
+def _receipt_report(receipt: Receipt) -> Report:
+    return Report(
+        {"lsn": receipt.lsn, "outcomes": list(receipt.outcomes), "replayed": receipt.replayed},
+        [str(receipt.lsn)],
     )
 
 
-def _json_lines(coding: Coding, batch: pa.RecordBatch, keys_only: bool) -> bytes:
-    rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
-    lines = (_pair(coding, key, None if keys_only else value, keys_only) for key, value in rows)
-    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-
-def _pair(
-    coding: Coding, key: bytes, value: bytes | None, keys_only: bool = False
-) -> dict[str, object]:
-    text, how = coding.shown(key)
-    pair: dict[str, object] = {"key": text, "key_encoding": how}
-    if keys_only:
-        return pair
+def _line(coding: Coding, key: bytes, value: bytes | None, as_json: bool) -> bytes:
+    """Return a pair, or a key without its value, as a line."""
+    if not as_json:
+        return coding.raw(key) + (b"" if value is None else b"\t" + coding.raw(value)) + b"\n"
+    pair = _pair(coding, key, value)
     if value is None:
-        return {**pair, "value": None, "value_encoding": None}
-    text, how = coding.shown(value)
-    return {**pair, "value": text, "value_encoding": how}
+        pair = {name: pair[name] for name in ("key", "key_encoding")}
+    return json.dumps(pair).encode() + b"\n"
 
 
-def _write(data: bytes) -> None:
-    """Write bytes to stdout as they are."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def _pair(coding: Coding, key: bytes, value: bytes | None) -> dict[str, object]:
+    text, how = coding.shown(key)
+    shown = (None, None) if value is None else coding.shown(value)
+    return {"key": text, "key_encoding": how, "value": shown[0], "value_encoding": shown[1]}

@@ -6,24 +6,18 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import AsJson, Namespace, Url, connect
-from reef.cli._output import print_json, print_table, time_text
+from reef.cli._output import Report, Table, time_text
+from reef.cli.arguments._bucket import Namespace, Url, connect
+from reef.cli.arguments._parameters import group
 from reef.settings import parse_seconds
 from reef.types import check_snapshot_id
 
 if TYPE_CHECKING:
-    from reef.engine import Context, Reader
+    from reef.engine import Context
     from reef.format import Manifest, Snapshot
     from reef.manifest import Head
 
 FOR_GOOD = "none"
-
-app = typer.Typer(
-    name="snapshot",
-    help="Keep versions of a namespace readable through compaction and collection.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
 Ttl: TypeAlias = Annotated[
     str | None,
@@ -36,7 +30,6 @@ Ttl: TypeAlias = Annotated[
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The id of the snapshot.")]
 
 
-@app.command("create")
 def create(
     url: Url,
     namespace: Namespace,
@@ -45,62 +38,46 @@ def create(
         str | None,
         typer.Option("--id", metavar="ID", help="The id of the snapshot. [default: a new one]"),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Take a snapshot of the newest version, and print its id."""
+    from reef.engine import face_of, newest_manifest, open_for_reading
+
     if id is not None:
         check_snapshot_id(id)
     with connect(url) as db:
         context = db.context()
-        reader = _open(context, namespace)
+        face = face_of(newest_manifest(context, namespace))
+        reader = open_for_reading(context, namespace, face)
         try:
             taken = reader.snapshot(_seconds(context, ttl), id=id).snapshot
         finally:
             reader.close()
-    if as_json:
-        print_json(_as_json(taken))
-    else:
-        print(taken.id)
+    return Report(_as_json(taken), [taken.id])
 
 
-@app.command("list")
-def list_(url: Url, namespace: Namespace, as_json: AsJson = False) -> None:
+def list_(url: Url, namespace: Namespace) -> Report:
     """List snapshots. An expired one is listed until `reef gc` removes it."""
     from reef.engine import newest_manifest
 
     with connect(url) as db:
-        manifest = newest_manifest(db.context(), namespace)
-    if as_json:
-        print_json({"namespace": namespace, "snapshots": [_as_json(s) for s in manifest.snapshots]})
-        return
-    print_table(
-        ("id", "generation", "LSN", "expires (UTC)"),
-        (
-            (s.id, s.generation, s.lsn, time_text(s.expires_at_us) if s.expires_at_us else "never")
-            for s in manifest.snapshots
-        ),
-        title="snapshots",
-    )
+        found = newest_manifest(db.context(), namespace).snapshots
+    rows = [_as_json(one) for one in found]
+    shown = [{**row, "expires_at_us": row["expires_at_us"] or "never"} for row in rows]
+    return Report({"namespace": namespace, "snapshots": rows}, [Table.of(shown, "snapshots")])
 
 
-@app.command("renew")
-def renew_(
-    url: Url, namespace: Namespace, id: Id, ttl: Ttl = None, as_json: AsJson = False
-) -> None:
+def renew(url: Url, namespace: Namespace, id: Id, ttl: Ttl = None) -> Report:
     """Set how long a snapshot lasts, counted from now."""
     from reef.manifest import renew
 
     with connect(url) as db:
         context = db.context()
         _, renewed = renew(context.chain(namespace), id=id, ttl_s=_seconds(context, ttl))
-    if as_json:
-        print_json(_as_json(renewed))
-    else:
-        until = time_text(renewed.expires_at_us) if renewed.expires_at_us else "it is released"
-        print(f"{renewed.id} lasts until {until}")
+    end = renewed.expires_at_us
+    until = time_text(end) if end else "it is released"
+    return Report(_as_json(renewed), [f"{renewed.id} lasts until {until}"])
 
 
-@app.command("release")
 def release(url: Url, namespace: Namespace, id: Id) -> None:
     """Remove a snapshot. `reef gc` then deletes what only the snapshot could read."""
     from reef.manifest import no_namespace, release_snapshot
@@ -116,17 +93,17 @@ def release(url: Url, namespace: Namespace, id: Id) -> None:
     print(f"{id} is released")
 
 
+app = group(
+    "snapshot",
+    "Keep versions readable through compaction and collection.",
+    {"create": create, "list": list_, "renew": renew, "release": release},
+)
+
+
 def _seconds(context: Context, ttl: str | None) -> float | None:
     if ttl is None:
         return context.settings.snapshot_ttl
     return None if ttl == FOR_GOOD else parse_seconds("ttl", ttl, low=0.001)
-
-
-def _open(context: Context, namespace: str) -> Reader:
-    """Open a namespace for reading, whatever face it was made as."""
-    from reef.engine import face_of, newest_manifest, open_for_reading
-
-    return open_for_reading(context, namespace, face_of(newest_manifest(context, namespace)))
 
 
 def _as_json(snapshot: Snapshot) -> dict[str, object]:

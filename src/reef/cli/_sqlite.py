@@ -13,21 +13,17 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._bucket import AsJson, connect
+from reef.cli._branch import Name, Source, create_branch
 from reef.cli._interrupts import unwind
-from reef.cli._output import print_json, print_table, progress_bars, size_text, time_text
+from reef.cli._output import Report, Table, progress_bars, size_text
 from reef.cli._streams import failure_of
+from reef.cli.arguments._bucket import connect
+from reef.cli.arguments._parameters import group
+from reef.cli.arguments._version import ReadLsn, RestoreLsn, StartLsn
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
     from reef.sqlite import CopyResult
-
-app = typer.Typer(
-    name="sqlite",
-    help="SQLite databases in a bucket, with durable commits and readable old versions.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
 DatabaseUrl: TypeAlias = Annotated[
     str,
@@ -38,26 +34,8 @@ DatabaseUrl: TypeAlias = Annotated[
 Branch: TypeAlias = Annotated[
     str | None, typer.Option("--branch", metavar="BRANCH", help="A branch of the database.")
 ]
-At: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="Read the version at this LSN."
-    ),
-]
-StartAt: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--lsn",
-        "--at",
-        min=0,
-        max=2**63 - 1,
-        metavar="LSN",
-        help="The version to start from. [default: the newest]",
-    ),
-]
 
 
-@app.command("shell")
 def shell(
     url: DatabaseUrl,
     statements: Annotated[
@@ -67,7 +45,7 @@ def shell(
         ),
     ] = None,
     branch: Branch = None,
-    lsn: At = None,
+    lsn: ReadLsn = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse writes. The database must exist.")
     ] = False,
@@ -99,12 +77,10 @@ def shell(
         connection.close()
 
 
-@app.command("import")
 def import_(
     url: DatabaseUrl,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The database file to copy.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Copy a database file into the bucket, under a new name. SQLite checks the file first."""
     _check_apsw()
     from reef.sqlite import import_file, parse_location
@@ -118,19 +94,17 @@ def import_(
             branch=location.branch,
             progress=lambda done, total: bars("pages", done, total),
         )
-    _print_copied(copied, "imported", as_json)
+    return _copied(copied, "imported")
 
 
-@app.command("export")
 def export(
     url: DatabaseUrl,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")
     ],
     branch: Branch = None,
-    lsn: At = None,
-    as_json: AsJson = False,
-) -> None:
+    lsn: ReadLsn = None,
+) -> Report:
     """Write a version of a database to a file. SQLite checks the file."""
     _check_apsw()
     from reef.sqlite import export_file, parse_location, version_at
@@ -143,36 +117,22 @@ def export(
     ):
         view = version_at(pages, pages.head if location.lsn is None else location.lsn)
         copied = export_file(view, file, progress=lambda done, total: bars("pages", done, total))
-    _print_copied(copied, "exported", as_json)
+    return _copied(copied, "exported")
 
 
-@app.command("branch")
 def branch_(
     url: DatabaseUrl,
-    name: Annotated[str, typer.Argument(metavar="BRANCH", help="The name of the new branch.")],
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="BRANCH", help="Start from this branch.")
-    ] = None,
-    lsn: StartAt = None,
-    as_json: AsJson = False,
-) -> None:
+    name: Name,
+    source: Source = None,
+    lsn: StartLsn = None,
+) -> Report:
     """Create a branch in constant time. `reef branch` lists, drops and detaches branches."""
-    from reef.engine import create_branch
     from reef.sqlite import parse_location
-    from reef.types import namespace_of
 
     location = parse_location(url).with_version(source, lsn)
-    parent = namespace_of(location.name, location.branch)
-    child = namespace_of(location.name, name)
-    with connect(location.bucket) as db:
-        made = create_branch(db.context(), parent, child, location.lsn)
-    if as_json:
-        print_json(made._asdict())
-    else:
-        print(f"{made.name} of {made.parent} at LSN {made.lsn}")
+    return create_branch(location.bucket, location.name, name, location.branch, location.lsn)
 
 
-@app.command("log")
 def log(
     url: DatabaseUrl,
     branch: Branch = None,
@@ -180,9 +140,8 @@ def log(
         int | None,
         typer.Option("--after", min=0, metavar="LSN", help="Only commits after this LSN."),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List commits: LSN, time and number of pages, as far back as the log is kept."""
+) -> Report:
+    """List commits: LSN, time and number of pages. Goes as far back as the log is kept."""
     _check_apsw()
     from reef.sqlite import history, parse_location
 
@@ -191,29 +150,16 @@ def log(
         connect(location.bucket) as db,
         db.pages(location.name, branch=location.branch, mode="r") as pages,
     ):
-        commits = list(history(pages, after=after))
-    if as_json:
-        print_json({"database": location.name, "commits": [one._asdict() for one in commits]})
-        return
-    print_table(
-        ("LSN", "time (UTC)", "pages"),
-        ((one.lsn, time_text(one.committed_at_us), one.pages) for one in commits),
-        title="commits",
-    )
+        commits = [one._asdict() for one in history(pages, after=after)]
+    data = {"database": location.name, "commits": commits}
+    return Report(data, [Table.of(commits, "commits")])
 
 
-@app.command("restore")
 def restore_(
     url: DatabaseUrl,
-    lsn: Annotated[
-        int,
-        typer.Option(
-            "--lsn", "--at", min=0, max=2**63 - 1, metavar="LSN", help="The version to restore."
-        ),
-    ],
+    lsn: RestoreLsn,
     branch: Branch = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Restore an earlier version, as a new commit. Newer versions stay readable.
 
     Fences other writers. To look first, export that version or make a branch at it.
@@ -229,12 +175,24 @@ def restore_(
         with db.pages(location.name, branch=location.branch) as pages:
             before = pages.head
             newest = restore(pages, lsn)
-    if as_json:
-        print_json({"restored_lsn": lsn, "lsn_before": before, "lsn": newest})
-    elif newest == before:
-        print(f"nothing to restore: the newest version already equals LSN {lsn}")
-    else:
-        print(f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}")
+    said = f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}"
+    if newest == before:
+        said = f"nothing to restore: the newest version already equals LSN {lsn}"
+    return Report({"restored_lsn": lsn, "lsn_before": before, "lsn": newest}, [said])
+
+
+app = group(
+    "sqlite",
+    "SQLite databases in a bucket. Commits are durable, and old versions stay readable.",
+    {
+        "shell": shell,
+        "import": import_,
+        "export": export,
+        "branch": branch_,
+        "log": log,
+        "restore": restore_,
+    },
+)
 
 
 def _check_apsw() -> None:
@@ -245,9 +203,9 @@ def _check_apsw() -> None:
         )
 
 
-def _print_copied(copied: CopyResult, what: str, as_json: bool) -> None:
-    if as_json:
-        print_json(copied._asdict())
-    else:
-        pages = f"{copied.pages} pages of {copied.page_size} bytes"
-        print(f"{what} {pages} ({size_text(copied.size)}) at LSN {copied.lsn}; integrity_check: ok")
+def _copied(copied: CopyResult, what: str) -> Report:
+    pages = f"{copied.pages} pages of {copied.page_size} bytes"
+    return Report(
+        copied._asdict(),
+        [f"{what} {pages} ({size_text(copied.size)}) at LSN {copied.lsn}; integrity_check: ok"],
+    )

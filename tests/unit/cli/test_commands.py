@@ -64,6 +64,15 @@ def test_usage_has_each_bracket_once(
     assert not re.search(r"\[\[|\]\]|\.\.\.\}|\.{4}", usage), usage
 
 
+@pytest.mark.parametrize("path", [*commands()], ids=" ".join)
+def test_lists_of_commands_cut_no_text_off(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*path, "--help"]) == 0
+    listed = capsys.readouterr().out.partition("\nCommands:\n")[2]
+    assert not re.search(r"\.\.\.$", listed, re.MULTILINE), listed
+
+
 @pytest.mark.parametrize("argument", ["--version", "--help"])
 def test_what_needs_no_engine_loads_none(argument: str) -> None:
     """The engine takes most of a second to load."""
@@ -82,7 +91,9 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
 
 
 def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
-    from reef.cli import _check_store, _idempotency, _kv
+    from reef.cli import _kv
+    from reef.cli.arguments import _version
+    from reef.cli.health import _check_store
     from reef.engine import WriteRequest, check_idempotency_key, open_for_writing
     from reef.format import KEY, TOMBSTONE, log_schema
     from reef.kv import FACE
@@ -103,7 +114,7 @@ def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
         with pytest.raises(errors.InvalidInputError):
             check(*wrong)
 
-    longest = b"k" * _idempotency.KEY_BYTES_MAX
+    longest = b"k" * _version.IDEMPOTENCY_BYTES_MAX
     assert check_idempotency_key(longest) == longest
     with pytest.raises(errors.InvalidInputError):
         check_idempotency_key(longest + b"k")

@@ -10,28 +10,25 @@ chosen, pairs_of                 what the texts of --columns and of NAME=VALUE o
 
 from __future__ import annotations
 
-import typer
-
+from reef.cli.arguments._parameters import group
 from reef.cli.docs._options import Columns, Declared, Where, chosen, pairs_of
 from reef.cli.docs._read import count, get, query, sql
 from reef.cli.docs._write import delete, patch, put, schema
 
 __all__ = ["Columns", "Declared", "Where", "app", "chosen", "pairs_of"]
 
-app = typer.Typer(
-    name="docs",
-    help="Read and write documents. A command that writes fences other writers.",
-    add_completion=False,
-    rich_markup_mode=None,
+app = group(
+    "docs",
+    "Read and write documents. A command that writes fences other writers: they must open the "
+    "namespace again.",
+    {
+        "get": get,
+        "query": query,
+        "count": count,
+        "sql": sql,
+        "put": put,
+        "patch": patch,
+        "delete": delete,
+        "schema": schema,
+    },
 )
-for _name, _command in (
-    ("get", get),
-    ("query", query),
-    ("count", count),
-    ("sql", sql),
-    ("put", put),
-    ("patch", patch),
-    ("delete", delete),
-    ("schema", schema),
-):
-    app.command(_name)(_command)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reef.cli._output import print_json
+from reef.cli._output import Report, progress_bars
 from reef.cli.docs._input import Batch, Input
 from reef.errors import (
     ConditionFailedError,
@@ -62,21 +62,17 @@ class LoadProgress:
         """How many documents the committed batches changed."""
         return self.upserted + self.patched + self.deleted
 
-    def print(self, as_json: bool) -> None:
-        """Print it, for people or for programs."""
-        if as_json:
-            print_json(vars(self))
-            return
+    def report(self) -> Report:
+        """Return it, for people and for programs."""
         counts = (("upserted", self.upserted), ("patched", self.patched), ("deleted", self.deleted))
         done = [f"{count} {what}" for what, count in counts if count] or ["nothing changed"]
         if self.skipped:
             done.append(f"{self.skipped} left out")
         if self.replayed:
             done.append(f"{self.replayed} of {self.batches} batches had been written before")
-        print(
-            f"{', '.join(done)}; LSN {self.lsn}"
-            if self.batches
-            else "no documents came in; nothing was written"
+        said = f"{', '.join(done)}; LSN {self.lsn}"
+        return Report(
+            vars(self), [said if self.batches else "no documents came in; nothing was written"]
         )
 
 
@@ -87,25 +83,25 @@ def key_of(prefix: bytes | None, number: int) -> bytes | None:
 
 def load(
     ns: Documents,
+    source: Input,
     batches: Iterator[Batch],
     write: Write,
     *,
     declared: Collection[str],
     prefix: bytes | None,
     is_patch: bool,
-    advance: Callable[[int, int], None],
 ) -> LoadProgress:
     """Commit batch after batch; what stops it is raised, with how much was committed before.
 
     `declared` are the attributes whose types the user gave.
     """
     tally = LoadProgress()
-    with told_with(tally):
+    with told_with(tally), progress_bars() as bars:
         for number, batch in enumerate(batches, 1):
             with _in_terms_of(batch):
                 data = batch.documents(ns.schema, declared, is_patch=is_patch)
                 tally.add(write(data, key_of(prefix, number)))
-            advance(tally.documents, batch.read_bytes)
+            bars("put", batch.read_bytes, source.size, f"{tally.documents:,} documents")
     return tally
 
 
@@ -166,26 +162,3 @@ def _unmet(error: ConditionFailedError, place: str, places: Sequence[int]) -> st
     return (
         f"{place} {places[unmet[0]]} ({error.outcomes[unmet[0]]}): {text}; --skip leaves them out"
     )
-
-
-@contextlib.contextmanager
-def load_progress(source: Input) -> Iterator[Callable[[int, int], None]]:
-    """Give what shows progress on stderr, if that is a terminal: documents, and bytes of the input."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.fields[documents]:,} documents"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        task = progress.add_task("", total=source.size, documents=0)
-
-        def advance(documents: int, read_bytes: int) -> None:
-            progress.update(task, documents=documents, completed=read_bytes)
-
-        yield advance

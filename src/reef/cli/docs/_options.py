@@ -7,11 +7,14 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from reef.cli._idempotency import check_prefix
+from reef.cli.arguments._version import PREFIX_BYTES_MAX, check_idempotency
 from reef.errors import InvalidInputError
 
 Where: TypeAlias = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="Only documents that match.")
+    str | None,
+    typer.Option(
+        "--where", metavar="SQL", help="Only documents that match, such as: n > 3 AND name = 'x'."
+    ),
 ]
 Columns: TypeAlias = Annotated[
     list[str] | None,
@@ -19,34 +22,6 @@ Columns: TypeAlias = Annotated[
 ]
 File: TypeAlias = Annotated[
     str, typer.Argument(metavar="FILE", help="A .jsonl, .csv or .parquet file; - is stdin.")
-]
-BatchSize: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        "--batch-size", metavar="N", min=1, max=1_000_000, help="The most documents per commit."
-    ),
-]
-Prefix: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--idempotency-prefix",
-        metavar="TEXT",
-        help="Makes a repeat safe: the same prefix and input write nothing twice.",
-    ),
-]
-Condition: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--condition",
-        metavar="SQL",
-        help="Must hold for each stored document; incoming.NAME is the new value of NAME.",
-    ),
-]
-Skip: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--skip", help="Skip documents that fail the condition, instead of failing their batch."
-    ),
 ]
 Declared: TypeAlias = Annotated[
     list[str] | None,
@@ -63,9 +38,9 @@ class Output:
     format: Annotated[
         str | None,
         typer.Option(
-            "--format",
             metavar="FORMAT",
-            help="table, json, jsonl or csv. [default: from the name given to --output]",
+            help="table, json, jsonl or csv. [default: as the name of --output ends; else table, "
+            "or jsonl for `docs get`]",
         ),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False
@@ -78,13 +53,21 @@ class Output:
 class Batching:
     """How input is cut into commits."""
 
-    batch_size: BatchSize = 10_000
-    idempotency_prefix: Prefix = None
+    batch_size: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="The most documents per commit.")
+    ] = 10_000
+    idempotency_prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Makes a repeat safe: the same prefix and input write nothing twice.",
+        ),
+    ] = None
 
     @property
     def prefix(self) -> bytes | None:
         """What begins the idempotency key of each batch. Raises InvalidInputError."""
-        return check_prefix(self.idempotency_prefix)
+        return check_idempotency("--idempotency-prefix", self.idempotency_prefix, PREFIX_BYTES_MAX)
 
 
 @dataclass(frozen=True)
@@ -94,13 +77,24 @@ class LoadOptions(Batching):
     input_format: Annotated[
         str | None,
         typer.Option(
-            "--input-format",
             metavar="FORMAT",
             help="jsonl, csv or parquet. [default: from the file name; jsonl for stdin]",
         ),
     ] = None
-    condition: Condition = None
-    skip: Skip = False
+    condition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SQL",
+            help="Must hold for each stored document; incoming.NAME is the new value of NAME.",
+        ),
+    ] = None
+    skip: Annotated[
+        bool,
+        typer.Option(
+            "--skip",
+            help="Skip documents that fail the condition, instead of failing their batch.",
+        ),
+    ] = False
 
 
 def column_names(columns: list[str] | None, types: dict[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from reef.cli._output import FILE_WIDTH
+from reef.cli._output import drawn
 from reef.cli.docs._cells import text_of
 from reef.cli.docs._options import Output
 from reef.errors import InvalidInputError, NotWrittenError
@@ -75,7 +75,7 @@ class Printer:
             rest = b"".join(b', "%s": %s' % (k.encode(), self._encode(v)) for k, v in facts.items())
             self._write(b"]%s}\n" % rest if self._is_first else b"\n]%s}\n" % rest)
         elif self._format == "table":
-            self._write(_table(self._names, self._waiting).encode())
+            self._write(drawn(list(map(_short, self._names)), self._waiting).encode())
 
     def _items(self, items: Sequence[bytes]) -> None:
         for item in items:
@@ -155,21 +155,3 @@ def _csv(rows: Iterable[Sequence[str]]) -> bytes:
 def _short(text: str) -> str:
     shown = text if text.isprintable() else text.encode("unicode_escape").decode()
     return shown if len(shown) <= _CELL_WIDTH else f"{shown[: _CELL_WIDTH - 1]}…"
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for name in names:
-        table.add_column(Text(_short(name)), overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = FILE_WIDTH
-    with console.capture() as drawn:
-        console.print(table)
-    return drawn.get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Namespace, Url, connect, named
-from reef.cli._output import print_json
-from reef.cli._parameters import grouped
-from reef.cli._version import Version
+from reef.cli import PROBLEM
+from reef.cli._output import Report
+from reef.cli.arguments._bucket import Namespace, Url, connect, named
+from reef.cli.arguments._version import Version
 from reef.cli.docs._options import (
     Columns,
     Output,
@@ -28,12 +29,11 @@ from reef.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from reef.documents import Documents, DocumentView
+    from reef.documents import DocumentView
 
 _PAGE_ROWS = 5000
 
 
-@grouped
 def get(
     url: Url,
     namespace: Namespace,
@@ -46,8 +46,7 @@ def get(
     from reef.cli.docs._cells import row_of
 
     format = chosen_format(output, otherwise="jsonl")
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version)
+    with _reading(url, namespace, version) as view:
         types = view.schema.as_dict()
         names = column_names(columns, types)
         found = view.get_many(ids, columns=chosen(columns))
@@ -66,7 +65,6 @@ def get(
         raise typer.Exit(PROBLEM)
 
 
-@grouped
 def query(
     url: Url,
     namespace: Namespace,
@@ -106,7 +104,7 @@ def query(
         typer.Option(metavar="NAME", help="The attribute to search, if several hold vectors."),
     ] = None,
 ) -> None:
-    """Print documents that match a filter, sorted, or nearest to a vector.
+    """Print documents that match a filter or are near a vector.
 
     A table omits vectors unless --columns names them. If more documents follow, the token for
     --after is on stderr, or in the JSON.
@@ -128,8 +126,7 @@ def query(
         )
     elif format == "table":
         limit = limit or TABLE_ROWS
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version, after)
+    with _reading(url, namespace, version, after) as view:
         types = view.schema.as_dict()
         asked["columns"] = chosen(columns)
         if columns is None and format == "table":
@@ -150,25 +147,13 @@ def query(
         print(f"reef: more documents follow: --after {pages.token}", file=sys.stderr)
 
 
-@grouped
-def count(
-    url: Url,
-    namespace: Namespace,
-    version: Version,
-    where: Where = None,
-    as_json: AsJson = False,
-) -> None:
+def count(url: Url, namespace: Namespace, version: Version, where: Where = None) -> Report:
     """Print the number of documents, or of those that match --where."""
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version)
+    with _reading(url, namespace, version) as view:
         found = view.count(where)
-    if as_json:
-        print_json({"count": found, "lsn": view.lsn})
-    else:
-        print(found)
+    return Report({"count": found, "lsn": view.lsn}, [str(found)])
 
 
-@grouped
 def sql(
     url: Url,
     namespace: Namespace,
@@ -192,8 +177,7 @@ def sql(
     format = chosen_format(output, otherwise="table")
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
-        view = _view(ns, version)
+    with _reading(url, namespace, version) as view:
         if explain:
             plan = view.explain_sql(text)
             with open_output(output.path) as write:
@@ -242,10 +226,16 @@ class _Pages:
                 return
 
 
-def _view(ns: Documents, version: Version, after: str | None = None) -> DocumentView:
+@contextlib.contextmanager
+def _reading(
+    url: str, namespace: str, version: Version, after: str | None = None
+) -> Iterator[DocumentView]:
+    """Open a version, by default that of the page `after`, or the newest."""
     from reef.documents import page_version
 
-    if not version.is_newest:
-        return ns.at(**version.as_dict())
-    lsn = page_version(after, (ns.name, ns.born))
-    return ns.view() if lsn is None else ns.at(lsn=lsn)
+    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
+        if not version.is_newest:
+            yield ns.at(**version.as_dict())
+            return
+        lsn = page_version(after, (ns.name, ns.born))
+        yield ns.view() if lsn is None else ns.at(lsn=lsn)

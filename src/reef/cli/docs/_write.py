@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import AsJson, Namespace, Url, connect, named
-from reef.cli._output import print_json, print_table
-from reef.cli._parameters import grouped
+from reef.cli._output import Report, Table
+from reef.cli.arguments._bucket import Namespace, Url, connect, named
 from reef.cli.docs._options import (
     Batching,
     Declared,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 _INPUT_SHARE = 4
 
 
-@grouped
 def put(
     url: Url,
     namespace: Namespace,
@@ -43,16 +41,14 @@ def put(
     create_only: Annotated[
         bool, typer.Option("--create-only", help="Fail if a document exists already.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Write whole documents, in atomic batches. Creates the namespace if it does not exist."""
     if create_only and options.condition is not None:
         raise InvalidInputError("both --create-only and --condition given; give at most one")
     declared = pairs_of("--schema", schema)
-    _load(url, namespace, file, options, declared, create_only=create_only, as_json=as_json)
+    return _load(url, namespace, file, options, declared, create_only=create_only)
 
 
-@grouped
 def patch(
     url: Url,
     namespace: Namespace,
@@ -65,15 +61,13 @@ def patch(
     set: Annotated[
         str | None, typer.Option(metavar="JSON", help="With --where: the attributes to set.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Change attributes of existing documents: from a file, or of all that match --where.
+) -> Report:
+    """Change attributes of existing documents.
 
-    In JSON, null deletes an attribute. In CSV, an empty cell leaves it as it is.
+    Takes the changes from a file, or changes all documents that match --where. In JSON, null deletes an attribute. In CSV, an empty cell leaves it as it is.
     """
     if file is not None and where is None and set is None:
-        _load(url, namespace, file, options, is_patch=True, as_json=as_json)
-        return
+        return _load(url, namespace, file, options, is_patch=True)
     if file is not None or where is None or set is None:
         raise InvalidInputError("what to patch is unclear; give either FILE, or --where with --set")
     from reef.cli.docs._load import LoadProgress, key_of
@@ -86,10 +80,9 @@ def patch(
         _check_filter(db, namespace, where)
         with db.namespace(**named(namespace)) as ns:
             tally.add(ns.patch_where(where, values, idempotency_key=key_of(prefix, 1)))
-    tally.print(as_json)
+    return tally.report()
 
 
-@grouped
 def delete(
     url: Url,
     namespace: Namespace,
@@ -99,8 +92,7 @@ def delete(
     file: Annotated[
         str | None, typer.Option(metavar="FILE", help="A file with one id per line; - is stdin.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Delete documents: by id, by a file of ids, or all that match. They need not exist."""
     from reef.cli.docs._input import read_ids
     from reef.cli.docs._load import LoadProgress, key_of, told_with
@@ -123,7 +115,7 @@ def delete(
             else:
                 for number, some in enumerate(itertools.chain(first, listed), 1):
                     tally.add(ns.delete(some, idempotency_key=key_of(prefix, number)))
-    tally.print(as_json)
+    return tally.report()
 
 
 def schema(
@@ -138,9 +130,11 @@ def schema(
     drop: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Drop an attribute. Repeatable.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the attributes and their types, after adding, renaming and dropping some, in this order."""
+) -> Report:
+    """Print the attributes and their types.
+
+    Before that adds, renames and drops attributes, in this order.
+    """
     check_namespace(namespace)
     added, renamed = pairs_of("--add", add), pairs_of("--rename", rename)
     with connect(url) as db:
@@ -151,10 +145,8 @@ def schema(
         else:
             with db.namespace(**named(namespace), mode="r") as ns:
                 found = ns.schema
-    if as_json:
-        print_json({"namespace": namespace, "attributes": found})
-    else:
-        print_table(("attribute", "type"), found.items())
+    table = Table(("attribute", "type"), found.items())
+    return Report({"namespace": namespace, "attributes": found}, [table])
 
 
 def _load(
@@ -166,10 +158,9 @@ def _load(
     *,
     create_only: bool = False,
     is_patch: bool = False,
-    as_json: bool,
-) -> None:
+) -> Report:
     from reef.cli.docs._input import open_input
-    from reef.cli.docs._load import LoadProgress, load, load_progress, told_with
+    from reef.cli.docs._load import LoadProgress, load, told_with
     from reef.engine import CreateOnly
 
     skip, condition = options.skip, options.condition
@@ -187,17 +178,14 @@ def _load(
             with told_with(LoadProgress()):  # what is refused here must not fence anybody
                 first = list(itertools.islice(source.batches, 1))
             if not first:
-                LoadProgress().print(as_json)
-                return
+                return LoadProgress().report()
             if is_patch:
                 _check_there(db, namespace)
-            with (
-                db.namespace(**named(namespace), schema=schema) as ns,
-                load_progress(source) as advance,
-            ):
+            with db.namespace(**named(namespace), schema=schema) as ns:
                 write = ns.patch if is_patch else ns.upsert
                 tally = load(
                     ns,
+                    source,
                     itertools.chain(first, source.batches),
                     lambda data, key: write(
                         data, condition=met, atomic=not skip, idempotency_key=key
@@ -205,9 +193,8 @@ def _load(
                     declared=schema or (),
                     prefix=prefix,
                     is_patch=is_patch,
-                    advance=advance,
                 )
-    tally.print(as_json)
+    return tally.report()
 
 
 def _check_there(db: Database, namespace: str) -> None:

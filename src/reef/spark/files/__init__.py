@@ -1,6 +1,7 @@
 """Files into a namespace (`reef ingest`) and out of one (`reef export`).
 
 ingest, plan_ingest    read CSV, JSON lines, Parquet, Delta or Iceberg; IngestPlan says what would be read
+IngestOptions          how files are loaded, for the command line
 export, plan_export    write them
 input_format, output_format
                        which format a path or an option names
@@ -10,6 +11,7 @@ check_options          refuse options that the format does not have
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from reef.spark.files._ingest_options import IngestOptions
 from reef.spark.files._input_format import IngestPlan, check_options, input_format, plan_ingest
 from reef.spark.files._output_format import output_format
 
@@ -26,6 +28,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "IngestOptions",
     "IngestPlan",
     "check_options",
     "export",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._bucket import PROBLEM, Apply, AsJson, Namespace, Url, connect
-from reef.cli._output import print_json, print_table, progress_bars, told_by_the_command
-from reef.cli._verify import finding_json, findings_table
+from reef.cli._output import Part, Report, Table, progress_bars, told_by_the_command
+from reef.cli.arguments._bucket import Apply, Namespace, Url, connect
+from reef.cli.health._verify import findings, findings_json, short_key
 
 if TYPE_CHECKING:
     from reef.doctor import RepairReport
@@ -23,9 +24,8 @@ def repair(
         bool,
         typer.Option("--accept-loss", help="Allow steps that lose rows which nothing can restore."),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the damage, the planned repairs and the losses; with --apply, repair.
+) -> Report:
+    """List damage, repairs and losses; with --apply, repair.
 
     Copies damaged objects to quarantine/ and skips them by name; deletes nothing. Fences the writer
     if a repair concerns what it holds. Exit code 2: damage remains.
@@ -33,54 +33,40 @@ def repair(
     from reef.doctor import repair as repair_namespace
 
     with connect(url) as db, told_by_the_command(), progress_bars() as bars:
-        report = repair_namespace(
+        found = repair_namespace(
             db.context(), namespace, apply=apply, accept_loss=accept_loss, progress=bars
         )
         where = db.store.url
-    if as_json:
-        _print_json(where, report)
-    else:
-        _print(report, apply, accept_loss)
-    if not report.is_mended:
-        raise typer.Exit(PROBLEM)
+    data = {
+        "url": where,
+        "namespace": found.namespace,
+        "applied": found.applied,
+        "mended": found.is_mended,
+        "generation": found.generation,
+        "writer": found.writer or None,
+        "fences": found.fences,
+        "steps": [dataclasses.asdict(step) for step in found.steps],
+        "problems": findings_json(found.problems),
+        "notes": findings_json(found.notes),
+    }
+    return Report(data, _parts(found, apply, accept_loss), is_problem=not found.is_mended)
 
 
-def _print_json(url: str, report: RepairReport) -> None:
-    print_json(
-        {
-            "url": url,
-            "namespace": report.namespace,
-            "applied": report.applied,
-            "mended": report.is_mended,
-            "generation": report.generation,
-            "writer": report.writer or None,
-            "fences": report.fences,
-            "steps": [dataclasses.asdict(step) for step in report.steps],
-            "problems": [finding_json(f) for f in report.problems],
-            "notes": [finding_json(f) for f in report.notes],
-        }
-    )
-
-
-def _print(report: RepairReport, apply: bool, accept_loss: bool) -> None:
+def _parts(report: RepairReport, apply: bool, accept_loss: bool) -> Iterator[Part]:
     if report.steps:
-        print_table(
-            ("state", "step", "object", "what", "lost"),
-            (
-                (s.state, s.kind, s.key.split("/", 2)[-1], s.text, s.lost or "nothing")
-                for s in report.steps
-            ),
-            title="steps",
+        rows = (
+            (s.state, s.kind, short_key(s.key), s.text, s.lost or "nothing") for s in report.steps
         )
+        yield Table(("state", "step", "object", "what", "lost"), rows, "steps")
     if report.applied:
-        findings_table(report.problems, "remaining problems")
-    findings_table(report.notes, "notes")
+        yield from findings(report.problems, "remaining problems")
+    yield from findings(report.notes, "notes")
     if report.fences and not report.applied and report.writer:
-        print(
+        yield (
             f"This fences the writer. The last to open the namespace was {report.writer}. If it "
             "still runs, let it flush first, to save the rows it holds in memory."
         )
-    print(f"{report.namespace}: {_verdict(report, apply, accept_loss)}")
+    yield f"{report.namespace}: {_verdict(report, apply, accept_loss)}"
 
 
 def _verdict(report: RepairReport, apply: bool, accept_loss: bool) -> str:

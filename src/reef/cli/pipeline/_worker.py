@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Url, check_there, connect
-from reef.cli._parameters import derived
-from reef.cli._pass import RunnerOptions, figure_text, pass_json
+from reef.cli import PROBLEM
+from reef.cli.arguments._bucket import Url, check_there, connect
+from reef.cli.arguments._parameters import AsJson, derived
+from reef.cli.pipeline._pass import RunnerOptions, figure_text, pass_json
 from reef.errors import ReefError
 from reef.settings import load_settings, parse_seconds
 
@@ -20,15 +21,7 @@ if TYPE_CHECKING:
     from reef.threads import Threads
 
 
-@derived(
-    "WorkerOptions",
-    omit=("interval", "start", "end", "full"),
-    target_file_size_bytes="--target-size",
-    max_concurrent_file_group_rewrites="--concurrency",
-    max_file_group_size_bytes="--group-size",
-    raise_floor="--keep-floor",
-    memory_bytes="--memory",
-)
+@derived("reef.jobs.WorkerOptions", omit=("interval", "start", "end", "full"))
 def worker(
     url: Url,
     options: WorkerOptions,
@@ -47,9 +40,9 @@ def worker(
     once: Annotated[bool, typer.Option("--once", help="Run one round, then exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep folding and compacting namespaces, round after round, with one Spark session.
+    """Fold and compact namespaces, round after round.
 
-    SIGTERM and Ctrl-C end it after the current round. It is safe to kill it at any time, and to run
+    Uses one Spark session. SIGTERM and Ctrl-C end it after the current round. It is safe to kill it at any time, and to run
     several. With --json, prints a line for each pass that did something. With --once, exit code 2:
     a pass failed in some namespace.
     """

@@ -1,4 +1,4 @@
-"""An Options struct of `reef.jobs` as options of a command, and back."""
+"""An Options struct as options of a command, and back."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
+import typer
 
-from reef.cli._parameters import option, parameter
+from reef.cli.arguments._parameters import parameter
 from reef.errors import InvalidInputError
 from reef.settings import BYTES_MAX, SECONDS_MAX, parse_bytes, parse_seconds
+
+# Options that are not called as their fields are.
+_NAMES = {
+    "max_concurrent_file_group_rewrites": "--concurrency",
+    "max_file_group_size_bytes": "--group-size",
+    "memory_bytes": "--memory",
+    "raise_floor": "--keep-floor",
+    "target_bytes": "--target-size",
+    "target_file_size_bytes": "--target-size",
+}
 
 
 @dataclass(frozen=True)
@@ -37,11 +49,12 @@ class _Field:
     def annotation(self) -> object:
         """Return the annotation for Typer."""
         if self.is_flag:
-            return option(bool, self.option, help=self.help)
-        help = self.help + self._default_text()
-        if self.type is int and not self._is_size:
-            return option(int | None, self.option, metavar="N", help=help)
-        return option(str | None, self.option, metavar=self._metavar, help=help)
+            return Annotated[bool, typer.Option(self.option, help=self.help)]
+        is_count = self.type is int and not self._is_size
+        about = typer.Option(
+            self.option, metavar=self._metavar, help=self.help + self._default_text()
+        )
+        return Annotated[int | None if is_count else str | None, about]
 
     def value(self, given: Any) -> object:
         """Return what was given as the struct has it. Raises InvalidInputError."""
@@ -69,8 +82,9 @@ class _Field:
     def _metavar(self) -> str:
         if get_origin(self.type) is Literal:
             return "|".join(get_args(self.type))
-        names = {int: "SIZE", float: "DURATION", bytes: "KEY"}
-        return names.get(self.type, "TEXT")
+        if self.type is int:
+            return "SIZE" if self._is_size else "N"
+        return {float: "DURATION", bytes: "KEY"}.get(self.type, "TEXT")
 
     def _default_text(self) -> str:
         """Return the default; if it differs from struct to struct, with the name of each."""
@@ -97,11 +111,10 @@ class StructOptions:
     fields: list[_Field]
 
     @classmethod
-    def of(cls, name: str, names: Mapping[str, str], omit: Collection[str]) -> StructOptions:
-        """Return the options of a struct of `reef.jobs`."""
-        from reef import jobs
-
-        struct = getattr(jobs, name)
+    def of(cls, name: str, omit: Collection[str] = ()) -> StructOptions:
+        """Return the options of the struct called `package.Name`."""
+        package, _, called = name.rpartition(".")
+        struct = getattr(import_module(package), called)
         found: dict[str, _Field] = {}
         for inner, owner, field, default in _leaves(struct()):
             if field.name in omit:
@@ -110,7 +123,7 @@ class StructOptions:
                 found[field.name].defaults[inner] = default
                 continue
             prefix = "--no-" if default is True else "--"
-            called = names.get(field.name, prefix + field.name.replace("_", "-"))
+            option = _NAMES.get(field.name, prefix + field.name.replace("_", "-"))
             text = _docstrings(owner).get(field.name, "")
             help, _, otherwise = text.partition("False: " if default is True else "None: ")
             if default is True:
@@ -118,7 +131,7 @@ class StructOptions:
             elif otherwise:
                 default = otherwise.removesuffix(".")
             type = _without_none(field.type)
-            found[field.name] = _Field(field.name, called, type, help.strip(), {inner: default})
+            found[field.name] = _Field(field.name, option, type, help.strip(), {inner: default})
         return cls(struct, list(found.values()))
 
     def parameters(self) -> list[inspect.Parameter]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson, Scope, Url, connect
-from reef.cli._output import key_text, print_json, print_table, size_text
-from reef.cli._parameters import derived
-from reef.cli._pass import DryRun, RunnerOptions, tell, watched
+from reef.cli._output import Report, Table, key_text, size_text
+from reef.cli.arguments._bucket import Scope, Url, connect
+from reef.cli.arguments._parameters import derived
+from reef.cli.pipeline._pass import DryRun, RunnerOptions, pass_report, preview_report, run_pass
 from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 
 if TYPE_CHECKING:
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
     )
 
 
-@derived("IndexOptions", memory_bytes="--memory")
+@derived("reef.jobs.IndexOptions")
 def index(
     url: Url,
     scope: Scope,
     options: IndexOptions,
     runs: RunnerOptions,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Fold the log into sorted segments, so that opening and reading replay less of it.
+) -> Report:
+    """Fold the log into sorted segments.
+
+    Opening and reading a namespace then replay less of the log.
 
     Safe to run beside writers and readers. Exit code 2: it failed in some namespace.
     """
@@ -48,23 +49,12 @@ def index(
     with connect(url) as db:
         names = scope.names(db)
         if dry_run:
-            found = jobs.preview_index(db, names, options=options)
-            _show_backlogs(found, options, as_json)
-            return
-        runner = runs.runner(db.context())
-        with watched("index", db.context().clock) as watch:
-            result = jobs.index(db, names, runner=runner, options=options, watch=watch)
-        tell(result, as_json, db.store.url)
+            return _backlogs(jobs.preview_index(db, names, options=options), options)
+        result = run_pass("index", jobs.index, db, names, runs=runs, options=options)
+        return pass_report(db.store.url, result)
 
 
-@derived(
-    "CompactionOptions",
-    target_file_size_bytes="--target-size",
-    max_concurrent_file_group_rewrites="--concurrency",
-    max_file_group_size_bytes="--group-size",
-    raise_floor="--keep-floor",
-    memory_bytes="--memory",
-)
+@derived("reef.jobs.CompactionOptions")
 def compact(
     url: Url,
     scope: Scope,
@@ -81,9 +71,8 @@ def compact(
             metavar="FILE", help="Run a plan that --save-plan wrote, with the plan's own options."
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Merge segments, and drop versions that nobody can read any more.
+) -> Report:
+    """Merge segments, and drop versions that nobody can read.
 
     Safe to run beside writers and readers. A second compaction of a namespace ends the first.
     Exit code 2: it failed in some namespace.
@@ -99,47 +88,24 @@ def compact(
         names = scope.names(db)
         if dry_run:
             if kept is None:
-                found = jobs.preview_compaction(db, names, options=options)
-            else:
-                found = [_looked_up(db, kept)]
-            _show_plans(found, as_json, save_plan)
-        else:
-            _compact(db, names, runs, None if kept else options, kept, as_json)
+                return _plans(jobs.preview_compaction(db, names, options=options), save_plan)
+            return _plans([_looked_up(db, kept)], None)
+        asked: dict[str, Any] = {"options": options} if kept is None else {"plan": kept}
+        result = run_pass("compact", jobs.compact, db, names, runs=runs, **asked)
+        if kept is not None:
+            _tell_stale(result)
+        return pass_report(db.store.url, result, *_notes(result.namespaces, "skipped", "left: "))
 
 
-def _compact(
-    db: Database,
-    names: list[str] | None,
-    runs: RunnerOptions,
-    options: CompactionOptions | None,
-    plan: CompactionPlan | None,
-    as_json: bool,
-) -> None:
-    """Compact by options, or by a plan that was kept."""
-    from reef import jobs
-
-    runner = runs.runner(db.context())
-    with watched("compact", db.context().clock) as watch:
-        result = jobs.compact(db, names, runner=runner, options=options, plan=plan, watch=watch)
-    if plan is not None:
-        _tell_stale(result)
-    tell(result, as_json, db.store.url)
-    if not as_json:
-        for one in result.namespaces:
-            for said in () if one.result is None else one.result.skipped:
-                print(f"{one.namespace}: left: {said}")
-
-
-@derived("RebuildOptions", memory_bytes="--memory", omit=("min_slots", "min_bytes"))
+@derived("reef.jobs.RebuildOptions", omit=("min_slots", "min_bytes"))
 def rebuild(
     url: Url,
     scope: Scope,
     options: RebuildOptions,
     runs: RunnerOptions,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make everything that is derived from the log again, with equal content.
+) -> Report:
+    """Derive everything from the log again, with equal content.
 
     Folds the log again from the oldest point where it is provably complete, checks every block of
     the segments that stay, and publishes one manifest. Exit code 2: the content would differ in
@@ -150,22 +116,22 @@ def rebuild(
     with connect(url) as db:
         names = scope.names(db)
         if dry_run:
-            found = jobs.preview_rebuild(db, names, options=options)
-            _show_rebuilds(found, options, as_json)
-            return
-        runner = runs.runner(db.context())
-        with watched("rebuild", db.context().clock) as watch:
-            result = jobs.rebuild(db, names, runner=runner, options=options, watch=watch)
-        tell(result, as_json, db.store.url)
-        if not as_json:
-            for one in result.namespaces:
-                for said in () if one.result is None else one.result.passed_by:
-                    print(f"{one.namespace}: {said}")
+            return _rebuilds(jobs.preview_rebuild(db, names, options=options), options)
+        result = run_pass("rebuild", jobs.rebuild, db, names, runs=runs, options=options)
+        return pass_report(db.store.url, result, *_notes(result.namespaces, "passed_by"))
 
 
-def _show_backlogs(
-    found: list[NamespaceResult[Backlog]], options: IndexOptions, as_json: bool
-) -> None:
+def _notes(found: Iterable[NamespaceResult[Any]], field: str, prefix: str = "") -> list[str]:
+    """Return what plans or results say in a field."""
+    return [
+        f"{one.namespace}: {prefix}{said}"
+        for one in found
+        if one.result is not None
+        for said in getattr(one.result, field)
+    ]
+
+
+def _backlogs(found: list[NamespaceResult[Backlog]], options: IndexOptions) -> Report:
     rows: list[dict[str, Any]] = [
         {
             "namespace": one.namespace,
@@ -177,20 +143,15 @@ def _show_backlogs(
         for one in found
         if one.result is not None and one.result.is_worth(options)
     ]
-    lines = ((*list(row.values())[:3], size_text(row["bytes"]), row["tasks"]) for row in rows)
-    _show_preview(
+    return preview_report(
         found,
         {"pass": "index", "dry_run": True, "namespaces": rows},
-        ("namespace", "first slot", "last slot", "log", "tasks"),
-        lines,
-        [f"{len(rows)} of {len(found)} namespaces would be folded; nothing was written"],
-        as_json,
+        Table.of(rows, "to fold"),
+        f"{len(rows)} of {len(found)} namespaces would be folded; nothing was written",
     )
 
 
-def _show_plans(
-    found: list[NamespaceResult[CompactionPlan | None]], as_json: bool, save_plan: Path | None
-) -> None:
+def _plans(found: list[NamespaceResult[CompactionPlan | None]], save_plan: Path | None) -> Report:
     import msgspec
 
     plans = [one.result for one in found if one.result is not None]
@@ -201,31 +162,31 @@ def _show_plans(
             raise InvalidInputError(
                 f"--save-plan {str(save_plan)!r} cannot be written: {error.strerror}"
             ) from error
-    notes = [f"{plan.namespace}: left: {said}" for plan in plans for said in plan.skipped]
+    notes = _notes(found, "skipped", "left: ")
     notes.append(f"{len(plans)} of {len(found)} namespaces would be compacted; nothing was written")
     if save_plan is not None and not plans and not any(one.error for one in found):
         notes.append("nothing to compact; no plan was written")
-    _show_preview(
-        found,
-        {"pass": "compact", "dry_run": True, "plans": [msgspec.to_builtins(one) for one in plans]},
-        ("namespace", "group", "segments", "moved", "reads", "tasks", "first key", "because"),
+    columns = ("namespace", "group", "segments", "moved", "reads", "tasks", "first key", "because")
+    rows = (
         (
-            (
-                plan.namespace,
-                group.number,
-                len(group.inputs),
-                len(group.moves),
-                size_text(group.bytes_in),
-                len(group.ranges),
-                key_text(group.ranges[0].start, 24) if group.ranges else "",
-                group.reason,
-            )
-            for plan in plans
-            for group in plan.groups
-        ),
-        notes,
-        as_json,
+            plan.namespace,
+            group.number,
+            len(group.inputs),
+            len(group.moves),
+            size_text(group.bytes_in),
+            len(group.ranges),
+            key_text(group.ranges[0].start, 24) if group.ranges else "",
+            group.reason,
+        )
+        for plan in plans
+        for group in plan.groups
     )
+    data = {
+        "pass": "compact",
+        "dry_run": True,
+        "plans": [msgspec.to_builtins(one) for one in plans],
+    }
+    return preview_report(found, data, Table(columns, rows), *notes)
 
 
 def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[CompactionPlan | None]:
@@ -255,32 +216,17 @@ def _tell_stale(result: PassResult[CompactionResult]) -> None:
             _say_stale(one.namespace, f"a new plan was made; {group.error}")
 
 
-def _show_rebuilds(
-    found: list[NamespaceResult[RebuildPlan]], options: RebuildOptions, as_json: bool
-) -> None:
+def _rebuilds(found: list[NamespaceResult[RebuildPlan]], options: RebuildOptions) -> Report:
     rows = [_rebuild_row(one.result, options) for one in found if one.result is not None]
     folded = sum(row["tasks"] > 0 for row in rows)
-    notes = [f"{row['namespace']}: {said}" for row in rows for said in row["passed_by"]]
+    notes = _notes(found, "passed_by")
     notes.append(
         f"{folded} of {len(found)} namespaces would be rebuilt, {len(rows) - folded} only checked; "
         "nothing was written"
     )
-    _show_preview(
-        found,
-        {"pass": "rebuild", "dry_run": True, "namespaces": rows},
-        ("namespace", "first slot", "last slot", "log", "tasks", "replaced", "kept", "to check"),
-        (
-            (
-                *list(row.values())[:3],
-                size_text(row["bytes"]),
-                *list(row.values())[4:7],
-                size_text(row["bytes_kept"]),
-            )
-            for row in rows
-        ),
-        notes,
-        as_json,
-    )
+    data = {"pass": "rebuild", "dry_run": True, "namespaces": rows}
+    shown = [{name: row[name] for name in row if name != "passed_by"} for row in rows]
+    return preview_report(found, data, Table.of(shown, "to rebuild"), *notes)
 
 
 def _rebuild_row(plan: RebuildPlan, options: RebuildOptions) -> dict[str, Any]:
@@ -300,26 +246,6 @@ def _rebuild_row(plan: RebuildPlan, options: RebuildOptions) -> dict[str, Any]:
         "bytes_kept": sum(kept.values()),
         "passed_by": list(plan.passed_by),
     }
-
-
-def _show_preview(
-    found: Sequence[NamespaceResult[Any]],
-    report: dict[str, Any],
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    notes: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Print what a pass would do. Exits with 2 if some namespace could not be planned."""
-    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
-    if as_json:
-        print_json({**report, "failed": failed})
-    else:
-        print_table(columns, rows)
-        for line in (*notes, *(f"{name}: {error}" for name, error in failed.items())):
-            print(line)
-    if failed:
-        raise typer.Exit(PROBLEM)
 
 
 def _read_plan(path: Path, namespace: str | None) -> CompactionPlan:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._bucket import PROBLEM, AsJson
 from reef.cli._interrupts import unwind
-from reef.cli._output import print_json, print_table, progress_bars
+from reef.cli._output import Report, Table, progress_bars
+from reef.cli.arguments._parameters import AsJson
 from reef.clock import SystemClock
 from reef.errors import UnavailableError
 from reef.settings import load_settings
@@ -48,7 +48,7 @@ def check_store(
         ),
     ] = ROUNDS_DEFAULT,
     as_json: AsJson = False,
-) -> None:
+) -> Report:
     """Test whether a store can back a log.
 
     Writes below check-store/<id>/, and removes it again. Exit code 2: the store cannot back a log;
@@ -80,44 +80,31 @@ def check_store(
                 left = check.remove()
             finally:
                 _say_what_is_left(store.url, left)
-    failed = [c for c in checks if c.ok is False]
-    if as_json:
-        print_json(_as_json(store.url, racers, rounds, checks, left))
-    else:
-        _print_table(checks)
-        print(_verdict(store.url, failed))
-    if failed:
-        raise typer.Exit(PROBLEM)
+    return _report(store.url, racers, rounds, checks, left)
 
 
-def _verdict(url: str, failed: Sequence[Check]) -> str:
-    if not failed:
-        return f"{url} can back a log."
-    first = failed[0]
-    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-    return f"{url} cannot back a log: {first.name}: {first.seen}{more}"
-
-
-def _print_table(checks: Sequence[Check]) -> None:
+def _report(
+    url: str, racers: int, rounds: int, checks: Sequence[Check], left: Sequence[str]
+) -> Report:
     from rich.text import Text
 
+    failed = [f"{c.name}: {c.seen}" for c in checks if c.ok is False]
+    verdict = f"{url} can back a log."
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        verdict = f"{url} cannot back a log: {failed[0]}{more}"
     rows = ((check.name, Text(*_RESULTS[check.ok]), check.seen) for check in checks)
-    print_table(("check", "result", "seen"), rows)
-
-
-def _as_json(
-    url: str, racers: int, rounds: int, checks: Sequence[Check], left: Sequence[str]
-) -> dict[str, object]:
-    failed = [c for c in checks if c.ok is False]
-    return {
+    data = {
         "url": url,
         "can_back_a_log": not failed,
-        "reason": f"{failed[0].name}: {failed[0].seen}" if failed else None,
+        "reason": failed[0] if failed else None,
         "racers": racers,
         "rounds": rounds,
         "checks": [dataclasses.asdict(check) for check in checks],
         "left": list(left),
     }
+    table = Table(("check", "result", "seen"), rows)
+    return Report(data, [table, verdict], is_problem=bool(failed))
 
 
 def _say_what_is_left(url: str, left: Sequence[str]) -> None:

@@ -23,8 +23,6 @@ from reef.types import split_namespace
 if TYPE_CHECKING:
     from reef.database import Database
 
-PROBLEM = 2
-
 _T = TypeVar("_T")
 
 Url: TypeAlias = Annotated[
@@ -37,7 +35,6 @@ Namespace: TypeAlias = Annotated[
         metavar="NAMESPACE", help="The namespace, or NAME@BRANCH for one of its branches."
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Apply: TypeAlias = Annotated[
     bool, typer.Option("--apply", help="Make the changes. Without it, only list them.")
 ]

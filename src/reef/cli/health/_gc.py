@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from reef.cli._bucket import (
-    PROBLEM,
-    Apply,
-    AsJson,
-    Scope,
-    Url,
-    connect,
-    none_text,
-)
-from reef.cli._output import print_json, print_table, size_text, told_by_the_command
-from reef.cli._parameters import derived
-from reef.cli._pass import SparkOptions, in_process, watched
+from reef.cli._output import Part, Report, Table, size_text, told_by_the_command
+from reef.cli.arguments._bucket import Apply, Scope, Url, connect, none_text
+from reef.cli.arguments._parameters import derived
+from reef.cli.pipeline._pass import RunnerOptions, SparkOptions, run_pass
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
@@ -25,66 +16,57 @@ if TYPE_CHECKING:
     from reef.jobs import CollectOptions
 
 
-@derived("CollectOptions")
+@derived("reef.jobs.CollectOptions")
 def gc(
     url: Url,
     scope: Scope,
     options: CollectOptions,
     spark: SparkOptions,
     apply: Apply = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the objects that nothing needs any more; with --apply, delete them.
+) -> Report:
+    """List objects that nothing needs; with --apply, delete them.
 
     Safe to run beside writers, readers and jobs. Uses Spark only with --master, --remote or --conf;
     otherwise runs in this process. Exit code 2: damage keeps some objects from being deleted.
     """
     from reef import jobs
 
+    runs = spark if spark.names_spark else RunnerOptions(in_process=True)
     with connect(url) as db, told_by_the_command():
         names = scope.names(db)
-        context = db.context()
-        runner = spark.runner(context) if spark.names_spark else in_process(context)
-        with watched("gc", context.clock) as watch:
-            result = jobs.collect(
-                db, names, apply=apply, runner=runner, options=options, watch=watch
-            )
-        found = [(one.namespace, one.outcome) for one in result.namespaces]
+        result = run_pass("gc", jobs.collect, db, names, runs=runs, options=options, apply=apply)
         where = db.store.url
+    found = [(one.namespace, one.outcome) for one in result.namespaces]
     if scope.namespace is not None and isinstance(alone := found[0][1], ReefError):
         raise alone
-    if as_json:
-        reports = [_as_json(name, report) for name, report in found]
-        print_json({"url": where, "applied": apply, "namespaces": reports})
-    else:
-        for name, report in found:
-            _print(name, report)
-        if not found:
-            print(none_text(where))
-    if result.failed:
-        raise typer.Exit(PROBLEM)
+    reports = [_as_json(name, report) for name, report in found]
+    return Report(
+        {"url": where, "applied": apply, "namespaces": reports},
+        [part for one in found for part in _parts(*one)] or [none_text(where)],
+        is_problem=bool(result.failed),
+    )
 
 
-def _print(name: str, report: CollectionReport | ReefError) -> None:
+def _parts(name: str, report: CollectionReport | ReefError) -> Iterator[Part]:
     if isinstance(report, ReefError):
-        print(f"{name}: {report}")
+        yield f"{name}: {report}"
         return
     plan = report.plan
-    print_table(
+    yield Table(
         ("", "kind", "objects", "bytes", "because"),
         (
-            ("delete" if t.goes else "kept", t.kind, t.objects, size_text(t.bytes), str(t.reason))
+            ("delete" if t.goes else "kept", t.kind, t.objects, size_text(t.bytes), t.reason)
             for t in sorted(plan.tallies, key=lambda t: (t.goes, t.kind))
         ),
     )
     for fate in plan.pins:
-        print(f"pin of {fate.pin.child} {'is released' if fate.goes else 'is kept'}: {fate.reason}")
+        yield f"pin of {fate.pin.child} {'is released' if fate.goes else 'is kept'}: {fate.reason}"
     for problem in report.problems:
-        print(f"held back: {problem}")
+        yield f"held back: {problem}"
     going = [t for t in (report.deleted if report.applied else plan.tallies) if t.goes]
     objects, size = sum(t.objects for t in going), sum(t.bytes for t in going)
     verb = "deleted" if report.applied else "would be deleted; run with --apply to delete"
-    print(f"{name}: {objects} objects, {size_text(size)} {verb}")
+    yield f"{name}: {objects} objects, {size_text(size)} {verb}"
 
 
 def _as_json(name: str, report: CollectionReport | ReefError) -> dict[str, Any]:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from reef.cli._bucket import PROBLEM
-from reef.cli._output import print_json, print_table, size_text
+from reef.cli._output import Part, Report, Table, progress_bars, size_text
 from reef.errors import InvalidInputError
-from reef.settings import BYTES_MAX, parse_bytes
 
 if TYPE_CHECKING:
     from reef.clock import Clock
+    from reef.database import Database
     from reef.engine import Context
-    from reef.jobs import PassProgress, PassResult, Runner
+    from reef.jobs import NamespaceResult, PassProgress, PassResult, Runner
 
 _LINE_SECONDS = 10.0
+
+_T = TypeVar("_T")
 
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan. Start no Spark and write nothing.")
@@ -110,14 +111,9 @@ class RunnerOptions(SparkOptions):
 
     def runner(self, context: Context, begun: Callable[[], None] | None = None) -> Runner:
         """Return who runs the tasks, as `SparkOptions.runner` does."""
-        return in_process(context) if self.in_process else super().runner(context, begun)
+        from reef.jobs import InProcess
 
-
-def in_process(context: Context) -> Runner:
-    """Return a runner that needs no Spark."""
-    from reef.jobs import InProcess
-
-    return InProcess(context)
+        return InProcess(context) if self.in_process else super().runner(context, begun)
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
@@ -125,42 +121,46 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
 
-def size_of(option: str, text: str) -> int:
-    """Return a size in bytes, given as 64MiB or as a number. Raises InvalidInputError."""
-    return parse_bytes(option, text, 1, BYTES_MAX)
+def run_pass(
+    what: str,
+    do: Callable[..., _T],
+    db: Database,
+    names: list[str] | None,
+    *,
+    runs: SparkOptions,
+    **asked: Any,
+) -> _T:
+    """Return what a function of `reef.jobs` does; its progress is shown meanwhile."""
+    runner = runs.runner(db.context())
+    with watched(what, db.context().clock) as watch:
+        return do(db, names, runner=runner, watch=watch, **asked)
 
 
 @contextlib.contextmanager
 def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]:
-    """Report the progress of a pass: a bar on a terminal, else a line every ten seconds."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _ProgressLines(what, clock).told
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("tasks  {task.fields[about]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as progress:
-        bar = progress.add_task(what, total=None, about="")
+    """Show how far a pass is: a bar on a terminal; elsewhere a line every ten seconds at most."""
+    begun = last = clock.monotonic()
+    with progress_bars() as bars:
+        if bars.are_shown:
+            bars(what, 0, None, "")
 
         def told(seen: PassProgress) -> None:
-            progress.update(bar, completed=seen.tasks_done, total=seen.tasks, about=_about(seen))
+            nonlocal last
+            if bars.are_shown:
+                tasks = f"{seen.tasks_done}/{seen.tasks} tasks  {_about(seen)}"
+                bars(what, seen.tasks_done, seen.tasks, tasks)
+                return
+            now = clock.monotonic()
+            if now - last < _LINE_SECONDS:
+                return
+            last = now
+            left = ""
+            if 0 < seen.tasks_done < seen.tasks:
+                seconds = (now - begun) * (seen.tasks - seen.tasks_done) / seen.tasks_done
+                left = f", about {seconds:.0f} s left"
+            tasks = f"{seen.tasks_done} of {seen.tasks} tasks"
+            about = ", ".join(filter(None, (tasks, _about(seen))))
+            print(f"{what}: {about}{left}", file=sys.stderr, flush=True)
 
         yield told
 
@@ -181,36 +181,23 @@ def _about(seen: PassProgress) -> str:
     return ", ".join(said)
 
 
-class _ProgressLines:
-    """Progress in a file or a pipe: a line every ten seconds at most."""
-
-    def __init__(self, what: str, clock: Clock) -> None:
-        self._what = what
-        self._clock = clock
-        self._begun = self._last = clock.monotonic()
-
-    def told(self, seen: PassProgress) -> None:
-        now = self._clock.monotonic()
-        if now - self._last < _LINE_SECONDS:
-            return
-        self._last = now
-        left = ""
-        if 0 < seen.tasks_done < seen.tasks:
-            seconds = (now - self._begun) * (seen.tasks - seen.tasks_done) / seen.tasks_done
-            left = f", about {seconds:.0f} s left"
-        tasks = f"{seen.tasks_done} of {seen.tasks} tasks"
-        about = ", ".join(filter(None, (tasks, _about(seen))))
-        print(f"{self._what}: {about}{left}", file=sys.stderr, flush=True)
-
-
-def tell(result: PassResult[Any], as_json: bool, url: str) -> None:
-    """Print what a pass did. Exits with 2 if it could not be done in some namespace."""
-    if as_json:
-        print_json({"url": url, **pass_json(result)})
-    else:
-        _print(result)
-    if result.failed:
-        raise typer.Exit(PROBLEM)
+def pass_report(url: str, result: PassResult[Any], *notes: str) -> Report:
+    """Return what a pass did. It is a problem if it could not be done in some namespace."""
+    parts: list[Part] = [f"{one.namespace}: {one.error}" for one in result.failed]
+    done = sum(one.state == "done" for one in result.records)
+    idle = sum(one.state == "idle" for one in result.records)
+    parts.append(
+        f"{result.kind}: {done} namespaces done, {idle} with nothing to do, "
+        f"{len(result.failed)} failed; {result.tasks.count} tasks, {result.seconds:.1f} s"
+    )
+    if result.totals:
+        totals = ((name, figure_text(name, value)) for name, value in result.totals.items())
+        parts.append(Table(("", "total"), totals))
+        peak = size_text(result.tasks.peak_rss_bytes)
+        parts.append(
+            f"tasks took {result.tasks.seconds:.1f} s together, {peak} at most in one process"
+        )
+    return Report({"url": url, **pass_json(result)}, [*parts, *notes], bool(result.failed))
 
 
 def pass_json(result: PassResult[Any]) -> dict[str, Any]:
@@ -238,22 +225,14 @@ def pass_json(result: PassResult[Any]) -> dict[str, Any]:
     }
 
 
-def _print(result: PassResult[Any]) -> None:
-    for one in result.failed:
-        print(f"{one.namespace}: {one.error}")
-    done = sum(one.state == "done" for one in result.records)
-    idle = sum(one.state == "idle" for one in result.records)
-    print(
-        f"{result.kind}: {done} namespaces done, {idle} with nothing to do, "
-        f"{len(result.failed)} failed; {result.tasks.count} tasks, {result.seconds:.1f} s"
-    )
-    if result.totals:
-        print_table(
-            ("", "total"),
-            ((name, figure_text(name, value)) for name, value in result.totals.items()),
-        )
-        peak = size_text(result.tasks.peak_rss_bytes)
-        print(f"tasks took {result.tasks.seconds:.1f} s together, {peak} at most in one process")
+def preview_report(
+    found: list[NamespaceResult[Any]], data: Mapping[str, Any], table: Table, *notes: str
+) -> Report:
+    """Return what a pass would do. It is a problem if it could not be planned in some namespace."""
+    failed = {one.namespace: str(one.error) for one in found if one.error is not None}
+    lines = (*notes, *(f"{name}: {error}" for name, error in failed.items()))
+    data = {**data, "failed": failed}
+    return Report(data, [table, *lines], bool(failed))
 
 
 def figure_text(name: str, value: int) -> str:
