@@ -16,7 +16,7 @@ from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
-REPO = Path(__file__).resolve().parents[3]
+REPO = Path(__file__).resolve().parents[4]
 
 
 # Damage, from finding it to having it mended.
