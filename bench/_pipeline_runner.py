@@ -12,7 +12,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from reef.engine import Context
-from reef.jobs import Bucket, Runner, RunArguments, Task, TaskOutcome, TaskWire
+from reef.jobs import Bucket, RunArguments, Runner, Task, TaskOutcome, TaskWire
 from reef.spark import session
 
 D = TypeVar("D", bound=msgspec.Struct)
@@ -44,7 +44,11 @@ class ProcessRunner:
         self._bucket = bucket
 
     def run(
-        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunArguments]
+        self,
+        task: Task[D, R],
+        descriptors: Sequence[D],
+        result: type[R],
+        **how: Unpack[RunArguments],
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor; whatever is no ReefError raises."""
         wire, packed = TaskWire.pack(task, descriptors, result)
@@ -75,7 +79,11 @@ class PeakRunner:
         return self._runner.parallelism
 
     def run(
-        self, task: Task[D, R], descriptors: Sequence[D], result: type[R], **how: Unpack[RunArguments]
+        self,
+        task: Task[D, R],
+        descriptors: Sequence[D],
+        result: type[R],
+        **how: Unpack[RunArguments],
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor, as the runner within does."""
         outcomes = self._runner.run(task, descriptors, result, **how)

@@ -41,10 +41,9 @@ class Shop(World):
         self.writer.flush()
         return receipt.lsn
 
-    def run(self, low: int, high: int, step: int = 1, mark: bytes = b"") -> int:
-        return self.flush(
-            {b"key-%05d" % i: mark + b"value-%05d" % i * 3 for i in range(low, high, step)}
-        )
+    def run(self, low: int, high: int, mark: bytes = b"", times: int = 1) -> int:
+        rows = {b"key-%05d" % i: mark + b"value-%05d" % i * 3 for i in range(low, high)}
+        return [self.flush(rows) for _ in range(times)][-1]
 
     def base(self, low: int, high: int) -> int:
         """Make a run that is much larger than those of `run`: no codec shrinks it."""

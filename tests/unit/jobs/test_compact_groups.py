@@ -10,8 +10,10 @@ import pytest
 
 from reef.doctor import verify
 from reef.errors import InvariantError, StalePlanError
-from reef.jobs import CompactionOptions
-from reef.jobs._compaction._compact import begin_compaction
+from reef.jobs import CompactionOptions, InProcess, TaskOutcome
+from reef.jobs._compaction._compact import Compaction, begin_compaction
+from reef.jobs._compaction._plan import CompactionGroup
+from reef.jobs._compaction._task import MergedRange, merge_range
 from reef.manifest import replace_segments
 from tests.support.engine.collecting import NAMESPACE
 from tests.support.jobs.passes import Meddling, compact
@@ -28,6 +30,12 @@ def sliced(shop: Shop, **more: Any) -> CompactionOptions:
         max_concurrent_file_group_rewrites=1,
         **more,
     )
+
+
+def merged(shop: Shop, compaction: Compaction, group: CompactionGroup) -> list[TaskOutcome]:
+    """Run the tasks of a group, and publish nothing."""
+    tasks = compaction.tasks(group)
+    return InProcess(shop.context).run(merge_range, tasks, MergedRange, name="t")
 
 
 def test_a_large_component_is_published_group_by_group(shop: Shop) -> None:
@@ -68,13 +76,13 @@ def test_groups_of_one_component_are_published_in_any_order(shop: Shop) -> None:
     compaction = begin_compaction(shop.context, plan)
     groups = [*plan.groups[1::2], *plan.groups[::2]]
     for group in groups:
-        made = shop.merged(compaction, group)
+        made = merged(shop, compaction, group)
         is_last = group is groups[-1]
         assert compaction.finish_group(group, made, is_last=is_last).state == "published"
         assert shop.contents() == before
         assert verify(shop.context, NAMESPACE, deep=True).problems == ()
         if not is_last:  # nothing is published twice
-            again = compaction.finish_group(group, shop.merged(compaction, group))
+            again = compaction.finish_group(group, merged(shop, compaction, group))
             assert again.state == "stale"
     assert {ref.level for ref in shop.segments} == {1}
     shop.check()
@@ -116,7 +124,7 @@ def test_outputs_beyond_what_was_compacted_are_refused(shop: Shop) -> None:
     plan = shop.planned(options)
     one, two = plan.groups[:2]
     compaction = begin_compaction(shop.context, plan)
-    output = shop.merged(compaction, two)[0].returned().segment
+    output = merged(shop, compaction, two)[0].returned().segment
     assert output is not None
     how: dict[str, Any] = {
         "compactor_epoch": compaction.job.compactor_epoch,
@@ -133,8 +141,7 @@ def test_outputs_beyond_what_was_compacted_are_refused(shop: Shop) -> None:
 
 
 def test_a_tombstone_goes_with_its_group_and_nothing_comes_back(shop: Shop) -> None:
-    for _ in range(3):
-        shop.run(0, 300)
+    shop.run(0, 300, times=3)
     odd = {b"key-%05d" % i: b"odd-%05d" % i * 9 for i in range(1, 300, 2)}
     shop.flush(odd, [b"key-%05d" % i for i in range(0, 300, 2)])
     options = CompactionOptions(
@@ -183,8 +190,7 @@ def test_a_task_names_only_what_has_keys_in_its_range(shop: Shop) -> None:
 
 def test_a_pass_reads_no_more_than_asked(shop: Shop) -> None:
     for low in (0, 1000):
-        for _ in range(4):
-            shop.run(low, low + 200)
+        shop.run(low, low + 200, times=4)
     options = CompactionOptions(target_file_size_bytes=2000)
     whole = shop.planned(options).bytes_in
     options = msgspec.structs.replace(options, max_bytes=whole // 3)
@@ -221,8 +227,7 @@ def test_a_full_compaction_in_portions_comes_to_its_end(shop: Shop) -> None:
 
 
 def test_what_is_smaller_than_a_target_file_is_cut_to_fit_a_pass(shop: Shop) -> None:
-    for _ in range(4):
-        shop.run(0, 300)
+    shop.run(0, 300, times=4)
     size = shop.planned().bytes_in
     before = shop.contents()
     result = shop.compact(CompactionOptions(max_bytes=size // 4))
@@ -234,8 +239,7 @@ def test_what_is_smaller_than_a_target_file_is_cut_to_fit_a_pass(shop: Shop) -> 
 
 
 def test_more_runs_than_a_task_may_merge_take_several_passes(shop: Shop) -> None:
-    for _ in range(9):
-        shop.run(0, 30)
+    shop.run(0, 30, times=9)
     options = CompactionOptions(full=True, memory_bytes=(64 + 3 * 18) * MIB)
     plan = shop.planned(options)
     assert plan.is_partial

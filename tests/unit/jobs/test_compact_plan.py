@@ -49,8 +49,7 @@ def test_options_that_make_no_sense_are_refused(name: str, value: object) -> Non
 
 def test_runs_of_one_size_are_merged_and_those_much_larger_left(shop: Shop) -> None:
     shop.base(0, 400)
-    for _ in range(4):
-        shop.run(0, 20)
+    shop.run(0, 20, times=4)
     plan = shop.planned()
     (group,) = plan.groups
     assert sorted(ref.rows for ref in group.inputs) == [20] * 4
@@ -64,8 +63,7 @@ def test_runs_of_one_size_are_merged_and_those_much_larger_left(shop: Shop) -> N
 
 
 def test_a_plan_can_be_kept_and_applied_later(shop: Shop) -> None:
-    for _ in range(4):
-        shop.run(0, 100)
+    shop.run(0, 100, times=4)
     plan = shop.planned()
     kept = msgspec.json.decode(msgspec.json.encode(plan), type=CompactionPlan)
     assert kept == plan
@@ -79,8 +77,7 @@ def test_a_plan_can_be_kept_and_applied_later(shop: Shop) -> None:
 
 
 def test_a_large_group_is_cut_into_ranges_of_about_the_target_size(shop: Shop) -> None:
-    for _ in range(4):
-        shop.run(0, 300)
+    shop.run(0, 300, times=4)
     options = CompactionOptions(target_file_size_bytes=sum(ref.size for ref in shop.segments) // 6)
     (group,) = shop.planned(options).groups
     assert 5 <= len(group.ranges) <= 7
@@ -165,8 +162,7 @@ def test_no_output_lies_across_what_was_moved(shop: Shop) -> None:
 
 def test_small_components_are_rewritten_whole_if_they_hold_asked_keys(shop: Shop) -> None:
     for low in (0, 1000):
-        for _ in range(4):
-            shop.run(low, low + 40)
+        shop.run(low, low + 40, times=4)
     options = CompactionOptions(start=b"key-01020", end=b"key-01021")
     (group,) = shop.planned(options).groups
     assert {ref.key_min for ref in group.inputs} == {b"key-01000"}

@@ -23,8 +23,7 @@ from tests.support.jobs.shop import MIB, SMALL, Shop
 
 def test_the_bottom_alone_is_zstd_where_that_is_asked_for(shop: Shop) -> None:
     shop.base(0, 400)
-    for _ in range(4):
-        shop.run(0, 20)
+    shop.run(0, 20, times=4)
     shop.compact(CompactionOptions(target_file_size_bytes=MIB, bottom_codec="zstd"))
     assert {footer.codec for footer in shop.footers("compact")} == {"lz4"}
     shop.compact(CompactionOptions(full=True, bottom_codec="zstd"))
@@ -32,15 +31,13 @@ def test_the_bottom_alone_is_zstd_where_that_is_asked_for(shop: Shop) -> None:
 
 
 def test_the_bottom_is_lz4_by_default(shop: Shop) -> None:
-    for _ in range(2):
-        shop.run(0, 200)
+    shop.run(0, 200, times=2)
     shop.compact(CompactionOptions(full=True))
     assert [footer.codec for footer in shop.footers()] == ["lz4"]
 
 
 def test_a_task_leaves_the_caches_of_its_process_alone(shop: Shop) -> None:
-    for _ in range(4):
-        shop.run(0, 200)
+    shop.run(0, 200, times=4)
     context = shop.context
     compact(context, NAMESPACE, InProcess(context), options=SMALL)
     assert isinstance(context.cache, BlockCache)
@@ -48,8 +45,7 @@ def test_a_task_leaves_the_caches_of_its_process_alone(shop: Shop) -> None:
 
 
 def test_a_task_that_runs_twice_uses_another_name(shop: Shop) -> None:
-    for _ in range(4):
-        shop.run(0, 50)
+    shop.run(0, 50, times=4)
     plan = shop.planned()
     (task,) = begin_compaction(shop.context, plan).tasks(plan.groups[0])
     context = shop.context
@@ -68,8 +64,7 @@ def test_a_task_that_runs_twice_uses_another_name(shop: Shop) -> None:
 
 def test_groups_are_published_as_they_complete(shop: Shop) -> None:
     for low in (0, 1000, 2000):
-        for _ in range(4):
-            shop.run(low, low + 40)
+        shop.run(low, low + 40, times=4)
     options = CompactionOptions(target_file_size_bytes=100, max_concurrent_file_group_rewrites=1)
     plan = shop.planned(options)
     assert len(plan.groups) == 3

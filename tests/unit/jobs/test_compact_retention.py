@@ -72,8 +72,7 @@ def test_within_the_window_for_time_travel_every_version_stays() -> None:
     for lsn, mark in zip(lsns, (b"1", b"2", b"3", b"4"), strict=True):
         assert shop.kv("r").at(lsn=lsn).get(b"key-00001") == mark + b"value-00001" * 3
     shop.clock.advance(3000)
-    for _ in range(3):
-        shop.run(0, 10)
+    shop.run(0, 10, times=3)
     shop.compact(CompactionOptions(full=True))
     assert shop.manifest.retention.floor_lsn == lsns[3]
     assert shop.kv("r").at(lsn=lsns[3]).get(b"key-00001") == b"4" + b"value-00001" * 3
@@ -122,16 +121,14 @@ def test_what_a_snapshot_shows_stays_until_it_has_expired(shop: Shop) -> None:
     assert shop.compact().rows_out == 20
     assert shop.kv("r").at(snapshot=snapshot.id).get(b"key-00001") == b"1" + b"value-00001" * 3
     shop.clock.advance(120)
-    for _ in range(3):
-        shop.run(0, 10)
+    shop.run(0, 10, times=3)
     assert shop.compact(CompactionOptions(full=True)).rows_out == 10
     assert shop.manifest.snapshots == ()
     shop.check()
 
 
 def test_without_raising_the_floor_nothing_is_dropped(shop: Shop) -> None:
-    for _ in range(4):
-        shop.run(0, 10)
+    shop.run(0, 10, times=4)
     result = shop.compact(CompactionOptions(raise_floor=False))
     assert (result.rows_in, result.rows_out, result.floor_lsn) == (40, 40, 0)
 
@@ -140,8 +137,7 @@ def test_keys_that_are_all_deleted_leave_one_tombstone_that_names_what_was_repla
     shop: Shop,
 ) -> None:
     """Else a rebuild could bring back an input that is collected later than the others."""
-    for _ in range(3):
-        shop.run(0, 200)
+    shop.run(0, 200, times=3)
     shop.flush(None, [b"key-%05d" % i for i in range(200)])
     inputs = {ref.id for ref in shop.segments}
     target = sum(ref.size for ref in shop.segments) // 3
