@@ -12,7 +12,7 @@ Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode
                Bloom, hash_key, hash_keys, bounds_of, ordered_columns
 Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, vector_columns,
                decode_schema, schema_fingerprint, field_id, with_field_id;
-               owned, owned_rows, OwnedRows: columns on memory that no caller has
+               owned, owned_rows, OwnedRows, SingleRows: rows on memory that no caller has
 Damage         Unreadable: why an object cannot be read, as a value; damaged_checksum names a damaged object by the checksum of all its bytes
 
 Decoders raise IncompleteError, CorruptError or FormatVersionError, whatever the bytes, and nothing
@@ -59,7 +59,7 @@ from reef.format._manifest_model import (
     WalAnchor,
     schema_fingerprint,
 )
-from reef.format._owned import OwnedRows, owned, owned_rows
+from reef.format._owned import OwnedRows, SingleRows, owned, owned_rows
 from reef.format._rows import (
     KEY,
     LSN,
@@ -124,6 +124,7 @@ __all__ = [
     "SegmentRef",
     "SegmentTail",
     "SegmentWriter",
+    "SingleRows",
     "SkippedSlot",
     "Snapshot",
     "Unreadable",

@@ -57,8 +57,10 @@ class KeyValue(Namespace):
         idempotency_key: bytes | str | None = None,
     ) -> Receipt:
         """Set the value of one key, durably; see `write` for what it raises."""
-        rows, nbytes = one_put(key, value), len(key) + len(value)
-        return self._commit(rows, nbytes, condition, True, idempotency_key, codes=_ONE_WRITTEN)
+        (rows, stream), nbytes = one_put(key, value), len(key) + len(value)
+        return self._commit(
+            rows, nbytes, condition, True, idempotency_key, codes=_ONE_WRITTEN, stream=stream
+        )
 
     def delete(
         self,
@@ -196,9 +198,11 @@ class KeyValue(Namespace):
         source: str | None = None,
         sequence: int | None = None,
         codes: bytes | None = None,
+        stream: pa.Buffer | None = None,
     ) -> Receipt:
         if idempotency_key is None and condition is None and source is None and sequence is None:
-            return self._writing().write(WriteRequest(batch=batch, nbytes=nbytes, codes=codes))
+            request = WriteRequest(batch=batch, stream=stream, nbytes=nbytes, codes=codes)
+            return self._writing().write(request)
         key = check_idempotency_key(idempotency_key)
         _check_condition(condition)
         said = encode_condition(condition)
@@ -209,6 +213,7 @@ class KeyValue(Namespace):
         return self._writing().write(
             WriteRequest(
                 batch=batch,
+                stream=stream,
                 nbytes=nbytes,
                 codes=codes,
                 resolve=None

@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 
 from reef.engine import Face
 from reef.errors import InvalidInputError
-from reef.format import KEY, TOMBSTONE, log_schema, owned, with_field_id
+from reef.format import (
+    KEY,
+    TOMBSTONE,
+    OwnedRows,
+    SingleRows,
+    log_schema,
+    owned,
+    with_field_id,
+)
 from reef.types import KEY_BYTES_MAX
 
 VALUE = "value"
@@ -44,12 +52,18 @@ def check_key(key: object) -> bytes:
     return key
 
 
-def one_put(key: object, value: object) -> pa.RecordBatch:
+def one_put(key: object, value: object) -> OwnedRows:
     """Return the row of one key and its value."""
     if type(value) is not bytes:
         value = _as_bytes("value", value)
-    columns = [_one(check_key(key)), _ONE_PUT, _one(value)]
-    return pa.RecordBatch.from_arrays(columns, schema=LOG_SCHEMA)
+    return _single_puts.row(check_key(key), value)
+
+
+def _put_row(key: bytes, value: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_one(key), _ONE_PUT, _one(value)], schema=LOG_SCHEMA)
+
+
+_single_puts = SingleRows(_put_row)
 
 
 def one_delete(key: object) -> pa.RecordBatch:

@@ -141,7 +141,7 @@ def test_a_request_is_told_from_another_by_all_that_it_says(kv: KeyValue) -> Non
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_one_row_is_what_a_batch_of_one_is(key: bytes, value: bytes) -> None:
-    put, delete = one_put(key, value), one_delete(key)
+    put, delete = one_put(key, value).batch, one_delete(key)
     assert put == rows_of({key: value}, None)
     assert delete == rows_of(None, [key])
     for rows in (put, delete):
