@@ -23,7 +23,7 @@ from reef.format._rows import (
 
 _arena = Arena()
 
-_PATTERNS_MAX = 1024
+_PATTERNS_MAX = 2048  # of about 1 KiB each; keys of one length, with any value, fit
 _PATTERN_VALUES_MAX = 3 << 9  # bytes; a row of more may be compressed
 
 
