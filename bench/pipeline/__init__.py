@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import reef
-from bench import _pipeline_workers as workers
 from bench._corpus import folder
 from bench._fresh import Opening, Pass, whole
 from bench._measure import Count, Ratio, Result, Scale, check, in_turn, ratio_of, with_fresh
-from bench._pipeline_rows import (
+from bench.pipeline import _workers as workers
+from bench.pipeline._rows import (
     NAMESPACE,
     ROW_BYTES,
     address,
@@ -29,7 +29,7 @@ from bench._pipeline_rows import (
     uncached,
     write_rows,
 )
-from bench._pipeline_runner import (
+from bench.pipeline._runner import (
     Keys,
     PeakRunner,
     ProcessRunner,
@@ -38,7 +38,7 @@ from bench._pipeline_runner import (
     read_objects,
     spark_session,
 )
-from bench._pipeline_spark import bench_loads, bench_reads
+from bench.pipeline._spark import bench_loads, bench_reads
 from reef.database import Database
 from reef.jobs import (
     Bucket,

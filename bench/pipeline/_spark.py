@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 
 from bench._fresh import Pass, whole
 from bench._measure import Ratio, check, compare, in_turn, ratio_of, with_fresh
-from bench._pipeline_rows import COLUMNS, NAMESPACE, ROW_BYTES, address, digest, parquet_digest
-from bench._pipeline_runner import spark_session
+from bench.pipeline._rows import COLUMNS, NAMESPACE, ROW_BYTES, address, digest, parquet_digest
+from bench.pipeline._runner import spark_session
 from reef.spark import bulk_load
 
 FILE_BYTES = 128 << 20
