@@ -142,6 +142,26 @@ def test_small_batches_of_different_columns_are_not_joined_with_each_other() -> 
         assert (row["even"], row["odd"]) == ((lsn, None) if lsn // 40 % 2 == 0 else (None, lsn))
 
 
+def test_new_columns_are_seen_though_the_first_batch_of_them_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    memtable, both = Memtable(), {"x": pa.int64(), "y": pa.int64()}
+    memtable.apply(1, batch_of({b"a": {"x": 1}}, {"x": pa.int64()}))
+    monkeypatch.setattr("reef.engine._memtable._rows.union", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        memtable.apply(2, batch_of({b"b": {"y": 2}}, both))
+    memtable.truncate(1)
+    for lsn in range(2, 40):  # enough of them to be joined
+        memtable.apply(lsn, batch_of({b"b": {"y": lsn}}, both))
+    assert [f.name for f in memtable.columns] == ["x", "y"]
+    (batch,) = memtable.batches(b"", None, columns=None, reverse=False, lsn=2)
+    assert batch.select(["x", "y"]).to_pydict() == {"x": [1, None], "y": [None, 2]}
+
+
 def random_batches(seed: int, count: int, keys: int) -> list[dict[bytes, bytes | None]]:
     """Return batches of one row mostly, and of hundreds now and then."""
     rng = random.Random(seed)
