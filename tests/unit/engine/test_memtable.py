@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from reef.engine._memtable._memtable import Memtable
+from reef.engine._memtable._rows import Chunk
 from reef.errors import InvariantError
 from reef.format import SegmentOptions, log_schema, segment_schema
 from reef.segment import RowSource, RowVersion, lookup, merge
@@ -160,6 +161,30 @@ def test_new_columns_are_seen_though_the_first_batch_of_them_was_interrupted(
     assert [f.name for f in memtable.columns] == ["x", "y"]
     (batch,) = memtable.batches(b"", None, columns=None, reverse=False, lsn=2)
     assert batch.select(["x", "y"]).to_pydict() == {"x": [1, None], "y": [None, 2]}
+
+
+def test_a_batch_that_was_interrupted_is_not_joined_with_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memtable, history = filled(*({b"%02d" % n: b"old"} for n in range(10)))
+    rows = memtable._state.rows
+    bases, chunks = rows.table
+    monkeypatch.setattr(rows, "table", (bases, InterruptedList(chunks)))
+    with pytest.raises(KeyboardInterrupt):
+        memtable.apply(110, log_batch({b"99": b"lost"}))
+    memtable.truncate(100)
+    many: dict[bytes, bytes | None] = {b"%02d" % n: b"new" for n in range(20)}
+    memtable.apply(120, log_batch(many))  # larger: those before are joined
+    note(history, 120, many)
+    check(memtable, history, [50, 100, 120])
+
+
+class InterruptedList(list[Chunk]):
+    """Is interrupted right after it took an entry."""
+
+    def append(self, chunk: Chunk) -> None:
+        super().append(chunk)
+        raise KeyboardInterrupt
 
 
 def random_batches(seed: int, count: int, keys: int) -> list[dict[bytes, bytes | None]]:

@@ -147,10 +147,11 @@ class MemtableRows:
             self.columns = tuple(union(list(schema)[2:], self.columns))
             self._trail = [0] * _TOP_GRADE
             self._schema = schema  # last: who is interrupted before it does all of this again
+        bases, chunks = self.table
+        del chunks[len(bases) :]  # what an interrupted call has left: it must not be joined
         for smaller in range(grade):
             self._join(smaller)
         bases, chunks = self.table
-        del chunks[len(bases) :]  # what an interrupted call has left
         first = self.count
         chunks.append(chunk)
         self.count = first + chunk.batch.num_rows
