@@ -143,5 +143,5 @@ def _file_path(host: str, path: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return what can be redacted of a URL that was refused: no options, user or password."""
+    """Return what can be shown of a URL that was refused: no options, user or password."""
     return re.sub(r".*@", "...@", url.split("?", 1)[0], flags=re.DOTALL)

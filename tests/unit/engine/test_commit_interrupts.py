@@ -20,7 +20,7 @@ from reef.engine._commit._queue import Answer, CommitQueue, Group
 from reef.engine._memtable._memtable import Memtable
 from reef.errors import OutcomeUnknownError, ReefError
 from reef.kv import KeyValue
-from reef.store import Store, open_store
+from reef.store import Data, Store, open_store
 from reef.testing import Fault, FaultyStore
 from reef.threads import Signal, SystemThreads
 from tests.support.engine.kernel import (
@@ -296,6 +296,55 @@ def test_a_second_interrupt_of_a_waiter_keeps_nobody_from_being_woken(
         if not second.has_struck:
             break
     assert nth > 5
+
+
+def test_an_interrupt_at_any_line_after_the_put_keeps_nobody_waiting() -> None:
+    """The sender wakes the others: a signal that it has taken and not given would be lost."""
+    for nth in itertools.count(1):
+        store = BeforePut(open_store("memory://"))
+        kv = database(store).kv("ns", max_parallel_writes=1)
+        interrupt = Interrupt(sys.maxsize)
+        others: list[Beside] = []
+
+        def join(
+            kv: KeyValue = kv,
+            interrupt: Interrupt = interrupt,
+            others: list[Beside] = others,
+            nth: int = nth,
+        ) -> None:
+            trace = sys.gettrace()
+            sys.settrace(None)
+            others += [Beside(lambda i=i: kv.put(b"other %d" % i, b"2").lsn) for i in range(2)]  # type: ignore[misc]
+            until(lambda: waiters(kv) == 2)
+            interrupt.left = nth
+            sys.settrace(trace)
+
+        store.before_put = join
+        try:
+            with interrupt:
+                kv.put(b"mine", b"1")
+        except KeyboardInterrupt:
+            assert interrupt.has_struck
+        answers = [other.finish() for other in others]
+        assert all(isinstance(answer, int | ReefError) for answer in answers), f"line {nth}"
+        written = [b"other %d" % i for i, answer in enumerate(answers) if isinstance(answer, int)]
+        assert {*contents(store)} >= {*written}
+        kv.close()
+        if not interrupt.has_struck:
+            break
+    assert nth > 20
+
+
+class BeforePut(FaultyStore):
+    """Calls something once, before the next object is put."""
+
+    before_put: Callable[[], None] | None = None
+
+    def put_if_absent(self, key: str, data: Data) -> None:
+        before, self.before_put = self.before_put, None
+        if before is not None:
+            before()
+        super().put_if_absent(key, data)
 
 
 # Work that interrupted callers have left.

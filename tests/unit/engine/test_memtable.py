@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from reef.engine._memtable._memtable import Memtable
+from reef.engine._memtable._rows import Chunk
 from reef.errors import InvariantError
 from reef.format import SegmentOptions, log_schema, segment_schema
 from reef.segment import RowSource, RowVersion, lookup, merge
@@ -140,6 +141,50 @@ def test_small_batches_of_different_columns_are_not_joined_with_each_other() -> 
     (batch,) = memtable.batches(b"", None, columns=["even", "odd"], reverse=False, lsn=LSN_MAX)
     for lsn, row in enumerate(batch.to_pylist(), start=1):
         assert (row["even"], row["odd"]) == ((lsn, None) if lsn // 40 % 2 == 0 else (None, lsn))
+
+
+def test_new_columns_are_seen_though_the_first_batch_of_them_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    memtable, both = Memtable(), {"x": pa.int64(), "y": pa.int64()}
+    memtable.apply(1, batch_of({b"a": {"x": 1}}, {"x": pa.int64()}))
+    monkeypatch.setattr("reef.engine._memtable._rows.union", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        memtable.apply(2, batch_of({b"b": {"y": 2}}, both))
+    memtable.truncate(1)
+    for lsn in range(2, 40):  # enough of them to be joined
+        memtable.apply(lsn, batch_of({b"b": {"y": lsn}}, both))
+    assert [f.name for f in memtable.columns] == ["x", "y"]
+    (batch,) = memtable.batches(b"", None, columns=None, reverse=False, lsn=2)
+    assert batch.select(["x", "y"]).to_pydict() == {"x": [1, None], "y": [None, 2]}
+
+
+def test_a_batch_that_was_interrupted_is_not_joined_with_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memtable, history = filled(*({b"%02d" % n: b"old"} for n in range(10)))
+    rows = memtable._state.rows
+    bases, chunks = rows.table
+    monkeypatch.setattr(rows, "table", (bases, InterruptedList(chunks)))
+    with pytest.raises(KeyboardInterrupt):
+        memtable.apply(110, log_batch({b"99": b"lost"}))
+    memtable.truncate(100)
+    many: dict[bytes, bytes | None] = {b"%02d" % n: b"new" for n in range(20)}
+    memtable.apply(120, log_batch(many))  # larger: those before are joined
+    note(history, 120, many)
+    check(memtable, history, [50, 100, 120])
+
+
+class InterruptedList(list[Chunk]):
+    """Is interrupted right after it took an entry."""
+
+    def append(self, chunk: Chunk) -> None:
+        super().append(chunk)
+        raise KeyboardInterrupt
 
 
 def random_batches(seed: int, count: int, keys: int) -> list[dict[bytes, bytes | None]]:

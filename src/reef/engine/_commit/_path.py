@@ -416,7 +416,8 @@ class CommitPath:
 
 def _wake(ticket: Ticket) -> bool:
     """Wake the callers that wait for a ticket; return whether there were any."""
-    signals, ticket.waiters = ticket.waiters, []
-    for signal in signals:
-        signal.give()
-    return bool(signals)
+    is_any = bool(ticket.waiters)
+    while ticket.waiters:
+        ticket.waiters[-1].give()
+        ticket.waiters.pop()  # last: if an interrupt comes before it, the signal is given again
+    return is_any

@@ -144,13 +144,14 @@ class MemtableRows:
         grade = chunk.grade
         schema = chunk.batch.schema
         if self._schema is None or not self._schema.equals(schema):
-            self._schema = schema
             self.columns = tuple(union(list(schema)[2:], self.columns))
             self._trail = [0] * _TOP_GRADE
+            self._schema = schema  # last: who is interrupted before it does all of this again
+        bases, chunks = self.table
+        del chunks[len(bases) :]  # what an interrupted call has left: it must not be joined
         for smaller in range(grade):
             self._join(smaller)
         bases, chunks = self.table
-        del chunks[len(bases) :]  # what an interrupted call has left
         first = self.count
         chunks.append(chunk)
         self.count = first + chunk.batch.num_rows
