@@ -89,6 +89,7 @@ def _look(
 
 # Values that have parts of their own. Others fill a line or, if they are lists of objects, a table.
 _SECTIONS = ("members", "header", "footer", "envelope", "columns")
+_DAMAGE = ("damage", "damages")  # a line each
 # Columns of bytes, which JSON has as base64.
 _BYTES = frozenset(
     {"_key", "value", "key_min", "key_max", "key_first", "key_last", "clip_key_min", "clip_key_max"}
@@ -97,11 +98,12 @@ _BYTES = frozenset(
 
 def _parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
     """Yield what was found: single values first, then sections and tables."""
-    long = {name: value for name, value in found.items() if _is_long(name, value)}
+    known = {name: value for name, value in found.items() if name not in _DAMAGE}
+    long = {name: value for name, value in known.items() if _is_long(name, value)}
     facts = {
         label_of(name): value_text(name, _plain(name, value))
-        for name, value in found.items()
-        if name not in (*long, "damage", "damages")
+        for name, value in known.items()
+        if name not in long and (name not in _SECTIONS or value is not None)
     }
     damage = found.get("damage")
     for one in found.get("damages") or ([damage] if damage else []):
@@ -109,7 +111,7 @@ def _parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
         facts[f"DAMAGE at byte {one['offset']}"] = what
     if facts:
         yield facts
-    if damage and found.keys() & {"members", "header"}:
+    if damage and long.keys() & {"members", "header"}:
         yield "Read from damaged bytes, so not proven:"
     for name, value in long.items():
         if name == "records":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reef.spark.files import IngestOptions, IngestPlan
 
 _METHODS = {"log": "the log", "bulk": "segments that are attached at once"}
+_OF_FILES = ("format", "id", "multiline")  # not of the write that their rows become
 
 
 @derived("reef.spark.files.IngestOptions")
@@ -46,9 +47,9 @@ def ingest(
     check_options(files, kind, multiline=options.multiline)
     name, branch = split_namespace(namespace)
     asked = {**options.as_dict(), "format": kind, "branch": branch}
-    written = {n: str(v) for n, v in asked.items() if v is not None and n not in _OF_FILES}
     with connect(url) as db:
-        WriteOptions.of({**written, "url": url, "namespace": name})  # raises what is wrong
+        written = {n: value for n, value in asked.items() if n not in _OF_FILES}
+        WriteOptions.asked(url, name, written)  # raises what is wrong
         if dry_run:
             how = {n: asked[n] for n in ("format", "id", "operation", "method")}
             return _plan_report(plan_ingest(db.context(), namespace, files, **how))
@@ -59,9 +60,6 @@ def ingest(
             result = load(session, url, name, files, schema=declared, watch=watch, **asked)
         data = {"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)}
     return Report(data, [_said(result, options.operation)])
-
-
-_OF_FILES = ("format", "id", "multiline")
 
 
 def _said(result: WriteResult, operation: str) -> str:

@@ -270,6 +270,27 @@ def test_inspect_shows_damaged_objects_and_where(
         assert found["damage"]["offset"] >= 0
 
 
+def test_inspect_reports_each_damaged_block_once(bucket: Bucket, run: Run) -> None:
+    ref = bucket.manifest.segments[0]
+    flip(bucket.segment(ref), 60)
+    _, out, _ = run("inspect", NAMESPACE, "segment", ref.id, "--deep")
+    assert out.count("expected crc32c") == 1
+    assert "damages" not in out
+
+
+@pytest.mark.parametrize("kind", ["log", "manifest"])
+def test_inspect_says_no_more_of_an_object_than_it_could_read(
+    bucket: Bucket, run: Run, kind: str
+) -> None:
+    path = bucket.slot(3) if kind == "log" else bucket.generation(3)
+    path.write_bytes(path.read_bytes()[:10])
+    code, out, err = run("inspect", NAMESPACE, kind, "3")
+    assert (code, err) == (2, "")
+    assert "DAMAGE at byte 10" in out
+    assert "not proven" not in out
+    assert not re.search("^(header|members) ", out, re.MULTILINE)
+
+
 def test_inspect_shows_what_a_request_asked_for_and_got(
     bucket: Bucket, run: Run, run_json: RunJson
 ) -> None:
