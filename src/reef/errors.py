@@ -243,7 +243,7 @@ class DamagedError(UnreadableError):
 
     what = "damaged"
     advice = (
-        "read it again; if it persists, the object is damaged where it lies: "
+        "read it again; if the error persists, the stored object is damaged: "
         "`reef verify` shows what is affected, `reef repair` restores what can be restored"
     )
 

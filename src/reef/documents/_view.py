@@ -201,7 +201,7 @@ class DocumentView:
         filter = parse_filter(where, self.schema)
         if filter.needs_incoming:
             raise InvalidInputError(
-                f"{filter!r} compares with incoming documents: only the condition of a write can"
+                f"{filter!r} uses incoming values, which only the condition of a write has"
             )
         return filter
 

@@ -124,7 +124,7 @@ class Handle(ABC):
                 return View(snapshot.lsn, self._live.current, self.reload, is_retained=True)
         raise NotFoundError(
             f"namespace {self.namespace!r} has no snapshot {id!r}: it was released, it expired, or "
-            "it never was; `reef snapshot list` shows them"
+            "it never existed; `reef snapshot list` shows them"
         )
 
     def snapshot(self, ttl_s: float | None, *, id: str | None = None) -> SnapshotView:
@@ -145,7 +145,7 @@ class Handle(ABC):
         """Make sure that reads see `lsn`. Raises UnavailableError if it is not there yet."""
         if lsn > self.lsn:
             raise UnavailableError(
-                f"LSN {lsn} of namespace {self.namespace!r} is not there yet (the newest is "
+                f"LSN {lsn} of namespace {self.namespace!r} does not exist yet (the newest is "
                 f"{self.lsn}): wait and retry"
             )
 

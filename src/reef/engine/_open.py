@@ -135,8 +135,8 @@ def _check_unbegun(head: Head | None) -> None:
             0,
             "a readable head of the manifest chain",
             f"damage, twice; generation {head.generation}, the newest that can be read, is one of a "
-            f"namespace that was {head.manifest.state}: put back a copy of what is damaged, or see "
-            "what `reef repair` says",
+            f"namespace that was {head.manifest.state}: restore the damaged generations from a "
+            "backup, or run `reef repair`, which shows what is lost before it changes anything",
         )
 
 

@@ -189,7 +189,7 @@ class Writer(Handle):
             raise
         except UnavailableError as error:
             raise NotWrittenError(
-                f"its condition, or what it replaces, could not be read ({error}); nothing was "
+                f"rows that its condition or patch needs could not be read ({error}); nothing was "
                 "written: retry"
             ) from error
 

@@ -23,7 +23,7 @@ class Reason(StrEnum):
 
     # It stays.
     RETAINED = "a retained generation"
-    FEW = "so few that the generation which lets them go would take their place"
+    FEW = "too few to be worth the new generation that would release them"
     NAMED = "named by a retained generation"
     UNREADABLE = "a retained generation that may need it cannot be read"
     GRACE = "nothing names it, and the grace period is not over"
@@ -33,19 +33,19 @@ class Reason(StrEnum):
     WINDOW = "a flush may still publish it: the log is not folded that far"
     ATTACHED = "the log attaches it"
     MAY_BE_ATTACHED = "a log object that may attach it cannot be read"
-    FENCE = "a fence, which keeps its slot from older writers for ever"
-    LOG = "a retained generation goes on from the log here, or further below"
+    FENCE = "a fence, which keeps its slot from older writers forever"
+    LOG = "a retained generation continues from this slot of the log, or from one below"
     PITR = "within the window of time travel"
     PINNED = "it attaches a segment that a branch reads"
     DAMAGED = "it cannot be read: see `reef verify`"
-    YOUNG = "of no known name, and younger than a day"
+    YOUNG = "its name is not one of Reef's, and it is younger than a day"
     QUARANTINED = "moved aside by repair"
     # It may go.
     SUPERSEDED = "no snapshot or branch stands on it, and newer generations are retained"
     REPLACED = "no retained generation names it any more"
     ORPHAN = "nothing names it, and its author can no longer publish it"
     FOLDED = "its rows are in segments"
-    UNKNOWN = "of no known name, and older than a day"
+    UNKNOWN = "its name is not one of Reef's, and it is older than a day"
 
 
 class ObjectCount(NamedTuple):

@@ -38,7 +38,7 @@ class PinReason(StrEnum):
     # It stays.
     NEEDED = "a retained generation of the branch names objects of this namespace"
     GRACE = "the branch was dropped, and the grace period is not over"
-    YOUNG = "the branch may be on its way"
+    YOUNG = "somebody may still be making the branch"
     UNREADABLE = "a generation of the branch cannot be read: see `reef verify`"
     # It may go.
     DETACHED = "the branch names nothing of this namespace any more"

@@ -279,9 +279,9 @@ class CollectionPlanner:
             why[number] = (
                 "one of the newest"
                 if number >= newest
-                else "the head not long ago"
+                else "the head within the grace period"
                 if number >= ground.recent_from
-                else "superfluous, but not worth a new generation"
+                else "not needed, but not worth a new generation to release it"
             )
         for number, names in ground.stood_upon.items():
             why[number] = f"{why[number]}, {names}" if number in why else names
@@ -297,7 +297,7 @@ class CollectionPlanner:
             for number in ground.unreadable
         ]
         for keys in (self._pinned_unreadable, *(keys for _, keys in self._scanned.values())):
-            problems += [f"{key} cannot be read: what it may attach stays" for key in keys]
+            problems += [f"{key} cannot be read: segments that it may attach stay" for key in keys]
         return tuple(dict.fromkeys(problems))
 
     def _blocked(self, head: Head, now_us: int) -> CollectionPlan:
@@ -313,7 +313,7 @@ class CollectionPlanner:
             is_raised=False,
             problems=(
                 f"generation {named} of namespace {manifest.namespace!r} cannot be read: nothing "
-                "is collected until `reef repair` has gone on from there",
+                "is collected until `reef repair` has repaired it",
             ),
         )
 

@@ -63,7 +63,7 @@ def share_pin(m: Manifest, parent: Manifest, *, child: str, nonce: str) -> Manif
     if held is None:
         raise InvariantError(
             f"generation {parent.generation} of namespace {parent.namespace!r} names objects of "
-            f"{m.namespace!r}, in which no pin stands for it; nothing was branched"
+            f"{m.namespace!r}, in which it has no pin; nothing was branched"
         )
     return _replace(m, pins=(*m.pins, Pin(held.generation, held.lsn, child, nonce)))
 
@@ -176,7 +176,7 @@ def drop(
     if m.writer_epoch != epoch:
         raise FencedError(
             f"namespace {m.namespace!r} was opened with writer epoch {m.writer_epoch} while it was "
-            f"being dropped (epoch {epoch}); it was not dropped: do it again"
+            f"being dropped (epoch {epoch}); it was not dropped: drop it again"
         )
     ids = dict.fromkeys((*(s.id for s in m.segments if not s.namespace), *attached))
     keys = [segment_key(m.namespace, id) for id in ids]
@@ -224,7 +224,7 @@ def detach(m: Manifest) -> Manifest:
     if m.pins:
         raise has_branches(m.namespace, (pin.child for pin in m.pins))
     if any(s.namespace for s in m.segments):
-        raise InvariantError(f"namespace {m.namespace!r} names segments of others still")
+        raise InvariantError(f"namespace {m.namespace!r} still names segments of others")
     return _replace(m, origin=None)
 
 
@@ -241,9 +241,9 @@ def has_branches(
         said += f"; drop or detach first: {', '.join(sorted(attached))}"
     if waiting := named.intersection(detached):
         said += (
-            f"; detached, but older generations that are kept stand on it, until `reef gc` of each "
-            f"takes them: {', '.join(sorted(waiting))}"
+            f"; detached, but their older generations still need it until `reef gc` of each "
+            f"collects them: {', '.join(sorted(waiting))}"
         )
     return InvalidInputError(
-        f"namespace {namespace!r} cannot be dropped or detached while branches stand on it{said}"
+        f"namespace {namespace!r} cannot be dropped or detached while it has branches{said}"
     )

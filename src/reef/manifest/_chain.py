@@ -274,5 +274,5 @@ class ManifestChain(ManifestFollower):
             0,
             "a readable head of the manifest chain",
             f"damage, twice (generation {head.generation} is the newest that can be read); "
-            "nothing is published behind it until `reef repair` has gone on from there",
+            "nothing is published until `reef repair` has continued from there",
         )

@@ -169,7 +169,7 @@ class ManifestFollower:
             self._seen = _KnownHead(head, contact)
         if head.damaged and (known is None or head.damaged != known.head.damaged):
             _log.error(
-                "namespace %r fell back to generation %d: %s cannot be read; reads go on from "
+                "namespace %r fell back to generation %d: %s cannot be read; reads continue from "
                 "there, writing needs `reef repair`",
                 self.namespace,
                 head.generation,

@@ -97,7 +97,7 @@ def _check_free(db: Database, name: str, branch: str | None, page_size: int) -> 
         with db.pages(name, branch=branch, mode="r") as pages:
             if pages.n_pages and pages.get_page(0) != bytes(pages.page_size):
                 raise AlreadyExistsError(
-                    f"there is a database {name!r}, or another page store, in {db.store.url}: choose "
+                    f"a database or page store {name!r} exists already in {db.store.url}: choose "
                     f"another name, or drop it (`reef.connect(url).drop({name!r})`)"
                 )
             if pages.page_size == page_size:
@@ -164,7 +164,7 @@ def export_file(
     """
     path = Path(target)
     if path.exists():
-        raise AlreadyExistsError(f"{path} is there: choose another name, or remove it")
+        raise AlreadyExistsError(f"{path} exists already: choose another name, or remove it")
     try:
         # In a folder of its own: whatever else lies beside `target` is the user's.
         with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder:
@@ -175,7 +175,9 @@ def export_file(
                 check(connection, str(path))
             os.link(partial, path)  # unlike a rename, it does not replace what came there meanwhile
     except FileExistsError:
-        raise AlreadyExistsError(f"{path} is there: choose another name, or remove it") from None
+        raise AlreadyExistsError(
+            f"{path} exists already: choose another name, or remove it"
+        ) from None
     except apsw.Error as error:
         raise CorruptError(str(path), 0, "an SQLite database", str(error)) from error
     except OSError as error:

@@ -112,8 +112,8 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
     for key in ("vfs", "mode"):  # SQLite would go by the last one, and open a file that is not ours
         if any(field.partition("=")[0] == key for field in fields):
             raise InvalidInputError(
-                f"the URL has the option {key!r}, which does not go there: give mode= "
-                "as an argument; options of a URL are the store's, and branch, lsn, "
+                f"the URL has the option {key!r}, which is not allowed there: give mode= "
+                "as an argument; a URL takes the options of the store, and branch, lsn, "
                 "page_size"
             )
     ours = {

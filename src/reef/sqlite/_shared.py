@@ -270,8 +270,8 @@ class SharedStore:
             )
         if base.serial != self._version.serial:
             raise NotWrittenError(
-                f"what this transaction of {self.label} has read was lost; nothing of it was "
-                "written there: start it over"
+                f"a version of {self.label} that this transaction has read was lost; nothing of it "
+                "was written there: start it over"
             )
 
     def _write(self, pages: Pages, commit: TransactionPages) -> PageView:

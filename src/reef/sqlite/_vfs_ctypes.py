@@ -264,5 +264,5 @@ def register_sqlite3() -> object:
                     return _CtypesVfs(library)
     raise UnsupportedStoreError(
         f"the SQLite {sqlite3.sqlite_version} of the sqlite3 module is not a shared library that can "
-        "be found, so that no VFS can be registered in it: use reef.sqlite.connect, which is apsw"
+        "be found, so no VFS can be registered in it: use reef.sqlite.connect, which uses apsw"
     )

@@ -234,7 +234,7 @@ class RemoteStore(Store):
             )
         if status == 501:
             return UnsupportedStoreError(
-                f"{self.url} does not implement what was asked for {key!r} (501 {code}); use another "
+                f"{self.url} does not implement a request for {key!r} (501 {code}); use another "
                 "store, or cas=two-phase if it only lacks conditional PUTs"
             )
         if status == 416 or _PAST_END.search(text):

@@ -97,7 +97,7 @@ class Filter:
         """
         if self.needs_incoming and incoming is None:
             raise InvalidInputError(
-                f"{self!r} compares with incoming documents: only the condition of a write can"
+                f"{self!r} uses incoming values, which only the condition of a write has"
             )
         found = Batches(batch, incoming).evaluated(self._root)
         return found.fill_null(False) if found.null_count else found

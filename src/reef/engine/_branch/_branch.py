@@ -337,8 +337,8 @@ def _publish(
             if head.manifest.state == "live":
                 raise _exists(chain.namespace)
             raise NotWrittenError(
-                f"making {chain.namespace!r} took so long that a collection gave it up; nothing was "
-                "branched: retry"
+                f"making {chain.namespace!r} took so long that garbage collection aborted it; nothing "
+                "was branched: retry"
             )
         return begin_branch(point, fresh, old, segments)
 

@@ -47,7 +47,7 @@ def _origin_in(namespace: str, m: Manifest, heads: Mapping[str, Manifest]) -> Or
         raise CorruptError(
             f"namespaces/{m.namespace}/manifest/",
             0,
-            f"a way from {m.namespace!r} to {namespace!r}, whose objects it names",
+            f"a chain of parents from {m.namespace!r} to {namespace!r}, whose objects it names",
             "none: a branch between them is gone",
         )
     return origin

@@ -82,7 +82,7 @@ class Admission:
             raise InvalidInputError.of(
                 "lsn",
                 request.lsn,
-                "given if, and only if, the namespace takes them from its caller",
+                "an LSN if lsn_policy is 'caller', else None",
             )
 
     def check_together(self, requests: Sequence[WriteRequest]) -> None:
@@ -156,7 +156,8 @@ class Admission:
         except UnavailableError as error:
             self._retract(lsn)
             raise NotWrittenError(
-                f"what it depends on could not be read ({error}); nothing was written: retry"
+                f"rows that this write depends on could not be read ({error}); nothing was written: "
+                "retry"
             ) from error
         except BaseException:
             self._retract(lsn)

@@ -60,7 +60,7 @@ def attach_request(
         if said != (None, "", None, None, None):
             raise InvalidInputError(
                 f"segment {ref.id} cannot be attached: expected a new one of this "
-                "namespace, of no version yet and not clipped"
+                "namespace, without a version and without clips"
             )
     ordered = sorted(segments, key=lambda ref: ref.key_min)
     for ref, other in pairwise(ordered):
@@ -141,7 +141,7 @@ def check_uploaded(context: Context, namespace: str, segments: Sequence[SegmentR
             size = context.store.head(key).size
         except NotFoundError:
             raise InvalidInputError(
-                f"{key} is not there: upload the segment before it is attached"
+                f"{key} does not exist: upload the segment before you attach it"
             ) from None
         if size != ref.size:
             raise InvalidInputError(

@@ -156,7 +156,7 @@ def _refusals(condition: Condition, found: Latest) -> npt.NDArray[np.uint8]:
                 continue
             if name not in known:
                 raise InvalidInputError(
-                    f"the condition names {name!r}, which is not there: expected one of "
+                    f"the condition names {name!r}, which does not exist: expected one of "
                     f"{', '.join(known)}"
                 )
             there = found.rows(pa.schema([known[name]])).column(0).to_pylist()

@@ -432,7 +432,7 @@ class CommitQueue:
         if len(sent) > 1:
             # What lands behind it is void: the next writer to open puts a fence into its slot.
             what = f"log object {first.slot} of namespace {self._namespace!r} was refused ({error})"
-            error = NotWrittenError(f"{what} while later ones were in flight: open again")
+            error = NotWrittenError(f"{what} while later ones were in flight: open it again")
             unsent = self.failure or ClosedError(
                 f"{what}, which ended this handle: open it again to go on"
             )
@@ -455,7 +455,7 @@ class CommitQueue:
 
     def _not_sent(self) -> ReefError:
         return NotWrittenError(
-            f"a write before this one to namespace {self._namespace!r} did not succeed; this one "
+            f"an earlier write to namespace {self._namespace!r} did not succeed, so this one "
             "was not sent: retry"
         )
 

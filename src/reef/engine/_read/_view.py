@@ -278,7 +278,7 @@ class View:
         if reloads > _RELOADS_MAX and not is_damaged:
             raise SnapshotExpiredError(
                 f"an object that the view at LSN {self.lsn} needs was collected ({error}); "
-                "take a new one"
+                "take a new view"
             ) from error
         before = self._held.manifest.segments
         self._reload()

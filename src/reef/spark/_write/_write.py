@@ -199,8 +199,8 @@ def arrow_columns(schema: StructType) -> pa.Schema:
     for field in schema:
         if _holds_variant(field.dataType):
             raise InvalidInputError(
-                f"column {field.name!r} is of type {field.dataType.simpleString()}, of "
-                "which tasks get Spark's own bytes: give it as JSON, with to_json"
+                f"column {field.name!r} is of type {field.dataType.simpleString()}, which "
+                "Reef cannot read: convert it to JSON text with to_json"
             )
     return to_arrow_schema(schema, timezone="UTC")
 

@@ -214,12 +214,12 @@ def _refuse(out: str, error: Exception) -> NoReturn:
     """Raise what Spark says as an error of ours."""
     if _is_taken(error):
         raise InvalidInputError(
-            f"OUT {str(out)!r} is there already: give a folder that is not there yet"
+            f"OUT {str(out)!r} exists already: give a folder that does not exist"
         ) from error
     found = _OUR_ERROR.findall(str(error))
     if found:
         raise _error_of(*found[-1]) from error
-    left = "" if folder_of(out) else "; remove what is there of it before you try again"
+    left = "" if folder_of(out) else "; remove what was written there before you try again"
     raise UnavailableError(f"Spark could not write {out}: {reason_of(error)}{left}") from error
 
 

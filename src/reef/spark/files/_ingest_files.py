@@ -94,8 +94,8 @@ def check_lines(files: Files, *, may_break: bool) -> None:
             f"{file} has the control character U+0001 ({text!r}): remove it from the CSV"
         )
     raise InvalidInputError(
-        f"a quoted value goes on in the next line of the CSV, {text!r}: give "
-        "--multiline, with which that is one row, and each file is read by one task"
+        f"a quoted value continues in the next line of the CSV, {text!r}: give "
+        "--multiline to read such values; then one task reads each file"
     )
 
 

@@ -283,7 +283,7 @@ def _bytes() -> Column:
 def _file_of(files: Files, line: bytes) -> str:
     found = files.texts(lineSep="\n").where(_bytes() == F.lit(line)).select("_metadata.file_path")
     row = found.head()
-    return "a file that is not as it was" if row is None else unquote(row[0])
+    return "a file that was changed meanwhile" if row is None else unquote(row[0])
 
 
 def _line_text(line: bytes) -> str:

@@ -113,7 +113,7 @@ def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -
         is_file = Path(_local(file)).is_file() if _is_here(file) else _suffix(name) in _SUFFIXES
         if name.startswith(_HIDDEN) and is_file:
             raise InvalidInputError(
-                f"Spark passes over {file!r}, whose name begins with '_' or '.': rename it"
+                f"Spark ignores {file!r}, because its name begins with '_' or '.': rename it"
             )
     if multiline and kind != "csv":
         raise InvalidInputError(f"--multiline is for CSV, and the files are {kind}: leave it out")

@@ -51,12 +51,10 @@ def check_out(out: str, format: OutputFormat) -> str:
     folder = folder_of(out)
     if folder is None:
         raise InvalidInputError(
-            f"OUT {out!r} is not a local folder, and {format} is written from here: give one"
+            f"OUT {out!r} is not a local folder, and {format} needs one: give a local folder"
         )
     if os.path.lexists(folder):
-        raise InvalidInputError(
-            f"OUT {out!r} is there already: give a folder that is not there yet"
-        )
+        raise InvalidInputError(f"OUT {out!r} exists already: give a folder that does not exist")
     if set(folder) & _NOT_OF_PATHS:
         raise InvalidInputError(
             f"OUT {out!r} has a %, ? or #, which {format} cannot have in a path: choose another"
