@@ -71,7 +71,7 @@ class LogWriter:
         return None
 
     def put(self, group: Group) -> Answer:
-        """Create the object of a group, and find out what the store's answer means."""
+        """Create the object of a group, and return what the store's answer means."""
         context, key = self._context, log_key(self._namespace, group.slot)
         try:
             create(
