@@ -23,7 +23,7 @@ _SIZES = tuple(1 << power for power in range(8, 31, 2))  # 256 B to 1 GiB
 
 
 class Metric(NamedTuple):
-    """What a metric is: a line of the table."""
+    """A metric: a line of the table."""
 
     kind: Literal["counter", "gauge", "histogram"]
     help: str
@@ -106,7 +106,7 @@ class _Recorded(NamedTuple):
 class Metrics:
     """The metrics of one database. Safe among threads, and cheap enough for every request.
 
-    A name that the table does not have, another type or other labels are InvariantError.
+    A name that the table does not have, another type or other labels raise InvariantError.
     """
 
     def __init__(self) -> None:
@@ -122,9 +122,9 @@ class Metrics:
                 self._find(metric.kind, name, {})
 
     def recorder(self, *names: str, **labels: object) -> Callable[..., None]:
-        """Return what takes a number for each of some counters and histograms, in one step.
+        """Return a function that takes a number for each of some counters and histograms at once.
 
-        For those who do it often: the numbers are kept as they come, and added later, many at once.
+        For frequent use: the numbers are kept as they come, and added later, many at once.
         `labels` are of each that has any.
         """
         key, count = (*names, *labels.items()), len(names)

@@ -1,4 +1,4 @@
-"""The commits of a page store: pages, and how far the store extends.
+"""The commits of a page store: pages, and the number of pages.
 
 Most go into the log side by side with others: a commit that reaches further than the store did adds
 the row that says so, under the writer's lock. One that cuts the store, or says how far it is to
@@ -60,7 +60,7 @@ _SEGMENT_SCHEMA = segment_schema([DATA_FIELD])
 
 
 class PageCommit(NamedTuple):
-    """What one call commits."""
+    """The pages and the size that one call commits."""
 
     versions: Sequence[tuple[int | None, Mapping[int, bytes]]]
     """LSNs, if the caller gives them, and the pages of each."""
@@ -69,12 +69,12 @@ class PageCommit(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nobody asks for it later, if it changes no page: neither by a key nor by an LSN."""
+        """Whether it can be left out if it changes no page: it has neither a key nor an LSN."""
         return self.key is None and self.versions[-1][0] is None
 
     @property
     def digest(self) -> bytes | None:
-        """What stands for it under its idempotency key."""
+        """Its digest, for its idempotency key."""
         if self.key is None:
             return None
         digest = hashlib.blake2b(repr(self.n_pages).encode(), digest_size=16)

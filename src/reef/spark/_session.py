@@ -64,8 +64,8 @@ def open_session(
     is Spark's own word for where to run, by default this machine's cores. `conf` are Spark's
     settings. Unless `is_quiet` is false, what the JVM says does not reach the terminal.
 
-    Raises InvalidInputError if a session runs that is not as asked for, or if what Spark Connect
-    needs is not installed; UnavailableError if none can be started.
+    Raises InvalidInputError if a session with other settings runs, or if Spark Connect's packages
+    are not installed; UnavailableError if none can be started.
     """
     if master and remote:
         raise InvalidInputError(

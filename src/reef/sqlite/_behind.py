@@ -95,7 +95,7 @@ class Behind:
         return sum(_nbytes(queued) for queued in self._queue) >= WAITING_BYTES_MAX
 
     def drain(self) -> None:
-        """Return when the queue is empty: sent, or lost and told."""
+        """Return when the queue is empty: every commit is sent, or lost and reported."""
         if not self._queue:
             return  # without the lock, which this thread may have when the collector closes a file
         with self._cond:

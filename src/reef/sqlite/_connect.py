@@ -21,7 +21,7 @@ _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN
 
 
 class Connection(apsw.Connection):
-    """An apsw connection that says what went wrong in Reef, also where a `with` block ends."""
+    """An apsw connection that raises Reef's own errors, also at the end of a `with` block."""
 
     def __exit__(
         self,
@@ -61,7 +61,8 @@ def connect(
     used, and of the URL only the name. `settings` are those of `docs/settings.md`.
 
     Opening reads. The first write takes the database over: a writer in another process is fenced.
-    Raises NotFoundError for reading one that is not there, RetentionError, InvalidInputError.
+    Raises NotFoundError for reading a database that does not exist, RetentionError,
+    InvalidInputError.
     """
     register()
     with uri_of(

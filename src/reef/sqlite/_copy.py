@@ -46,7 +46,7 @@ class CommitOf(NamedTuple):
     lsn: int
     committed_at_us: int | None
     pages: int
-    """How many it wrote or cut off."""
+    """How many pages it wrote or cut off."""
 
 
 def import_file(
@@ -207,8 +207,8 @@ def _write_pages(view: PageView, path: Path, progress: Progress) -> int:
 def restore(pages: Pages, lsn: int) -> int:
     """Make the state at `lsn` the newest again, as a commit of its own; return the newest LSN.
 
-    Nothing is lost by it: what was the newest before is there at its own LSN. If it is the newest
-    already, nothing is written. Raises RetentionError, NotFoundError if there was no database then.
+    The version that was the newest stays readable at its LSN. If nothing has changed since `lsn`,
+    nothing is written. Raises RetentionError, NotFoundError if there was no database then.
     """
     now, then = pages.at(lsn=pages.head), version_at(pages, lsn)
     n_now, n_then = now.n_pages, then.n_pages

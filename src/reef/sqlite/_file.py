@@ -241,9 +241,9 @@ class DatabaseFile:
         return True
 
     def before_sync(self, *, with_others: bool) -> None:
-        """Get ready for a commit: with synchronous=OFF, `sync` does not come between here and there.
+        """Prepare for a commit: with synchronous=OFF, SQLite does not call `sync` before it.
 
-        What a PRAGMA says is not asked: SQLite may have refused it, or only looked at it.
+        A PRAGMA's text is no proof: SQLite may have refused it, or only read the value.
         `with_others`: SQLite commits several databases by a journal over all of them, and goes on as
         if it had, whatever a single one answers then. Raises InvalidInputError for that.
         """
@@ -252,7 +252,8 @@ class DatabaseFile:
         self._waits = False
 
     def sync(self) -> None:
-        """Have the commit wait; it comes on rollbacks as well, and makes nothing durable."""
+        """Let the commit wait to be durable; sends nothing, as SQLite also calls it for
+        rollbacks."""
         self._waits = True
 
     def commit(self) -> None:

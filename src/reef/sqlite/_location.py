@@ -39,9 +39,9 @@ class Location:
     lsn: int | None = None
     """A version to read, for good; None: the newest, as it goes on."""
     page_size: int | None = None
-    """Of a page store that is made; None: SQLite's own default."""
+    """Page size of a new page store; None: SQLite's own default."""
     opening: str | None = None
-    """What the one who opens has left with the registry: settings, or an open bucket."""
+    """The key of settings, or of an open bucket, in the registry."""
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ class Location:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """The same for every spelling of one database's URL."""
+        """Equal for every spelling of one database's URL."""
         store = self._store
         path = os.path.realpath(store.path) if store.scheme == "file" else store.path
         of_place = tuple(store.options.get(name) for name in _OF_PLACE)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a URL cannot say of how a database is opened."""
+    """How a database is opened, as far as a URL cannot say it."""
 
     database: Database | None = None
     """A bucket that is open already, instead of that of the URL."""
@@ -51,7 +51,7 @@ class Registry:
 
     @contextmanager
     def keep(self, opening: Opening) -> Iterator[str]:
-        """Keep what a URL cannot say under a name that it can, until the database is open."""
+        """Keep an `Opening` until the database is open; return the key for its URL."""
         token = str(self._next())
         self._openings[token] = opening
         try:

@@ -50,7 +50,7 @@ _log = logging.getLogger("reef")
 
 
 class Busy(Exception):
-    """Somebody else writes, or has written since this transaction began: start it over."""
+    """Another connection writes, or has written since this transaction began: start it over."""
 
 
 class SharedStore:
@@ -120,7 +120,7 @@ class SharedStore:
     # Reading.
 
     def begin(self) -> DatabaseVersion:
-        """Return the version that a transaction reads which begins now.
+        """Return the version that a transaction beginning now reads.
 
         It is the newest, or in a process that does not write, one that was the newest within
         `max_staleness`. Raises what asking the store can raise.
@@ -200,7 +200,7 @@ class SharedStore:
     # Writing.
 
     def reserve(self, holder: Holder, version: DatabaseVersion) -> None:
-        """Make `holder` the one that writes, on top of `version`. Raises Busy.
+        """Let `holder` write, on top of `version`. Raises Busy.
 
         Takes the page store over from other processes, if it has not yet.
         """
@@ -219,7 +219,7 @@ class SharedStore:
         return self._holder is not None
 
     def is_held_by(self, holder: Holder) -> bool:
-        """Return whether `holder` is the one that writes."""
+        """Return whether `holder` may write now."""
         return self._holder is holder
 
     def give_back(self, holder: Holder) -> None:
@@ -237,7 +237,7 @@ class SharedStore:
         """Commit on top of `base` and return the new version: durable, if `waits`.
 
         Raises FencedError (start over: somebody else writes), NotWrittenError (nothing was
-        written), OutcomeUnknownError (it is found out before anything is served again).
+        written), OutcomeUnknownError (the outcome is found out before anything is served again).
         """
         with self._cond:
             self._check_writing(holder, base)

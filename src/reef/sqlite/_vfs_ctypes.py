@@ -245,7 +245,7 @@ def _failed(error: BaseException, code: int = abi.IOERR) -> int:
 
 @lru_cache(1)
 def register_sqlite3() -> object:
-    """Make `sqlite3.connect("file:...?vfs=reef", uri=True)` work; return what holds the VFS.
+    """Make `sqlite3.connect("file:...?vfs=reef", uri=True)` work; return the VFS, to keep it alive.
 
     Raises UnsupportedStoreError where the standard library's SQLite is not a shared library.
     """

@@ -56,7 +56,7 @@ _AGAIN = (FencedError, OutcomeUnknownError, NotWrittenError)
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What a write has done."""
+    """The result of a write."""
 
     method: str
     lsn: int | None
@@ -68,14 +68,14 @@ class WriteResult:
     """Rows that could not be patched or created, and were left out."""
     segments: int = 0
     replayed: bool = False
-    """Nothing was written: it had been before."""
+    """Nothing was written: an earlier attempt had written it."""
 
 
 def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
     """Make visible what tasks have staged.
 
-    Raises InvalidInputError, ConditionFailedError, IdempotencyError, StalePlanError (write anew), and
-    what is left of FencedError, OutcomeUnknownError and NotWrittenError after a few tries.
+    Raises InvalidInputError, ConditionFailedError, IdempotencyError, StalePlanError (write again),
+    and after a few tries FencedError, OutcomeUnknownError or NotWrittenError.
     """
     context = write.open()
     for one in staged:
@@ -101,7 +101,7 @@ def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
 def earlier_load(context: Context, options: WriteOptions) -> Receipt | None:
     """Return the receipt of a bulk load of the same job key, if there was one.
 
-    Raises IdempotencyError if the key was used for something else than what is asked for.
+    Raises IdempotencyError if the key was used for another operation.
     """
     if options.job_key is None:
         return None

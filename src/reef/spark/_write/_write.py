@@ -100,12 +100,12 @@ def write(
     sequence: int | None = None,
     **options: Any,
 ) -> WriteResult:
-    """Write a DataFrame as the data source does, and return what was done.
+    """Write a DataFrame as the data source does, and return the result.
 
-    `options` are those of the data source. Of a `source` that numbers its writes, a `sequence` that
-    was reached before counts as written, for good: within `foreachBatch`, the id of the query and that
-    of the batch. Unlike `save()` it raises our errors as they are: those of `commit`, and
-    InvalidInputError. A job key that was loaded before costs no more than to find out.
+    `options` are those of the data source. If a `source` numbers its writes, a `sequence` that was
+    reached before counts as written, for good. Within `foreachBatch`, use the id of the query and
+    that of the batch. Unlike `save()` it raises our errors as they are: those of `commit`, and
+    InvalidInputError. If the job key was loaded before, it only reads the receipt.
     """
     check_stream(source, sequence)
     if source is not None and len(source.encode()) > KEY_BYTES_MAX:

@@ -51,11 +51,11 @@ _OUR_ERROR = re.compile(r"^reef\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was copied."""
+    """The result of an export."""
 
     namespace: str
     lsn: int
-    """The version that it was."""
+    """The version that was copied."""
     format: OutputFormat
     out: str
     columns: tuple[str, ...]
@@ -78,9 +78,9 @@ def export(
 ) -> ExportResult:
     """Copy one version of a namespace, the newest unless another is asked for, to `out`.
 
-    `columns` come after that of the ids, or of the keys. `watch` is called with the progress. Raises
-    InvalidInputError, also if `out` is there; NotFoundError, RetentionError, SnapshotExpiredError,
-    UnavailableError.
+    `columns` come after that of the ids, or of the keys. `watch` is called with the progress.
+    Raises InvalidInputError, also if `out` exists; NotFoundError, RetentionError,
+    SnapshotExpiredError, UnavailableError.
     """
     kind = output_format(format)
     found = find_export(
