@@ -37,7 +37,7 @@ from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
 
 # One run publishes this many generations at most. As many that have become superfluous are not
-# worth another run, or collecting would never come to rest.
+# worth another generation, or each collection would cause the next one.
 FEW = 3
 
 
@@ -100,7 +100,7 @@ class CollectionPlanner:
             manifest,
             listed,
             since_us=now_us - grace_us,
-            # Nobody opens what was dropped: what was its head within the grace period is enough.
+            # A dropped namespace is not opened, so the heads within the grace period are enough.
             newest=newest if manifest.state == "live" else min(newest, 2),
         )
         raised = self._decide(head, manifest, listed, first, grace_us, now_us, pins)
@@ -331,7 +331,7 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
 
 
 def _waiting(fate: PinFate) -> PinFate:
-    """Return what becomes of a pin whose branch was not given up yet: it stays."""
+    """Return the decision on a pin whose branch is not aborted yet: it stays."""
     return PinFate(fate.pin, PinReason.YOUNG)
 
 

@@ -76,7 +76,7 @@ def release_pins(m: Manifest, gone: Collection[tuple[str, str]]) -> Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchPoint:
-    """Where a branch leaves its parent, whose generation `parent` holds its pin."""
+    """The point at which a branch leaves its parent; generation `parent` has its pin."""
 
     parent: Manifest
     lsn: int
@@ -167,7 +167,7 @@ def drop(
     """End a life, by the writer of `epoch`, whose fences reach up to `slot_last`.
 
     Its segments and windows wait for collection, those too that only its log attached. Raises
-    InvalidInputError if branches stand on it, FencedError if a newer writer has opened it.
+    InvalidInputError if it has branches, FencedError if a newer writer has opened it.
     """
     if m.state != "live":
         raise NotFoundError(f"namespace {m.namespace!r} was {m.state} already")
@@ -203,9 +203,9 @@ def drop(
 
 
 def abort(old: Manifest | None, fresh: Manifest) -> Manifest:
-    """Take the generation that somebody's branch would begin at: it can never be made any more.
+    """Take the generation at which an unfinished branch would begin: it can never be made then.
 
-    The epoch rises, so that what its maker has uploaded is nobody's.
+    The epoch rises, so that the segments of its maker have no owner.
     """
     if old is None:
         return _replace(fresh, state="aborted", writer_epoch=1)
@@ -217,7 +217,7 @@ def abort(old: Manifest | None, fresh: Manifest) -> Manifest:
 def detach(m: Manifest) -> Manifest:
     """Forget where a branch came from, now that it names nothing of others.
 
-    Raises InvalidInputError if branches stand on it, InvariantError if it names objects of others.
+    Raises InvalidInputError if it has branches, InvariantError if it names objects of others.
     """
     if m.state != "live":
         raise NotFoundError(f"namespace {m.namespace!r} was {m.state}")
@@ -231,9 +231,9 @@ def detach(m: Manifest) -> Manifest:
 def has_branches(
     namespace: str, children: Iterable[str], detached: Collection[str] = ()
 ) -> InvalidInputError:
-    """Return the refusal to end a namespace that branches stand on; it names them.
+    """Return the error for ending a namespace that has branches; it names them.
 
-    `detached` are those that stand alone, and yet have older generations that do not.
+    `detached` are branches whose older generations still need it.
     """
     named = set(children)
     said = ""

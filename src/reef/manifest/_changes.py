@@ -201,7 +201,7 @@ def live_inputs(
 ) -> tuple[list[SegmentRef], list[SegmentRef]]:
     """Return the live references that show inputs `within` some keys, and what is left outside.
 
-    Raises StalePlanError if an input is not live any more.
+    Raises StalePlanError if an input is no longer live.
     """
     ids = {segment.id for segment in inputs}
     live: dict[SegmentRef, list[SegmentRef]] = {}
