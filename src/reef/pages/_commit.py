@@ -53,7 +53,7 @@ from reef.types import LSN_MAX, new_ulid
 
 _ROW_BYTES = 16  # a key, its offsets, a flag
 _EXTENT_BYTES = 64  # the row of the extent, and what rounding adds
-_SMALL_CUT = 1 << 20  # so many pages get a tombstone each, whether they are there or not
+_SMALL_CUT = 1 << 20  # up to this many pages get a tombstone each, whether they exist or not
 _PIECE_BYTES = 4 << 20
 _LEVEL = 0
 _SEGMENT_SCHEMA = segment_schema([DATA_FIELD])
@@ -270,7 +270,7 @@ def _read_extent(view: View) -> object:
 
 
 def _beside(view: View, commit: PageCommit, tops: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the last version beside its pages: what it cuts off, and the extent."""
+    """Yield the other rows of the last version: tombstones of pages it cuts off, and the extent."""
     extent = max([extent_of(view.one(EXTENT_KEY)), *tops[:-1]])
     n_pages = max(extent, tops[-1]) if commit.n_pages is None else commit.n_pages
     if extent - n_pages > _SMALL_CUT:

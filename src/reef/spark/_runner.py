@@ -87,7 +87,8 @@ class SparkRunner:
             return self._parallelism
         if (context := _context_of(self._spark)) is not None:
             return context.defaultParallelism  # not kept: executors come and go
-        # Spark Connect tells only by what it does: as many partitions as it has cores.
+        # Spark Connect shows it only indirectly: a range gets as many partitions as there are
+        # cores.
         ids = self._spark.range(1 << 16).select(spark_partition_id().alias("id"))
         self._parallelism = ids.distinct().count()
         return self._parallelism

@@ -55,9 +55,9 @@ class Behind:
         send: Callable[[list[Queued]], None],
         dropped: Callable[[], None],
     ) -> None:
-        """`send` makes the oldest of the queue durable, as one; without the lock.
+        """`send` makes the oldest commits durable, as one, without the lock.
 
-        `dropped` is called under the lock when everything in the queue is given up.
+        `dropped` is called under the lock when all queued commits are lost.
         """
         self._cond = cond
         self._threads = threads

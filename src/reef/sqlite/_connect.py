@@ -35,7 +35,7 @@ class Connection(apsw.Connection):
         except apsw.Error as failed:
             if has_ended and error is not None:  # SQLite rolled back by itself when that was raised
                 return False
-            # apsw gives SQLite's number alone here: what was raised below it comes along as context.
+            # apsw gives only SQLite's number here: Reef's error comes along as context.
             below: BaseException | None = failed
             while below is not None and not isinstance(below, ReefError):
                 below = below.__context__

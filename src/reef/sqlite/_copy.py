@@ -28,7 +28,7 @@ _PROBLEMS_SHOWN = 5
 _HISTORY = [LSN, COMMITTED_AT, KEY]
 
 Progress = Callable[[int, int], None]
-"""Told how many pages are done, of how many."""
+"""Called with the number of pages done, and of all pages."""
 
 
 class CopyResult(NamedTuple):

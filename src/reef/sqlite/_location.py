@@ -37,7 +37,7 @@ class Location:
     name: str
     branch: str | None = None
     lsn: int | None = None
-    """A version to read, for good; None: the newest, as it goes on."""
+    """A version to stay at; None: follow the newest."""
     page_size: int | None = None
     """Page size of a new page store; None: SQLite's own default."""
     opening: str | None = None
@@ -163,7 +163,7 @@ def location_of(path: str, parameters: Mapping[str, str]) -> Location:
 
 
 def full_path(name: str) -> str:
-    """Return the one spelling of a path, relative or not; a URL stays as it is."""
+    """Return the absolute spelling of a path; a URL stays unchanged."""
     return name if "://" in name else os.path.abspath(name)
 
 

@@ -43,7 +43,7 @@ class Registry:
     """The page stores that are open. Threads may share it."""
 
     def __init__(self) -> None:
-        # Whatever is done under it, the collector may close a connection that nobody has any more.
+        # Reentrant: at any point the garbage collector may close an unused connection.
         self._lock = threading.RLock()
         self._open: dict[tuple[object, str, str | None], _Open] = {}
         self._openings: dict[str, Opening] = {}
@@ -79,7 +79,7 @@ class Registry:
             return found.shared
 
     def release(self, shared: SharedStore) -> None:
-        """Close the page store when nobody uses it any more."""
+        """Close the page store when its last user releases it."""
         with self._lock:
             for key, found in self._open.items():
                 if found.shared is shared:
@@ -109,7 +109,7 @@ class Registry:
                 self.release(found.shared)
 
     def forget(self) -> None:
-        """Start anew in a process that was forked: what is open is the parent's, and closed here."""
+        """Start again in a forked process: open stores are the parent's, and are closed here."""
         left, self._open, self._lock = self._open, {}, threading.RLock()
         restore_interrupts()
         for found in left.values():

@@ -55,7 +55,7 @@ _CREDENTIALS = (
     "InvalidToken",
     "SignatureDoesNotMatch",
 )
-# Where clients ask for credentials when nobody gave them any.
+# Where clients ask for credentials if none were given.
 _NO_CREDENTIALS = re.compile(r"://(?:169\.254\.\d+\.\d+|metadata\.google\.internal)\b")
 _PAST_END = re.compile(r"object was only \d+ bytes|CONTENT_RANGE header: \"bytes \d+--")
 

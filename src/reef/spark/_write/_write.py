@@ -50,7 +50,7 @@ PARTITIONS_MAX = 10_000
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     staged: Staged
 
@@ -216,7 +216,7 @@ def _holds_variant(kind: DataType) -> bool:
 
 
 def check_declared(options: WriteOptions, columns: pa.Schema) -> None:
-    """Raise InvalidInputError for a declared type of what is no column, or in no need of one."""
+    """Raise InvalidInputError for declared columns that do not exist, or have a type."""
     for name in options.declared:
         if options.face != "documents" or name == ID or name not in columns.names:
             raise InvalidInputError(
@@ -237,7 +237,7 @@ def _check_types(options: WriteOptions, plan: LoadPlan) -> None:
 
 
 def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged | None]:
-    """Return what tasks have told, None for those that did not come back."""
+    """Return the messages of tasks, None for those that did not come back."""
     return [one.staged if isinstance(one, StagedRows) else None for one in messages]
 
 

@@ -39,7 +39,7 @@ from reef.spark.source._columns import columns_of
 
 _DATA = "data"
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
-# A column of text as it is: what would have to be quoted, JSON has not.
+# A plain text column: JSON has no characters that would need quotes.
 _AS_IT_IS = {"extension": "json", "sep": "\x01", "quote": "\x00", "escape": "\x00"}
 # Spark's own choice, INT96, holds nanoseconds of 64 bits for most readers: the years 1677 to 2262.
 _PARQUET = {

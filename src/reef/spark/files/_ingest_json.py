@@ -50,13 +50,13 @@ def with_ids(lines: DataFrame, id: str) -> DataFrame:
 
 
 class Lines(msgspec.Struct, kw_only=True):
-    """What lines hold."""
+    """The keys and kinds of values of some lines."""
 
     attributes: dict[str, Kinds] = {}
     shapes: list[list[str]] = []
     """Different sets of keys, two at most."""
     refused: str | None = None
-    """What is wrong with a line, and which one it is."""
+    """The error of a line, and the line."""
     line: bytes = b""
 
     def merged(self, other: Lines) -> Lines:

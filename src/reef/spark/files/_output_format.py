@@ -42,9 +42,9 @@ def folder_of(out: str) -> str | None:
 
 
 def check_out(out: str, format: OutputFormat) -> str:
-    """Return where to write: of a table a local folder, else as it is said, for Spark to know.
+    """Return where to write: a local folder for a table, else `out` unchanged, for Spark.
 
-    Raises InvalidInputError for a table elsewhere, or where there is something already.
+    Raises InvalidInputError for a table that is not local, or if `out` exists.
     """
     if format not in _PACKAGES:
         return out
