@@ -175,7 +175,7 @@ class Database:
     def drop(self, name: str, *, branch: str | None = None) -> None:
         """Drop a namespace, or a branch of it; collection deletes what it had, after the grace period.
 
-        An open writer is fenced; an open reader raises DroppedError. Raises NotFoundError,
+        A handle that has it open raises FencedError or DroppedError. Raises NotFoundError,
         InvalidInputError that names its branches if it has any, OutcomeUnknownError.
         """
         self._check_open()

@@ -109,7 +109,7 @@ class Namespace:
     def drop_branch(self, name: str) -> None:
         """Drop a branch of this namespace's root; collection deletes what only it had.
 
-        An open writer is fenced; an open reader raises DroppedError. Raises NotFoundError,
+        A handle that has it open raises FencedError or DroppedError. Raises NotFoundError,
         InvalidInputError that names its branches if it has any, OutcomeUnknownError.
         """
         self._handle.check_open()
