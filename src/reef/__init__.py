@@ -3,7 +3,7 @@
 connect(url) -> Database                a bucket, opened: file://, memory://, s3://, gs://, az://
 CreateOnly, MustExist, Equals           what must hold of a row for its write to count
 Incoming                                in a condition: the value of the document that comes in
-Receipt                                 what a commit tells
+Receipt                               the result of a commit
 jobs, spark, sqlite                     packages, loaded when they are asked for
 every error, by what to do next         see `reef.errors`
 """

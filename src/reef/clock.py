@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What Reef asks of time."""
+    """The time that Reef uses."""
 
     def now_us(self) -> int:
         """Return the wall time in microseconds since 1970, UTC. Never used for ordering."""

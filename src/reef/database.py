@@ -69,7 +69,7 @@ class Database:
 
     @property
     def store(self) -> Store:
-        """The bucket, every request counted."""
+        """The bucket. It counts every request."""
         return self._context.store
 
     @property
@@ -164,8 +164,8 @@ class Database:
     def namespaces(self, *, dropped: bool = False) -> Iterator[str]:
         """Yield the namespaces, in byte order: a branch is NAME@BRANCH. A listing, and a GET for each.
 
-        With `dropped`, also those of which something is left to be collected, or to be looked at: no
-        GET then.
+        With `dropped`, also those that were dropped but still have objects in the bucket; no GET
+        then.
         """
         found = list_namespaces(self.store)
         while some := [*islice(found, self.store.concurrency)]:
@@ -175,8 +175,8 @@ class Database:
     def drop(self, name: str, *, branch: str | None = None) -> None:
         """Drop a namespace, or a branch of it; collection deletes what it had, after the grace period.
 
-        A handle that has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
-        their names if branches stand on it, OutcomeUnknownError.
+        A handle that has it open raises FencedError or DroppedError. Raises NotFoundError,
+        InvalidInputError that names its branches if it has any, OutcomeUnknownError.
         """
         self._check_open()
         drop_namespace(self._context, namespace_of(name, branch))

@@ -115,8 +115,8 @@ class FencedError(ReefError):
     """Another writer has taken over this namespace. Terminal for this handle: re-open to go on.
 
     `durable_lsn` is the newest version that this handle's writes have reached for certain: whatever
-    raised this is not in the log, and everything at or below `durable_lsn` is. None where the handle
-    never wrote, as while it was being opened.
+    raised this is not in the log, and everything at or below `durable_lsn` is. None if the handle
+    never wrote, or was still being opened.
     """
 
     def __init__(self, message: str, durable_lsn: int | None = None) -> None:
@@ -127,7 +127,7 @@ class FencedError(ReefError):
 class DroppedError(ReefError):
     """The namespace was dropped while this handle had it open. Terminal for this handle: open it anew.
 
-    Whatever has the name by now is another namespace, which this handle never reads or writes.
+    The name may now belong to another namespace, which this handle never reads or writes.
     `durable_lsn` is the newest version that the handle's writes reached before; None for a reader.
     """
 
@@ -163,8 +163,8 @@ class ConflictError(AlreadyExistsError):
 class ConditionFailedError(ReefError):
     """A write's condition did not hold, and nothing of it was written: read again, then decide.
 
-    `outcomes` says what became of each row, in the order given: those whose condition failed, those
-    that would have been written, and those that would not, as their id came again behind them.
+    `outcomes` has the outcome of each row, in the order given: its condition failed, it would have
+    been written, or a later row of the batch has the same id.
     """
 
     def __init__(self, message: str, outcomes: tuple[str, ...]) -> None:
@@ -243,7 +243,7 @@ class DamagedError(UnreadableError):
 
     what = "damaged"
     advice = (
-        "read it again; if it persists, the object is damaged where it lies: "
+        "read it again; if the error persists, the stored object is damaged: "
         "`reef verify` shows what is affected, `reef repair` restores what can be restored"
     )
 
@@ -261,7 +261,7 @@ class IncompleteError(DamagedError):
 
 
 class FormatVersionError(UnreadableError):
-    """The object is whole, but written in a way that this Reef, or its Arrow, does not read."""
+    """The object is whole, but this version of Reef, or of its Arrow, cannot read it."""
 
     what = "of another format version"
     advice = "use a version of Reef that reads it; nothing was changed"

@@ -23,7 +23,7 @@ _SIZES = tuple(1 << power for power in range(8, 31, 2))  # 256 B to 1 GiB
 
 
 class Metric(NamedTuple):
-    """What a metric is: a line of the table."""
+    """A metric: a line of the table."""
 
     kind: Literal["counter", "gauge", "histogram"]
     help: str
@@ -54,7 +54,7 @@ METRICS: Mapping[str, Metric] = {
     "reef_unknown_outcomes_total": _counter("Writes whose outcome could not be found out."),
     "reef_write_stalls_total": _counter("Writes that had to wait for a flush."),
     "reef_flushes_total": _counter("Memtables published as segments."),
-    "reef_flush_seconds": _histogram("From a flush's begin to its manifest.", _SECONDS),
+    "reef_flush_seconds": _histogram("From a flush's start to its manifest.", _SECONDS),
     "reef_memtable_bytes": _gauge("Bytes of rows in memory that no segment holds.", "namespace"),
     "reef_unfolded_log_bytes": _gauge("Bytes of log that no segment holds.", "namespace"),
     "reef_unfolded_log_slots": _gauge("Log objects that no segment holds.", "namespace"),
@@ -63,12 +63,12 @@ METRICS: Mapping[str, Metric] = {
     "reef_cache_misses_total": _counter("Reads that a cache could not answer.", "cache"),
     "reef_bloom_skips_total": _counter("Segments passed over because a filter ruled a key out."),
     "reef_page_read_layers": _histogram(
-        "Layers that a read of one page looked into, of every 64th.", _LAYERS
+        "Layers that a read of one page looked into; every 64th read counts.", _LAYERS
     ),
     "reef_requests_total": _counter("Requests to the store, failed ones too.", "kind"),
     "reef_request_bytes_total": _counter("Bytes sent to and received from the store.", "kind"),
     "reef_request_errors_total": _counter(
-        "Requests that the store did not answer with what was asked, with not found or with taken.",
+        "Requests that failed otherwise than because an object is absent, or exists already.",
         "kind",
     ),
     "reef_gc_deleted_total": _counter("Objects deleted by garbage collection.", "kind"),
@@ -106,7 +106,7 @@ class _Recorded(NamedTuple):
 class Metrics:
     """The metrics of one database. Safe among threads, and cheap enough for every request.
 
-    A name that the table does not have, another type or other labels are InvariantError.
+    A name that the table does not have, another type or other labels raise InvariantError.
     """
 
     def __init__(self) -> None:
@@ -122,9 +122,9 @@ class Metrics:
                 self._find(metric.kind, name, {})
 
     def recorder(self, *names: str, **labels: object) -> Callable[..., None]:
-        """Return what takes a number for each of some counters and histograms, in one step.
+        """Return a function that takes a number for each of some counters and histograms at once.
 
-        For those who do it often: the numbers are kept as they come, and added later, many at once.
+        For frequent use: the numbers are kept as they come, and added later, many at once.
         `labels` are of each that has any.
         """
         key, count = (*names, *labels.items()), len(names)

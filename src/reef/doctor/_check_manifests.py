@@ -112,7 +112,7 @@ def check_generations(
             "manifest-missing",
             manifest_key(namespace, missing[0]),
             f"generation {ranges_text(missing)} is not there, and was not collected; reads at it "
-            "fail, and a writer that slept could publish under its number again",
+            "fail, and a writer that was paused could publish under its number again",
         )
     leftovers = [n for n in sorted(there) if not is_retained(head.manifest, n)]
     if leftovers:

@@ -213,7 +213,7 @@ def _of_segment(diagnosis: Diagnosis, checked: CheckedSegment) -> Iterator[Findi
     is_problem = is_live or not diagnosis.quarantine.holds(checked.key)
     where = _where(is_live, is_problem)
     if checked.is_missing:
-        text = f"it is named, but not there{where}"
+        text = f"a manifest or the log names it, but it is missing{where}"
         yield Finding("segment-missing", checked.key, text, is_problem)
     for error in checked.errors:
         is_foreign = isinstance(error, FormatVersionError)
@@ -238,7 +238,7 @@ def _of_windows(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[Find
         is_live = ref == head.manifest.dedup
         is_problem = is_live or not diagnosis.quarantine.holds(checked.key)
         where = _where(is_live, is_problem)
-        kind, what = "dedup-missing", "it is named, but not there"
+        kind, what = "dedup-missing", "a manifest names it, but it is missing"
         if checked.error is not None:
             kind, what = "dedup-damaged", describe(checked.error)
         yield Finding(kind, checked.key, f"{what}{where}", is_problem)

@@ -27,13 +27,13 @@ class Finding:
     key: str
     """The object."""
     text: str
-    """What was found, and what follows from it."""
+    """A finding, and its consequence."""
     is_problem: bool = True
     """False for a note: nothing is wrong, or repair has dealt with it."""
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Report progress to nobody."""
+    """Report no progress."""
 
 
 def describe(error: UnreadableError) -> str:

@@ -208,11 +208,11 @@ def plan_rebuild(context: Context, namespace: str) -> RebuildPlan:
             manifest_key(namespace, generations[-1].number),
             0,
             "a head that can be read: epochs, snapshots, pins and the boundary of collection are "
-            "nowhere else",
+            "stored nowhere else",
             "no generation that can be read"
             if head is None
             else f"damage; generation {head.generation} is the newest that can be read: run "
-            "`reef repair`, which goes on from there, then rebuild again",
+            "`reef repair`, which continues from there, then rebuild again",
         )
     retained = retained_manifests(head, generations)
     return RefoldPlanner(head.manifest, retained, list_slots(store, namespace)).rebuild()

@@ -106,8 +106,8 @@ class Planner:
             self._step(
                 "republish-manifest",
                 manifest_key(diagnosis.namespace, diagnosis.newest),
-                "no generation can be read, so none can be published again; put back a copy of a "
-                "generation from elsewhere",
+                "no generation can be read, so none can be published again; restore one "
+                "generation from a backup",
                 state="impossible",
             )
             return self.plan
@@ -146,8 +146,8 @@ class Planner:
             lost = "" if is_folded else _lsns(*(log.spans.get(slot) for slot in slots))
             state = self._judged(lost)
             text = (
-                f"put marks into slots {ranges_text(slots)}, so that no writer can take them, and name "
-                "the marks as skipped"
+                f"put placeholders into slots {ranges_text(slots)}, so that no writer can take them, "
+                "and name them as skipped"
             )
             if len(slots) >= MISSING_MAX:
                 state, text = "impossible", "too many log objects are missing"
@@ -240,7 +240,7 @@ class Planner:
         return self._fencing(
             "name-in-fence",
             key,
-            "nothing follows it, so it counts as never committed; put a fence, which names it as "
+            "nothing follows it, so it counts as never committed; put a fence that names it as "
             "skipped, as the next writer would",
             lost=f"if it was acknowledged and damaged afterwards: {_lsns(log.spans.get(slot))}",
         )
@@ -280,7 +280,7 @@ class Planner:
         """Return which other namespaces to repair, as text: each is repaired by itself."""
         assert self._diagnosis.head is not None
         if ref.namespace:
-            return f"; repair namespace {ref.namespace!r}, to which it belongs, as well"
+            return f"; also repair namespace {ref.namespace!r}, which owns it"
         if children := sorted({pin.child for pin in self._diagnosis.head.manifest.pins}):
             return f"; repair its branches too, before it is collected: {', '.join(children)}"
         return ""
@@ -328,7 +328,7 @@ class Planner:
             # A fence in a gap would void the objects behind it.
             state, text = (
                 "refused",
-                f"{text}; but first the other damage to the log must be repaired",
+                f"{text}; first repair the other damage to the log",
             )
         self._step(kind, key, text, lost=lost, state=state)
         self.plan.is_fencing |= state == "planned"

@@ -186,9 +186,9 @@ class Restorer:
         try:
             diagnosis = diagnose(self._context, namespace, deep=False)
         except NotFoundError:
-            return f"namespace {namespace!r}, to which it belongs, is not there"
+            return f"namespace {namespace!r}, which owns it, does not exist"
         if diagnosis.head is None:
-            return f"no generation of {namespace!r}, to which it belongs, can be read"
+            return f"no generation of namespace {namespace!r}, which owns it, can be read"
         return Restorer(self._context, diagnosis)
 
     # From the log.

@@ -53,17 +53,17 @@ class Change:
 
     schema: Schema
     batch: pa.RecordBatch
-    """What is given: for a patch, the attributes that it changes."""
+    """The given rows; for a patch, the attributes that it changes."""
     upserts: int
     patches: int
     """How many rows are of which kind; the rest are deletes."""
     present: Mapping[str, pa.Array]
-    """By column, for those that only some patches change: which."""
+    """For each column that only some patches change: which patches do."""
     patched: tuple[str, ...]
     """The columns that patches change."""
     nbytes: int
     stream: pa.Buffer | None = None
-    """The batch as it is logged, if it is encoded already."""
+    """The encoded batch, if it is encoded already."""
     is_kept: bytes | None = None
     """As `CheckedRequest` has it."""
     condition: CreateOnly | MustExist | Filter | None = None
@@ -71,10 +71,10 @@ class Change:
     """The condition as the log records it."""
     atomic: bool = True
     digest: bytes | None = None
-    """Of the logical request, if it has an idempotency key."""
+    """The digest of the logical request, if it has an idempotency key."""
 
     def request(self, key: bytes | None, source: str | None, sequence: int | None) -> WriteRequest:
-        """Return what the writer commits."""
+        """Return the request for the writer."""
         needs_state = bool(self.patches) or self.condition is not None
         deletes = self.batch.num_rows - self.upserts - self.patches
         return WriteRequest(
@@ -96,7 +96,7 @@ class Change:
         view.many(self._keys_to_read(), wide=self._needs_wide)
 
     def resolve(self, state: ReadState) -> Resolved:
-        """Return the rows to log, by what there is. Raises ConditionFailedError."""
+        """Return the rows to log, given the stored rows. Raises ConditionFailedError."""
         found = state.many(self._keys_to_read(), LSN_MAX, wide=self._needs_wide)
         refusals = np.zeros(self.batch.num_rows, np.uint8)
         first = 0
@@ -224,7 +224,7 @@ def change_of(
 def condition_of(
     condition: Condition | None, schema: Schema
 ) -> tuple[CreateOnly | MustExist | Filter | None, bytes | None]:
-    """Return a condition as it is evaluated, and as it is recorded. Raises InvalidInputError."""
+    """Return a condition to evaluate, and to record in the log. Raises InvalidInputError."""
     if condition is None:
         return None, None
     if isinstance(condition, type):

@@ -49,7 +49,7 @@ class Documents(Namespace):
     ) -> None:
         """Open for writing (`mode="w"`, creating it if need be) or for reading (`mode="r"`).
 
-        `schema` declares attributes: those that are not there are added, others must agree.
+        `schema` declares attributes: new ones are added, existing ones must have the same types.
         """
         declared = declared_types("schema", schema)
         Schema.EMPTY.added(declared)
@@ -161,15 +161,17 @@ class Documents(Namespace):
     ) -> DocumentReceipt:
         """Commit upserts, patches and deletes as one batch: all of it becomes durable and visible, or none.
 
-        A `condition` holds for every row: `CreateOnly()`, `MustExist()`, `Equals(attribute=value)`,
-        or any filter on the document as it is, which may compare with the one that comes in
-        (`Incoming("attribute")`). A patch needs its document. With `atomic=False` rows that do not
-        meet this are left out, and the receipt's `outcomes` say so; otherwise ConditionFailedError
-        does, and nothing is written. Attributes that are new are added to the schema first.
+        A `condition` must hold for every row: `CreateOnly()`, `MustExist()`,
+        `Equals(attribute=value)`, or any filter on the stored document, which may compare with the
+        new one (`Incoming("attribute")`). A patch requires that its document exists. With
+        `atomic=False` rows that do not meet this are left out, and the receipt's `outcomes` say so;
+        otherwise ConditionFailedError does, and nothing is written. Attributes that are new are
+        added to the schema first.
 
         The same `idempotency_key` again returns the first receipt and writes nothing. For a
         `source` that numbers its requests in order, a request whose `sequence` is not above the highest
-        one written counts as already written; that never ages out, and what is in it is not compared.
+        one written counts as already written; that never ages out, and the contents are not
+        compared.
 
         Raises InvalidInputError, which names row, attribute, expected and got; FencedError (open
         again), OutcomeUnknownError (retry with the same idempotency key), NotWrittenError and
@@ -315,7 +317,7 @@ class Documents(Namespace):
     ) -> pa.Table:
         """Return the documents that match: see `DocumentView.query`.
 
-        `after` takes a page, or its token, and goes on behind it, at the version of that page.
+        `after` takes a page, or its token, and returns the next page, at the version of that page.
         """
         return self._page_view(after, min_lsn).query(
             where=where,
@@ -393,11 +395,11 @@ class Documents(Namespace):
         The columns are `_op` ("upsert" or "delete"), `_lsn`, `_committed_at`, `id`, the attributes
         that the schema has now (or those of `columns`), whole documents also for patches, and, with
         `before_image`, `_before`: the document as it was. Without `after`, from the oldest that the
-        log still has; without `upto`, up to the newest version as of this call. What to go
-        on after is the last `_lsn` when all has been seen, or one that a greater one has followed: a
-        bulk load may come in several batches of one `_lsn`. Raises RetentionError if the log, or the
-        version below an operation, is no longer kept, UnavailableError if `after` or `upto` lies
-        ahead.
+        log still has; without `upto`, up to the newest version as of this call. To continue later,
+        pass the last `_lsn` of a feed that was read to its end, or an `_lsn` that a greater one has
+        followed: a bulk load may come in several batches of one `_lsn`. Raises RetentionError if
+        the log, or the version below an operation, is no longer kept, UnavailableError if `after`
+        or `upto` lies ahead.
         """
         self._handle.check_open()
         self.refresh()  # the newest rows come with the newest attributes
@@ -410,7 +412,7 @@ class Documents(Namespace):
     ) -> DocumentSnapshot:
         """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
 
-        None keeps it until it is released. A reader may take one as well as the writer.
+        None keeps it until it is released. Readers can take snapshots, too.
         """
         return DocumentSnapshot(self._take_snapshot(ttl, id), self._schema.current())
 

@@ -32,7 +32,7 @@ class NamespaceSchema:
         return schema
 
     def change(self, writer: Writer, change: Callable[[Schema], Schema]) -> Schema:
-        """Make what `change` returns for the current schema the schema, durably; return it."""
+        """Make `change(current schema)` the schema, durably; return it."""
         with self._altering:  # one at a time: each starts from the durable schema
             schema = change(self.current())
             if schema != self.current():
@@ -44,7 +44,7 @@ class NamespaceSchema:
         return self.change(writer, lambda now: wider if now == old else now) == wider
 
     def declare(self, declared: Mapping[str, Type], writer: Writer | None) -> None:
-        """Add what is declared and not there. Raises InvalidInputError if there is no writer for it."""
+        """Add declared attributes that are new; a read-only handle raises InvalidInputError."""
         if writer is None:
             if self.current().with_declared(declared) != self.current():
                 raise InvalidInputError(

@@ -24,13 +24,13 @@ class DocumentReceipt:
     replayed: bool = field(compare=False)
     """Nothing was written: this is the receipt of an earlier request of the same key."""
     codes: bytes = field(repr=False)
-    """A code for each row, but for those whose id came again in their batch."""
+    """A code for each row, except those whose id came again later in the batch."""
     is_kept: bytes | None = field(repr=False)
     """A 1 for each row that has a code, a 0 for each that has none; None: all have."""
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """What became of each row: upserts first, then patches, then deletes, in the order given."""
+        """The outcome of each row, in the order given: upserts, then patches, then deletes."""
         return outcomes_of_rows(tuple(map(OUTCOMES.__getitem__, self.codes)), self.is_kept)
 
     @classmethod

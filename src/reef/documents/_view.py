@@ -36,10 +36,10 @@ _METRIC_DEFAULT = "cosine"
 
 
 class DocumentView:
-    """The documents of a namespace at one version; nothing changes in it any more."""
+    """The documents of a namespace at one version, which does not change."""
 
     def __init__(self, view: View, schema: Schema) -> None:
-        """`schema` is the one to read by: what it does not name is not shown."""
+        """Reads show the attributes of `schema` only."""
         self._view = view
         self.schema = schema
 
@@ -93,7 +93,7 @@ class DocumentView:
     ) -> Iterator[pa.RecordBatch]:
         """Return Arrow batches of documents by id, from `start` up to `end` (exclusive).
 
-        `id` is the first column. Memory is bounded by the batches that are looked at. Without
+        `id` is the first column. Memory holds a few batches at a time. Without
         `ordered`, the same documents come in an order that costs less.
         """
         selection = Selection.of(self.schema, columns)
@@ -172,7 +172,7 @@ class DocumentView:
         return aggregation.run(aligned, layout)
 
     def sql(self, text: str, parameters: Sequence[Any] | None = None) -> pa.Table:
-        """Return what a SELECT over the table `docs` gives. Raises InvalidInputError."""
+        """Return the result of a SELECT over the table `docs`. Raises InvalidInputError."""
         return run_sql(self, text, parameters)
 
     def explain_sql(self, text: str, parameters: Sequence[Any] | None = None) -> str:
@@ -201,7 +201,7 @@ class DocumentView:
         filter = parse_filter(where, self.schema)
         if filter.needs_incoming:
             raise InvalidInputError(
-                f"{filter!r} compares with incoming documents: only the condition of a write can"
+                f"{filter!r} uses incoming values, which only the condition of a write has"
             )
         return filter
 

@@ -1,7 +1,6 @@
-"""Changes to every document that matches a filter, as one batch.
-
-They are found twice: before the writer's lock is taken, so that what has to be read is in memory,
-and under it, where nothing can come in between.
+"""Changes to every document that matches a filter, as one batch. The documents are searched twice:
+before the writer's lock is taken, to bring blocks into memory, and under it, where no other write
+can come in between.
 """
 
 from __future__ import annotations

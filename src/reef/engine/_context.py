@@ -16,7 +16,7 @@ from reef.threads import Threads
 
 @dataclass(frozen=True)
 class Context:
-    """A store and everything else that enters from outside: time, randomness, threads, memory."""
+    """A store and all other external dependencies: time, randomness, threads, memory."""
 
     store: Store
     settings: Settings
@@ -27,7 +27,7 @@ class Context:
     cache: BlockCache
     disk: DiskCache | None
     author: str
-    """Who writes, for people: a process on a host."""
+    """The writer's name, for people: a process on a host."""
     host: str
 
     def chain(self, namespace: str) -> ManifestChain:

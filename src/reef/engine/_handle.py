@@ -1,4 +1,4 @@
-"""What an open namespace is, for writing or for reading: a manifest, the log behind it, and reads.
+"""An open namespace, for writing or for reading: a manifest, the unfolded log, and reads.
 
 Reads take no lock. They note the newest version first and where rows are second: the rows of that
 version are then there, whatever a flush or a refresh swaps meanwhile.
@@ -29,7 +29,7 @@ from reef.segment import RowVersion, lookup
 
 
 class Handle(ABC):
-    """An open namespace. `Writer` and `Reader` differ in how the log grows under it."""
+    """An open namespace. `Writer` and `Reader` differ in how they learn of new log objects."""
 
     def __init__(
         self, context: Context, namespace: str, chain: ManifestChain, head: Head, tail: Tail
@@ -43,7 +43,7 @@ class Handle(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed yet."""
+        """Whether it is open."""
         return not self._is_closed
 
     @property
@@ -53,12 +53,12 @@ class Handle(ABC):
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest that reads stand on."""
+        """The manifest that reads use."""
         return self._live.manifest
 
     @property
     def tail(self) -> Tail:
-        """The unfolded log, for those who tell of it. Look, do not touch."""
+        """The unfolded log, for reports. Do not change it."""
         return self._live.tail
 
     def one(self, key: bytes) -> RowVersion | None:
@@ -79,12 +79,12 @@ class Handle(ABC):
         return None if found is None or found.tombstone else found
 
     def view(self) -> View:
-        """Return a view of the newest version, which does not change any more."""
+        """Return a view of the newest version. The view does not change."""
         self.check_open()
         return View(self.lsn, self._live.current, self.reload)
 
     def at_lsn(self, lsn: int) -> View:
-        """Return a view of what was visible at `lsn`. Raises RetentionError, InvalidInputError."""
+        """Return a view of the version at `lsn`. Raises RetentionError, InvalidInputError."""
         self.check_open()
         self.catch_up(lsn)
         if lsn < 0 or lsn > self.lsn:
@@ -94,7 +94,7 @@ class Handle(ABC):
         return View(lsn, self._live.current, self.reload)
 
     def at_generation(self, generation: int) -> View:
-        """Return a view of what the segments of a manifest generation hold.
+        """Return a view of the rows in the segments of a manifest generation.
 
         Raises SnapshotExpiredError if it was collected.
         """
@@ -124,7 +124,7 @@ class Handle(ABC):
                 return View(snapshot.lsn, self._live.current, self.reload, is_retained=True)
         raise NotFoundError(
             f"namespace {self.namespace!r} has no snapshot {id!r}: it was released, it expired, or "
-            "it never was; `reef snapshot list` shows them"
+            "it never existed; `reef snapshot list` shows them"
         )
 
     def snapshot(self, ttl_s: float | None, *, id: str | None = None) -> SnapshotView:
@@ -138,24 +138,24 @@ class Handle(ABC):
         return SnapshotView(chain, snapshot, self._live.current, self.reload)
 
     def newest_lsn(self) -> int:
-        """Return the newest version there is, having looked for it."""
+        """Look for the newest version, and return it."""
         return self.lsn
 
     def catch_up(self, lsn: int) -> None:
         """Make sure that reads see `lsn`. Raises UnavailableError if it is not there yet."""
         if lsn > self.lsn:
             raise UnavailableError(
-                f"LSN {lsn} of namespace {self.namespace!r} is not there yet (the newest is "
+                f"LSN {lsn} of namespace {self.namespace!r} does not exist yet (the newest is "
                 f"{self.lsn}): wait and retry"
             )
 
     @abstractmethod
     def reload(self) -> None:
-        """Look for a newer manifest and stand on it."""
+        """Look for a newer manifest and use it."""
 
     @abstractmethod
     def adopt(self, head: Head) -> None:
-        """Stand on `head`, unless it is older than what is stood on."""
+        """Use `head`, unless it is older than the current manifest."""
 
     def check_open(self) -> None:
         """Raise ClosedError if the handle was closed."""
@@ -163,27 +163,28 @@ class Handle(ABC):
             raise ClosedError(f"namespace {self.namespace!r} was closed: open it again")
 
     def _is_over(self, manifest: Manifest) -> bool:
-        """Return whether the namespace was dropped, whatever has its name now."""
+        """Return whether the namespace was dropped, even if another one has its name now."""
         return manifest.state != "live" or manifest.born != self.manifest.born
 
     def _stand_on(self, manifest: Manifest) -> None:
-        """Make reads go by `manifest` and the tail. Lock held."""
+        """Make reads use `manifest` and the tail. Lock held."""
         self._live.stand_on(manifest, self._tail_behind(manifest))
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
-        """Return what is left of the tail where `manifest` ends."""
+        """Return the tail from the floor of `manifest` on."""
         tail = self._live.tail
         if manifest.wal_floor > tail.fold.next_slot:
-            # The log was folded further than this handle has read: what it held is all in segments.
+            # The log was folded further than this handle has read, so all of its rows are in
+            # segments.
             return Tail(manifest)
         tail.folded(manifest)
         return tail
 
     def stats(self, mode: str) -> dict[str, Any]:
-        """Return what is known without asking the store, for people and programs."""
+        """Return figures that need no request, for people and programs."""
         manifest, tail = self.manifest, self.tail
         levels: dict[int, dict[str, int]] = {}
-        # Of a segment there may be several references, each to some of its keys: it is one object.
+        # One segment may have several references, each to some of its keys; count it once.
         for ref in {(ref.namespace, ref.id): ref for ref in manifest.segments}.values():
             level = levels.setdefault(
                 ref.level, {"segments": 0, "rows": 0, "tombstones": 0, "bytes": 0}
@@ -222,7 +223,7 @@ class Handle(ABC):
         """Set the gauges of this namespace to their current values."""
         manifest = self.manifest
         metrics, labels = self._context.metrics, {"namespace": self.namespace}
-        metrics.forget(**labels)  # a level that is empty by now has no figure
+        metrics.forget(**labels)  # a level that has become empty has no figure
         metrics.gauge("reef_unfolded_log_bytes", self._live.tail.log_bytes, **labels)
         metrics.gauge("reef_unfolded_log_slots", self._live.tail.log_slots, **labels)
         metrics.gauge("reef_memtable_bytes", self._live.tail.memtable.nbytes, **labels)

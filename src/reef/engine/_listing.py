@@ -1,4 +1,4 @@
-"""Which namespaces a bucket has: found by listing it, because nothing else knows."""
+"""The namespaces of a bucket, found by LIST: they are recorded nowhere."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from reef.store import ObjectMeta, Store
 
 _NAMESPACES = "namespaces/"
 _AT_ONCE = 1000
-# Most stores list them all again if asked anew: so many are passed over first.
+# Up to this many objects of one namespace are skipped; a new LIST that starts behind them costs
+# more.
 _PASSED_MAX = 100_000
 
 
 class Listed(NamedTuple):
-    """A namespace of which something is there."""
+    """A namespace that has any object."""
 
     name: str
     generation: int
-    """Its newest manifest; 0: not seen."""
+    """Its newest generation; 0: none was seen."""
 
 
 def list_namespaces(store: Store, beginning: str = "") -> Iterator[Listed]:
-    """Yield what has a name that begins so, in byte order. Raises UnavailableError.
+    """Yield the namespaces whose names have this beginning, in byte order. Raises UnavailableError.
 
-    What lies in between is listed too, a thousand objects with a request; of a namespace that has very
-    many, the rest is passed by where the store can. No listing is left open while the caller is at work.
+    All their objects are listed, a thousand with a request. If a namespace has very many, a new
+    listing starts behind it. No listing stays open while the caller works.
     """
     after = f"{_NAMESPACES}{beginning}"
     while some := _next(store, beginning, after):
@@ -38,9 +39,9 @@ def list_namespaces(store: Store, beginning: str = "") -> Iterator[Listed]:
 
 
 def are_live(context: Context, some: Sequence[Listed]) -> list[bool]:
-    """Return of each namespace whether it was not dropped: a GET for each, side by side.
+    """Return for each namespace whether it is live (not dropped): one GET each, concurrently.
 
-    One that cannot be read counts as there: that is for others to tell. Raises UnavailableError.
+    One that cannot be read counts as live: its reader reports the damage. Raises UnavailableError.
     """
     keys = {one: manifest_key(*one) for one in some if one.generation}
     read = dict(zip(keys, context.store.get_many([*keys.values()]), strict=True))
@@ -48,7 +49,7 @@ def are_live(context: Context, some: Sequence[Listed]) -> list[bool]:
 
 
 def _next(store: Store, beginning: str, after: str) -> list[Listed]:
-    """Return the next ones that a listing shows, before it has to pass over too much."""
+    """Return the next namespaces of one listing, up to one with very many objects."""
     found: list[Listed] = []
     for name, objects in groupby(store.list(_NAMESPACES, after), _name):
         if not name.startswith(beginning) or len(found) == _AT_ONCE:
@@ -75,7 +76,7 @@ def _is_live(context: Context, one: Listed, data: bytes | None) -> bool:
         if data is not None:
             return decode_manifest(data, key=manifest_key(*one)).state == "live"
     except UnreadableError:
-        pass  # on the way, perhaps, or damaged: then an older one is the head
+        pass  # perhaps in flight, or damaged: then an older one is the head
     try:
         head = context.chain(one.name).load()
     except (InvalidInputError, UnreadableError):

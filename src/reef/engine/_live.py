@@ -1,6 +1,6 @@
-"""Where the rows of an open namespace are now: its manifest, the unfolded log, and open segments.
+"""The sources of an open namespace's rows: its manifest, the unfolded log, and open segments.
 
-A handle and what commits for it share one. Reads take no lock: they note the newest version first
+A handle and its commit path share one. Reads take no lock: they note the newest version first
 and `state` second. Changes need the handle's lock.
 """
 
@@ -15,7 +15,7 @@ from reef.segment import RowSource, SegmentReader
 
 
 class LiveRows:
-    """What reads stand on. It is replaced piece by piece, each in one step."""
+    """The sources of reads. Each part is replaced in one step."""
 
     def __init__(self, segments: SegmentReader, manifest: Manifest, tail: Tail) -> None:
         self._segments = segments
@@ -25,25 +25,25 @@ class LiveRows:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest that reads stand on."""
+        """The manifest that reads use."""
         return self.state.manifest
 
     def current(self) -> ReadState:
-        """Return where rows are, those of records in flight included."""
+        """Return the sources of all rows, records in flight included."""
         return self.state
 
     def rebuild(self, attached: tuple[SegmentRef, ...] = ()) -> None:
-        """Read from the segments that the tail has now, and from `attached`, which it will have."""
+        """Read from the tail's segments, and from `attached`, which will be in the tail."""
         self.state = self._build(self.manifest, self.tail, attached)
 
     def stand_on(self, manifest: Manifest, tail: Tail) -> None:
-        """Read from the segments of `manifest`, and from `tail`, which begins where it ends."""
-        self.tail.schema = tail.schema  # first: a read that sees the new rows sees their columns
+        """Read from the segments of `manifest`, and from `tail`, which begins at its floor."""
+        self.tail.schema = tail.schema  # first: reads that see new rows need their columns
         self.state = self._build(manifest, tail)
         self.tail = tail
 
     def at(self, manifest: Manifest) -> ReadState:
-        """Return where the rows are that the segments of another generation hold."""
+        """Return the sources of another generation's rows."""
         sources = [self._segments.open(ref) for ref in manifest.segments]
         return ReadState(manifest, tuple(_newest_first(sources)), self._segments)
 

@@ -1,4 +1,4 @@
-"""An open namespace as people hold it: what every face offers, whatever its rows are."""
+"""An open namespace, as users see it: the methods that every face offers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Namespace:
 
     @property
     def born(self) -> int:
-        """The generation with which this life of the name began: it may have been dropped before."""
+        """The generation with which this life of the namespace began."""
         return self._handle.manifest.born
 
     def flush(self) -> None:
@@ -73,9 +73,9 @@ class Namespace:
         self._writing().flush()
 
     def refresh(self) -> int:
-        """Take in what was committed meanwhile; return the newest LSN.
+        """Read what was committed meanwhile; return the newest LSN.
 
-        The writer always has it, until it is superseded: then it raises FencedError.
+        A writer has it already, and raises FencedError if it was superseded.
         """
         return self._handle.newest_lsn()
 
@@ -84,15 +84,15 @@ class Namespace:
         return self._handle.stats(self.mode)
 
     def tell_metrics(self) -> None:
-        """Bring the gauges of this namespace up to date."""
+        """Update the gauges of this namespace."""
         self._handle.tell()
 
     def branch(self, name: str, *, lsn: int | None = None) -> Branch:
         """Make a branch of what is visible at `lsn`, or now; it shares data until it is written to.
 
-        It is opened by its name and `branch=`. Branches of one root have names of their own, whichever
-        of them they were made from. Raises AlreadyExistsError, RetentionError below the floor,
-        UnavailableError if `lsn` lies ahead, OutcomeUnknownError.
+        Open it by the namespace's name and `branch=`. Branch names are unique under one root.
+        Raises AlreadyExistsError, RetentionError below the floor, UnavailableError if `lsn` lies
+        ahead, OutcomeUnknownError.
         """
         child = self._branch_namespace(name)
         self._handle.check_open()
@@ -103,14 +103,14 @@ class Namespace:
         return create_branch(self._context, self.name, child, lsn, born=self.born)
 
     def branches(self) -> list[Branch]:
-        """Return the branches of this namespace's root that are there, in order of their names."""
+        """Return the live branches of this namespace's root, in order of their names."""
         return list(list_branches(self._context, split_namespace(self.name)[0]))
 
     def drop_branch(self, name: str) -> None:
         """Drop a branch of this namespace's root; collection deletes what only it had.
 
-        A handle that has it open is fenced, or finds it gone. Raises NotFoundError, InvalidInputError with
-        their names if branches stand on it, OutcomeUnknownError.
+        A handle that has it open raises FencedError or DroppedError. Raises NotFoundError,
+        InvalidInputError that names its branches if it has any, OutcomeUnknownError.
         """
         self._handle.check_open()
         drop_namespace(self._context, self._branch_namespace(name))
@@ -192,7 +192,7 @@ class Namespace:
 
 
 class HeldSnapshot:
-    """What a snapshot of any face offers beside its reads."""
+    """The methods of a snapshot of any face, besides its reads."""
 
     def __init__(self, view: SnapshotView) -> None:
         self._snapshot = view
@@ -208,11 +208,11 @@ class HeldSnapshot:
         return self._snapshot.snapshot.expires_at_us
 
     def renew(self, ttl: float | str | None) -> None:
-        """Make it last `ttl` from now (seconds, or text such as "1h"); None: for good."""
+        """Let it expire `ttl` from now (seconds, or text such as "1h"); None: never."""
         self._snapshot.renew(parse_ttl(ttl))
 
     def release(self) -> None:
-        """Let it go."""
+        """Release it."""
         self._snapshot.release()
 
     def __enter__(self) -> Self:
@@ -223,7 +223,7 @@ class HeldSnapshot:
 
 
 def parse_ttl(ttl: float | str | None) -> float | None:
-    """Return seconds, or None for good. Raises InvalidInputError."""
+    """Return seconds, or None for never. Raises InvalidInputError."""
     return None if ttl is None else parse_seconds("ttl", ttl, low=0.001)
 
 
@@ -247,7 +247,7 @@ def check_idempotency_key(key: bytes | str | None) -> bytes | None:
 
 
 def check_stream(source: str | None, sequence: int | None) -> None:
-    """Raise InvalidInputError unless a stream and a place in it are both given, or neither."""
+    """Raise InvalidInputError unless `source` and `sequence` are both given, or neither."""
     if (source is None) != (sequence is None):
         raise InvalidInputError("source and sequence go together: give both, or neither")
     if source is not None and (

@@ -56,7 +56,7 @@ _OPENS_MAX = 10
 
 @dataclass(frozen=True)
 class Face:
-    """What a face asks of a namespace that it makes, and of one that it opens."""
+    """What a face requires of a namespace that it creates or opens."""
 
     name: str
     schema: pa.Schema
@@ -70,7 +70,7 @@ FACE = b"reef:face"
 
 
 def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
-    """Open a namespace as its newest manifest and the log behind it have it.
+    """Open a namespace at its newest version.
 
     Raises NotFoundError if it does not exist, CorruptError, UnavailableError.
     """
@@ -85,9 +85,10 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
         if not _missing(head.manifest, tail):
             reader = Reader(context, namespace, chain, head, tail)
             if chain.is_out_of_touch:
-                reader.refresh()  # it took so long that what looked absent may be collected
+                reader.refresh()  # it took so long that an absent slot may have been collected
             return reader
-        # Folded and collected since the head was read, perhaps: then there is another head.
+        # The slot may have been folded and collected since the head was read: then there is a newer
+        # head.
         before, head = head, chain.load()
         if head is None or head.generation == before.generation:
             check_whole(before.manifest, tail)
@@ -96,8 +97,8 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
 def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     """Open a namespace as its one writer; every older one is fenced. Creates it if need be.
 
-    Branches are not created here: NotFoundError. Raises FencedError if a newer writer came in
-    between, OutcomeUnknownError, CorruptError (then `reef repair` is needed), UnavailableError.
+    Branches are not created here: NotFoundError. Raises FencedError if a newer writer opened it
+    meanwhile, OutcomeUnknownError, CorruptError (then `reef repair` is needed), UnavailableError.
     """
     chain = context.chain(check_namespace(namespace))
     for _ in range(_OPENS_MAX):
@@ -119,7 +120,7 @@ def newest_manifest(context: Context, namespace: str) -> Manifest:
 
 
 def _not_made(context: Context, namespace: str) -> NotFoundError:
-    """Return the error for what cannot be opened, with what would make it."""
+    """Return the error for a namespace that does not exist; it says how to create it."""
     branch = split_namespace(namespace)[1]
     how = "opening it for writing creates it"
     if branch is not None:
@@ -135,13 +136,13 @@ def _check_unbegun(head: Head | None) -> None:
             0,
             "a readable head of the manifest chain",
             f"damage, twice; generation {head.generation}, the newest that can be read, is one of a "
-            f"namespace that was {head.manifest.state}: put back a copy of what is damaged, or see "
-            "what `reef repair` says",
+            f"namespace that was {head.manifest.state}: restore the damaged generations from a "
+            "backup, or run `reef repair`, which shows what is lost before it changes anything",
         )
 
 
 def face_of(manifest: Manifest) -> Face:
-    """Return the face that a namespace was made as; without a name if nothing says."""
+    """Return the face that a namespace was created with; without a name if none is recorded."""
     schema = pa.schema([])
     if manifest.schema:
         schema = decode_schema(pa.py_buffer(manifest.schema), "", 0)
@@ -240,11 +241,11 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
 
 
 def _settle_parallel(chain: ManifestChain, head: Head, wanted: int | None, epoch: int) -> Head:
-    """Lower `max_parallel_writes` to what this writer will do, now that the fences stand."""
+    """Lower `max_parallel_writes` to this writer's setting, now that the fences are in place."""
 
     def lowered(head: Head | None) -> Manifest | None:
         if head is None or head.manifest.writer_epoch != epoch:
-            return None  # a fenced writer finds out by its next write
+            return None  # a fenced writer finds out at its next write
         return msgspec.structs.replace(head.manifest, max_parallel_writes=wanted)
 
     if wanted is None or wanted >= head.manifest.max_parallel_writes:
@@ -264,12 +265,12 @@ def _replay(
 
 
 def _missing(manifest: Manifest, tail: Tail) -> bool:
-    """Return whether the log ends before what somebody has seen of it."""
+    """Return whether the log ends before a slot that a manifest has seen."""
     return tail.fold.reach <= manifest.wal_last_seen
 
 
 def check_whole(manifest: Manifest, tail: Tail) -> None:
-    """Raise if a log object is gone: what lies behind it was committed, and must not become void."""
+    """Raise if a log object is gone: later objects were committed, and must not become void."""
     if _missing(manifest, tail):
         raise CorruptError(
             log_key(manifest.namespace, tail.fold.reach),
@@ -286,7 +287,7 @@ def load_dedup(context: Context, manifest: Manifest) -> Dedup:
         key = dedup_key(manifest.namespace, manifest.dedup.id)
         try:
             window = decode_dedup(context.store.get(key), key=key)
-        except UnreadableError:  # on the way, perhaps: only the second time it means anything
+        except UnreadableError:  # perhaps in flight: only the second look counts
             window = decode_dedup(context.store.get(key), key=key)
     return Dedup(
         window,

@@ -1,9 +1,9 @@
 """The reader: a handle that follows what a writer elsewhere commits, and writes nothing.
 
 Following costs one GET of the next slot, and no LIST: that slot's absence is the end of the log.
-But a slot that was collected is absent as well. So a reader that was out of touch for half of the
-grace period, within which nothing is collected, looks at the manifest's head first. A reader in touch
-does so as often, too: only the head says that the namespace was dropped.
+But a slot that was collected is absent as well. So a reader that has not looked for half of the
+grace period, within which nothing is collected, looks at the manifest's head first. Every reader
+does so that often: only the head shows that the namespace was dropped.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class Reader(Handle):
 
     @property
     def staleness_s(self) -> float:
-        """How long ago the log was looked at last."""
+        """Seconds since this reader last looked at the log."""
         return self._context.clock.monotonic() - self._seen_at
 
     def refresh(self) -> int:
-        """Take in what was committed meanwhile; return the newest LSN.
+        """Read what was committed meanwhile; return the newest LSN.
 
-        Raises UnavailableError, CorruptError. What was seen before stays readable.
+        Raises UnavailableError, CorruptError. Versions seen before stay readable.
         """
         self.check_open()
         with self._cond:
             return self._refresh()
 
     def keep_fresh(self) -> None:
-        """Refresh if the last time is longer ago than `max_staleness`."""
+        """Refresh if this reader last looked longer ago than `max_staleness`."""
         most_s = self._context.settings.max_staleness
         if self.staleness_s > most_s:
             self.check_open()
             with self._cond:
-                if self.staleness_s > most_s:  # somebody else may have looked meanwhile
+                if self.staleness_s > most_s:  # another thread may have looked meanwhile
                     self._refresh()
 
     def catch_up(self, lsn: int) -> None:
@@ -79,7 +79,7 @@ class Reader(Handle):
         try:
             self._replay(self._live.tail)
         except DamagedError:
-            self._look_at_head()  # repair may have given up what is damaged
+            self._look_at_head()  # repair may have skipped the damaged object
             self._replay(self._live.tail)
         self._seen_at = now
         if self._is_long():
@@ -96,7 +96,7 @@ class Reader(Handle):
     def _tail_behind(self, manifest: Manifest) -> Tail:
         if manifest.wal_floor >= self.manifest.wal_floor:
             return super()._tail_behind(manifest)
-        # Repair went back to an older generation: what was folded since is in the log only.
+        # Repair went back to an older generation: rows folded since are only in the log.
         tail = Tail(manifest)
         self._replay(tail)
         if tail.lsn < self.lsn:

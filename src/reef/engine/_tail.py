@@ -1,4 +1,4 @@
-"""The unfolded log in memory: what recovery replays, and what every commit adds to.
+"""The unfolded log in memory: recovery replays it, and every commit adds to it.
 
 Writers and readers hold one each. It knows how far the log is decided (`fold`), which versions lie
 in it (`memtable`, and segments attached by it), how long it is, and the newest version that may be
@@ -31,10 +31,10 @@ class Tail:
         self.memtable = Memtable()
         self.attached: tuple[SegmentRef, ...] = ()
         self.attaching: tuple[SegmentRef, ...] = ()
-        """Segments of the writer's records that are not durable yet: nobody reads at their version,
-        but what is resolved behind them does."""
+        """Segments of records that are not durable yet. Later conditions and patches see them,
+        readers do not."""
         self.schema: pa.Schema | None = None
-        """The columns of the newest rows, if anybody has said."""
+        """The columns of the newest rows, if the log sets them."""
         if manifest.schema:
             self.schema = decode_schema(pa.py_buffer(manifest.schema), "", 0)
         self.lsn = manifest.last_applied_lsn
@@ -48,7 +48,7 @@ class Tail:
         return len(self._slots)
 
     def replay(self, entry: LogEntry) -> None:
-        """Take in a decided log object: its rows, if it is valid."""
+        """Add a decided log object: its rows, if it is valid."""
         self._note(entry.slot, entry.size)
         if not entry.is_valid:
             return
@@ -67,13 +67,13 @@ class Tail:
         self.attaching += segments
 
     def truncate(self, lsn: int) -> bool:
-        """Drop the versions above `lsn`, which will never be; return whether segments are among them."""
+        """Drop the versions above `lsn`, which failed; return whether segments were among them."""
         self.memtable.truncate(lsn)
         before, self.attaching = self.attaching, _through(self.attaching, lsn)
         return len(self.attaching) < len(before)
 
     def committed(self, point: ChainPoint, size: int, lsn: int) -> None:
-        """Take note that a log object, whose rows are in the memtable already, is durable."""
+        """Record that a log object, whose rows are in the memtable already, is durable."""
         if point.slot != self.fold.next_slot:
             raise InvariantError(f"slot {point.slot} became durable before {self.fold.next_slot}")
         if self.attaching:
@@ -84,7 +84,7 @@ class Tail:
             self.lsn = lsn
         if not self._slots or self._slots[-1].number < point.slot:
             self._note(point.slot, size)
-        self.fold.append(point)  # last: who is interrupted before it does all of this again
+        self.fold.append(point)  # last: an interrupted caller repeats all of this
 
     def folded(self, manifest: Manifest) -> None:
         """Drop the rows that `manifest` has in its segments.

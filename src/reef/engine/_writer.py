@@ -71,7 +71,7 @@ class Writer(Handle):
         self._flush_turn = context.threads.condition()
         """Held while flushing: one flush at a time."""
         self._is_flush_begun = False
-        """Whether a flush in the background was begun and has not ended."""
+        """Whether a background flush is running."""
         self._flush_failure: ReefError | None = None
         self._flush_not_before = 0.0
         self._flushed_at = context.clock.monotonic()
@@ -155,7 +155,7 @@ class Writer(Handle):
         source: str | None = None,
         sequence: int | None = None,
     ) -> Receipt | None:
-        """Return the receipt of a durable request of the same key, or as far on in the same stream.
+        """Return the receipt of a durable request of the same key, or past this one in its stream.
 
         Raises IdempotencyError.
         """
@@ -164,11 +164,11 @@ class Writer(Handle):
 
     @property
     def bytes_max(self) -> int:
-        """How large one batch may be; more goes as segments, by `attach`."""
+        """The largest batch; `attach` commits larger ones as segments."""
         return self._commits.admission.bytes_max
 
     def settle(self) -> None:
-        """Have every write before this decided: the unknown ones, and those left by interrupted callers.
+        """Find the outcome of every earlier write: unknown ones, and those of interrupted callers.
 
         Raises like `write`.
         """
@@ -176,20 +176,20 @@ class Writer(Handle):
         self._commits.settle()
 
     def look_first(self, read: Callable[[View], _T]) -> _T:
-        """Return what a write has to know, or to have in memory, before others have to wait for it.
+        """Return what `read` reads for a write before the write takes the lock.
 
         Raises like `write`.
         """
         try:
             return read(self.view())
         except SnapshotExpiredError:
-            # A writer that was superseded stands still, until what it stands on is collected.
+            # A superseded writer reads an old version, until its segments are collected.
             if self.failure is not None:
                 raise copy.copy(self.failure) from None
             raise
         except UnavailableError as error:
             raise NotWrittenError(
-                f"its condition, or what it replaces, could not be read ({error}); nothing was "
+                f"rows that its condition or patch needs could not be read ({error}); nothing was "
                 "written: retry"
             ) from error
 
@@ -212,7 +212,7 @@ class Writer(Handle):
         sequence: int | None = None,
         lsn: int | None = None,
     ) -> Receipt:
-        """Make the rows of `segments`, uploaded beforehand, visible at one version, all or none.
+        """Make the rows of uploaded `segments` visible at one version, all or none.
 
         They have no keys in common, and their ids end in an intent that stands, or in `e` and this
         writer's epoch. Whatever versions
@@ -233,7 +233,7 @@ class Writer(Handle):
             sequence=sequence,
             lsn=lsn,
         )
-        # First of all: they may have been compacted away since.
+        # First: the segments may have been compacted away since.
         receipt = self.known(idempotency_key, request.digest, source, sequence)
         if receipt is not None:
             return receipt
@@ -281,7 +281,7 @@ class Writer(Handle):
 
     @property
     def failure(self) -> ReefError | None:
-        """What ended this writer for good, if anything has."""
+        """The error that ended this writer for good, or None."""
         return self._commits.failure
 
     def reload(self) -> None:
@@ -310,12 +310,12 @@ class Writer(Handle):
                     )
                 )
                 if head.manifest.wal_floor < self.manifest.wal_floor:
-                    return  # repair went back: what this handle shows is only in the log now
+                    return  # repair went back: rows that this handle shows are only in the log now
             self._stand_on(head.manifest)
             self._cond.notify_all()  # there may be room again
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
-        # Never another tail: the commit path goes on with this one. A job may have folded what is
+        # Never another tail: the commit path keeps using this one. A job may have folded what is
         # durable and not answered yet; the answers take the tail up to there.
         self._live.tail.folded(manifest)
         return self._live.tail
@@ -336,7 +336,7 @@ class Writer(Handle):
                 self._begin_flush()
 
     def _begin_flush(self) -> ReefError | None:
-        """Flush in the background, unless that is under way, in vain, or has just failed. Lock held.
+        """Flush in the background, unless one runs, is pointless or has just failed. Lock held.
 
         Returns why the last one failed, if it did.
         """
@@ -347,7 +347,7 @@ class Writer(Handle):
         try:
             self._is_flush_begun = True
             self._context.threads.start(self._flush_behind, name=f"reef-flush-{self.namespace}")
-        except RuntimeError as error:  # no more threads: what was committed is committed
+        except RuntimeError as error:  # no more threads: committed rows are safe in the log
             _log.warning("no thread to flush namespace %r: %s", self.namespace, error)
             self._is_flush_begun = False
             self._flush_not_before = now + _FLUSH_PAUSE_S

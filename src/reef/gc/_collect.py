@@ -44,7 +44,8 @@ from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
 
 Delete: TypeAlias = Callable[[Iterator[Doomed], int, Callable[[Doomed], None]], None]
-"""Deletes objects of one kind, so many, and tells of each that is gone. Raises UnavailableError."""
+"""Deletes a number of objects of one kind, and reports each deleted one. Raises
+UnavailableError."""
 
 # Manifests first: a reader that can still load one should find what it names.
 _ORDER: tuple[Kind, ...] = ("manifest", "log", "segment", "dedup", "other")
@@ -64,7 +65,7 @@ def collect(
     delete: Delete | None = None,
     objects_max: int | None = None,
 ) -> CollectionReport:
-    """Delete what nothing needs any more; without `apply`, write nothing and tell what would go.
+    """Delete what nothing needs any more; without `apply`, write nothing and report what would go.
 
     `delete` deletes elsewhere what it is given; when it returns, all of that must be gone. Where more
     than `objects_max` objects would go, nothing is written, as without `apply`. Raises NotFoundError
@@ -139,10 +140,10 @@ class _Collector:
         return self._objects_max is not None and objects > self._objects_max
 
     def _give_up(self, head: Head, hoped: CollectionPlan) -> Head:
-        """See to it that branches which were never made never will be; return the head after it.
+        """Abort unfinished branches, so that they can never be made; return the head after it.
 
-        That they are late is so only by the store's time: a machine whose clock is ahead would end
-        every branch on its way.
+        Only the store's time shows that they are late: by a clock that is ahead, every unfinished
+        branch would be aborted.
         """
         proven = self._planner.plan(head, self._proven_us(head), is_hopeful=True)
         if proven.aborted != hoped.aborted:
@@ -152,7 +153,7 @@ class _Collector:
         return head
 
     def _publish(self, head: Head, hoped: CollectionPlan) -> CollectionPlan:
-        """Publish what has to be known before anything goes; return what may go then."""
+        """Publish the boundary before anything is deleted; return what may go then."""
         proven_us = self._proven_us(head)
         if self._planner.plan(head, proven_us).outcome != hoped.outcome:
             _, learned = self._publish_at(proven_us, is_needed=True)
@@ -221,7 +222,7 @@ class _Collector:
 
 
 class _Deletion:
-    """Deletes, counts and tells. Safe among threads."""
+    """Deletes, counts and reports. Thread-safe."""
 
     def __init__(
         self, store: Store, plan: CollectionPlan, metrics: Metrics | None, progress: Progress | None

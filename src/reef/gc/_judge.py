@@ -34,7 +34,7 @@ _GOES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionInputs:
-    """What is decided on."""
+    """The input of the rules."""
 
     manifest: Manifest
     """The head, without the snapshots that have expired."""
@@ -47,12 +47,12 @@ class CollectionInputs:
     """Log objects written since then stay."""
     listed: Mapping[int, Generation]
     stood_upon: Mapping[int, str]
-    """Generations that stay below the boundary too, and for whom."""
+    """Generations below the boundary that stay, and the snapshots and branches that need them."""
     recent_from: int
     """From this generation on they have to stay. Below, and above the boundary, they just do."""
     holdings: list[Holding]
     unreadable: list[int]
-    """Retained generations of which nobody knows what they hold."""
+    """Retained generations that cannot be read."""
     now_us: int
     grace_us: int
     attached: Callable[[], tuple[Set[str], bool]]
@@ -72,7 +72,7 @@ class CollectionInputs:
 
 @dataclass
 class Judgement:
-    """What was decided so far."""
+    """The decisions so far."""
 
     tallies: Tallies
     doomed: list[Doomed] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Judgement:
 
 
 def judge_manifests(ground: CollectionInputs, judgement: Judgement) -> None:
-    """A generation below the boundary goes, unless something stands on it."""
+    """A generation below the boundary goes, unless a snapshot or a branch needs it."""
     for number, found in ground.listed.items():
         if number >= ground.recent_from or number in ground.stood_upon:
             reason = Reason.RETAINED
@@ -123,7 +123,7 @@ def judge_slots(ground: CollectionInputs, survey: ObjectListing, judgement: Judg
 
 
 def judge_segments(ground: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
-    """A segment goes that no retained generation names, and that nobody can come to name.
+    """A segment goes if no retained generation names it, and none can come to name it.
 
     Where branches stand, what the log attached when they were made has to stay. Where the log is kept
     for those who read it from a point in the past, what it attaches has to stay, even if compaction
@@ -154,7 +154,7 @@ def judge_segments(ground: CollectionInputs, survey: ObjectListing, judgement: J
 def judge_windows(
     ground: CollectionInputs, survey: ObjectListing, judgement: Judgement, store: Store
 ) -> None:
-    """A dedup window goes that no retained generation names, and that no fold can come to name."""
+    """A dedup window goes if no retained generation names it, and no fold can come to name it."""
     named = _union(holding.windows for holding in ground.holdings)
     pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
     for id, meta in survey.windows.items():
@@ -240,9 +240,9 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def _epoch_over(manifest: Manifest) -> int:
-    """Return the epoch below which no writer can attach anything any more.
+    """Return the epoch below which no writer can attach anything.
 
-    A newer epoch in the manifest alone says nothing: until its fences stand, the record of the writer
-    before may still get its slot. Where the log was folded behind them, it cannot.
+    A newer epoch in the manifest alone proves nothing: until its fences are in the log, the record
+    of the writer before may still get its slot. Where the log was folded behind them, it cannot.
     """
     return manifest.wal_anchor.epoch if manifest.state == "live" else manifest.writer_epoch

@@ -15,7 +15,7 @@ Kind = Literal["manifest", "log", "segment", "dedup", "other", "quarantine"]
 """What an object is; "other" has a name that nothing of Reef's has."""
 
 Progress = Callable[[Kind, int, int], None]
-"""Told after each delete: the kind, how many of it are deleted, and how many are to be."""
+"""Called after each delete with the kind, the number deleted so far, and the number to delete."""
 
 
 class Reason(StrEnum):
@@ -23,7 +23,7 @@ class Reason(StrEnum):
 
     # It stays.
     RETAINED = "a retained generation"
-    FEW = "so few that the generation which lets them go would take their place"
+    FEW = "too few to be worth the new generation that would release them"
     NAMED = "named by a retained generation"
     UNREADABLE = "a retained generation that may need it cannot be read"
     GRACE = "nothing names it, and the grace period is not over"
@@ -33,19 +33,19 @@ class Reason(StrEnum):
     WINDOW = "a flush may still publish it: the log is not folded that far"
     ATTACHED = "the log attaches it"
     MAY_BE_ATTACHED = "a log object that may attach it cannot be read"
-    FENCE = "a fence, which keeps its slot from older writers for ever"
-    LOG = "a retained generation goes on from the log here, or further below"
+    FENCE = "a fence, which keeps its slot from older writers forever"
+    LOG = "a retained generation continues from this slot of the log, or from one below"
     PITR = "within the window of time travel"
     PINNED = "it attaches a segment that a branch reads"
     DAMAGED = "it cannot be read: see `reef verify`"
-    YOUNG = "of no known name, and younger than a day"
+    YOUNG = "its name is not one of Reef's, and it is younger than a day"
     QUARANTINED = "moved aside by repair"
     # It may go.
     SUPERSEDED = "no snapshot or branch stands on it, and newer generations are retained"
     REPLACED = "no retained generation names it any more"
     ORPHAN = "nothing names it, and its author can no longer publish it"
     FOLDED = "its rows are in segments"
-    UNKNOWN = "of no known name, and older than a day"
+    UNKNOWN = "its name is not one of Reef's, and it is older than a day"
 
 
 class ObjectCount(NamedTuple):
@@ -87,7 +87,7 @@ class Tallies:
         count[1] += size
 
     def lines(self) -> tuple[ObjectCount, ...]:
-        """Return what was counted, in the order in which it came."""
+        """Return the counts, in the order in which they were added."""
         return tuple(
             ObjectCount(*which, *count) for which, count in self._counts.items() if count[0]
         )
@@ -119,15 +119,15 @@ class CollectionPlan:
     grace_us: int
     pitr_us: int | None
     boundary: Boundary
-    """What is to be published before anything goes."""
+    """The manifest change that is published before anything is deleted."""
     is_raised: bool
     """Whether that is another boundary than the head's."""
     expired: tuple[str, ...] = ()
     """Snapshots that are taken out first."""
     pins: tuple[PinFate, ...] = ()
-    """What becomes of the pins; those that go are taken out as well."""
+    """The decision on each pin; those that go are removed in the same change."""
     settled: tuple[str, ...] = ()
-    """Keys in `gc.pending` whose objects are gone: to be taken out as well."""
+    """Keys in `gc.pending` whose objects are gone: removed in the same change."""
     retained: tuple[Retained, ...] = ()
     tallies: tuple[ObjectCount, ...] = ()
     problems: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class CollectionPlan:
 
     @property
     def aborted(self) -> frozenset[str]:
-        """The branches on whose way "aborted" is put before their pins go."""
+        """The branches whose first generation is taken by "aborted" before their pins go."""
         return frozenset(fate.pin.child for fate in self.pins if fate.aborts)
 
     @property
@@ -181,7 +181,7 @@ class CollectionReport:
     """What a collection has done; after a dry run, nothing."""
 
     plan: CollectionPlan
-    """What was decided, on the head that it was published on."""
+    """The plan, as made on the head that it was published on."""
     applied: bool
     deleted: tuple[ObjectCount, ...] = ()
     published: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Pins: which branches still need what a namespace keeps for them.
+"""Pins: which branches still need the objects that a namespace keeps for them.
 
 A pin is named by its child and a nonce, which the origin of every generation of that life of the
 child carries. It goes when nothing can read this namespace's objects through the child any more:
@@ -38,7 +38,7 @@ class PinReason(StrEnum):
     # It stays.
     NEEDED = "a retained generation of the branch names objects of this namespace"
     GRACE = "the branch was dropped, and the grace period is not over"
-    YOUNG = "the branch may be on its way"
+    YOUNG = "somebody may still be making the branch"
     UNREADABLE = "a generation of the branch cannot be read: see `reef verify`"
     # It may go.
     DETACHED = "the branch names nothing of this namespace any more"
@@ -68,14 +68,14 @@ class PinFate(NamedTuple):
 
 @dataclass
 class _Child:
-    """What was found out about one child."""
+    """The facts about one child."""
 
     chain: ManifestChain
     head: Head | None
     """As it was read, also if it was given up since: this says what its lives need."""
     listed: Mapping[int, Generation]
     asked: frozenset[str]
-    """The nonces of the pins that stood when it was looked at."""
+    """The nonces of the pins that existed when the child was read."""
     is_given_up: bool = False
     is_unreadable: bool = False
     """Whether it is there, but none of its generations can be read."""
@@ -108,9 +108,9 @@ class Pins:
         )
 
     def give_up(self, fates: Iterable[PinFate], grace_ms: int) -> None:
-        """Take the generations at which branches would begin that were never made.
+        """Take the first generations of branches that were never made.
 
-        If somebody is faster, the pin stays until the next time. Raises OutcomeUnknownError,
+        If another process is faster, the pin stays until the next run. Raises OutcomeUnknownError,
         UnavailableError.
         """
         for name in dict.fromkeys(fate.pin.child for fate in fates if fate.aborts):
@@ -222,7 +222,7 @@ class Pins:
         return child.read[number]
 
     def _is_old(self, pin: Pin, holder: Manifest, since_us: int) -> bool:
-        """Return whether the pin stood before the grace period, whatever generation it keeps."""
+        """Return whether the pin is older than the grace period, whatever generation it keeps."""
         listed = [one for one in self._chain.generations() if one.number <= holder.generation]
         before = [one.number for one in listed if one.published_at_us < since_us]
         if not before or before[-1] < holder.gc.boundary.generation:
@@ -235,7 +235,7 @@ class Pins:
 
 
 def _abort(child: _Child, grace_ms: int) -> None:
-    """Take the generation behind the child's head. Raises NotWrittenError if another one has it."""
+    """Take the generation after the child's head. Raises NotWrittenError if it is taken."""
     before = child.head
 
     def aborted(head: Head | None) -> Manifest:

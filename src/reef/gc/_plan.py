@@ -37,7 +37,7 @@ from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
 
 # One run publishes this many generations at most. As many that have become superfluous are not
-# worth another run, or collecting would never come to rest.
+# worth another generation, or each collection would cause the next one.
 FEW = 3
 
 
@@ -100,7 +100,7 @@ class CollectionPlanner:
             manifest,
             listed,
             since_us=now_us - grace_us,
-            # Nobody opens what was dropped: what was its head within the grace period is enough.
+            # A dropped namespace is not opened, so the heads within the grace period are enough.
             newest=newest if manifest.state == "live" else min(newest, 2),
         )
         raised = self._decide(head, manifest, listed, first, grace_us, now_us, pins)
@@ -279,9 +279,9 @@ class CollectionPlanner:
             why[number] = (
                 "one of the newest"
                 if number >= newest
-                else "the head not long ago"
+                else "the head within the grace period"
                 if number >= ground.recent_from
-                else "superfluous, but not worth a new generation"
+                else "not needed, but not worth a new generation to release it"
             )
         for number, names in ground.stood_upon.items():
             why[number] = f"{why[number]}, {names}" if number in why else names
@@ -297,7 +297,7 @@ class CollectionPlanner:
             for number in ground.unreadable
         ]
         for keys in (self._pinned_unreadable, *(keys for _, keys in self._scanned.values())):
-            problems += [f"{key} cannot be read: what it may attach stays" for key in keys]
+            problems += [f"{key} cannot be read: segments that it may attach stay" for key in keys]
         return tuple(dict.fromkeys(problems))
 
     def _blocked(self, head: Head, now_us: int) -> CollectionPlan:
@@ -313,7 +313,7 @@ class CollectionPlanner:
             is_raised=False,
             problems=(
                 f"generation {named} of namespace {manifest.namespace!r} cannot be read: nothing "
-                "is collected until `reef repair` has gone on from there",
+                "is collected until `reef repair` has repaired it",
             ),
         )
 
@@ -331,7 +331,7 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
 
 
 def _waiting(fate: PinFate) -> PinFate:
-    """Return what becomes of a pin whose branch was not given up yet: it stays."""
+    """Return the decision on a pin whose branch is not aborted yet: it stays."""
     return PinFate(fate.pin, PinReason.YOUNG)
 
 

@@ -111,7 +111,7 @@ def first_recent(
 
 
 def stood_upon(manifest: Manifest) -> dict[int, str]:
-    """Return the generations that snapshots and branches stand on, and which ones do."""
+    """Return the generations that snapshots and branches need, and the names of these."""
     found: dict[int, list[str]] = {}
     for snapshot in manifest.snapshots:
         found.setdefault(snapshot.generation, []).append(f"snapshot {snapshot.id}")

@@ -27,7 +27,7 @@ from reef.jobs._tasks import Runner
 from reef.settings import SECONDS_MAX
 
 REST_SECONDS_MAX = 3600.0
-"""A namespace that goes on failing is left out for at most so long."""
+"""A namespace that keeps failing is left out for at most this long."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):

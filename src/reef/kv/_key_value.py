@@ -86,11 +86,11 @@ class KeyValue(Namespace):
     ) -> Receipt:
         """Commit puts and deletes as one batch: all of it is durable and visible, or nothing is.
 
-        `puts` is a mapping, or an Arrow table with the columns key and value. A `condition` holds
-        for every row; with `atomic=False` rows that do not meet it are left out, and the receipt's
-        `outcomes` say so; otherwise ConditionFailedError does. The same `idempotency_key` again
-        returns the first receipt and writes nothing; `source` and `sequence` do that for streams of
-        numbered requests, without aging out.
+        `puts` is a mapping, or an Arrow table with the columns key and value. A `condition` must
+        hold for every row; with `atomic=False` rows that do not meet it are left out, and the
+        receipt's `outcomes` say so; otherwise ConditionFailedError does. The same `idempotency_key`
+        again returns the first receipt and writes nothing; `source` and `sequence` do that for
+        streams of numbered requests, without aging out.
 
         Raises FencedError (open again), OutcomeUnknownError (retry with the same idempotency key),
         NotWrittenError and OverloadedError (retry), ConditionFailedError, IdempotencyError,
@@ -167,11 +167,11 @@ class KeyValue(Namespace):
 
         The columns are `_op` ("upsert" or "delete"), `_lsn`, `_committed_at`, `key`, `value` and,
         with `before_image`, `_before`: what the key held before. Without `after`, from the oldest
-        that the log still has; without `upto`, up to the newest version as of this call. What to go
-        on after is the last `_lsn` when all has been seen, or one that a greater one has followed: a
-        bulk load may come in several batches of one `_lsn`. Raises RetentionError if the log, or the
-        version below an operation, is not kept any more, UnavailableError if `after` or `upto` lies
-        ahead.
+        that the log still has; without `upto`, up to the newest version as of this call. To
+        continue later, pass the last `_lsn` of a feed that was read to its end, or an `_lsn` that a
+        greater one has followed: a bulk load may come in several batches of one `_lsn`. Raises
+        RetentionError if the log, or the version below an operation, is not kept any more,
+        UnavailableError if `after` or `upto` lies ahead.
         """
         rows = self._changes(COLUMNS, after, upto, before_image)
         return key_value_changes(rows, before_image=before_image)
@@ -181,7 +181,7 @@ class KeyValue(Namespace):
     ) -> KeyValueSnapshot:
         """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
 
-        None keeps it until it is released. A reader may take one as well as the writer.
+        None keeps it until it is released. Readers can take snapshots, too.
         """
         return KeyValueSnapshot(self._take_snapshot(ttl, id))
 

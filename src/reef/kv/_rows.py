@@ -99,7 +99,7 @@ def rows_of(puts: Puts | None, deletes: Iterable[bytes] | None) -> pa.RecordBatc
 
 
 def digest_of(batch: pa.RecordBatch, *parts: bytes | None) -> bytes:
-    """Return 16 bytes that stand for a logical request: its rows and what else belongs to it."""
+    """Return the 16-byte digest of a logical request: of its rows and everything else in it."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(b"\0" if part is None else b"\1" + len(part).to_bytes(8, "little") + part)

@@ -63,7 +63,7 @@ def share_pin(m: Manifest, parent: Manifest, *, child: str, nonce: str) -> Manif
     if held is None:
         raise InvariantError(
             f"generation {parent.generation} of namespace {parent.namespace!r} names objects of "
-            f"{m.namespace!r}, in which no pin stands for it; nothing was branched"
+            f"{m.namespace!r}, in which it has no pin; nothing was branched"
         )
     return _replace(m, pins=(*m.pins, Pin(held.generation, held.lsn, child, nonce)))
 
@@ -76,7 +76,7 @@ def release_pins(m: Manifest, gone: Collection[tuple[str, str]]) -> Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchPoint:
-    """Where a branch leaves its parent, whose generation `parent` holds its pin."""
+    """The point at which a branch leaves its parent; generation `parent` has its pin."""
 
     parent: Manifest
     lsn: int
@@ -167,7 +167,7 @@ def drop(
     """End a life, by the writer of `epoch`, whose fences reach up to `slot_last`.
 
     Its segments and windows wait for collection, those too that only its log attached. Raises
-    InvalidInputError if branches stand on it, FencedError if a newer writer has opened it.
+    InvalidInputError if it has branches, FencedError if a newer writer has opened it.
     """
     if m.state != "live":
         raise NotFoundError(f"namespace {m.namespace!r} was {m.state} already")
@@ -176,7 +176,7 @@ def drop(
     if m.writer_epoch != epoch:
         raise FencedError(
             f"namespace {m.namespace!r} was opened with writer epoch {m.writer_epoch} while it was "
-            f"being dropped (epoch {epoch}); it was not dropped: do it again"
+            f"being dropped (epoch {epoch}); it was not dropped: drop it again"
         )
     ids = dict.fromkeys((*(s.id for s in m.segments if not s.namespace), *attached))
     keys = [segment_key(m.namespace, id) for id in ids]
@@ -203,9 +203,9 @@ def drop(
 
 
 def abort(old: Manifest | None, fresh: Manifest) -> Manifest:
-    """Take the generation that somebody's branch would begin at: it can never be made any more.
+    """Take the generation at which an unfinished branch would begin: it can never be made then.
 
-    The epoch rises, so that what its maker has uploaded is nobody's.
+    The epoch rises, so that the segments of its maker have no owner.
     """
     if old is None:
         return _replace(fresh, state="aborted", writer_epoch=1)
@@ -217,23 +217,23 @@ def abort(old: Manifest | None, fresh: Manifest) -> Manifest:
 def detach(m: Manifest) -> Manifest:
     """Forget where a branch came from, now that it names nothing of others.
 
-    Raises InvalidInputError if branches stand on it, InvariantError if it names objects of others.
+    Raises InvalidInputError if it has branches, InvariantError if it names objects of others.
     """
     if m.state != "live":
         raise NotFoundError(f"namespace {m.namespace!r} was {m.state}")
     if m.pins:
         raise has_branches(m.namespace, (pin.child for pin in m.pins))
     if any(s.namespace for s in m.segments):
-        raise InvariantError(f"namespace {m.namespace!r} names segments of others still")
+        raise InvariantError(f"namespace {m.namespace!r} still names segments of others")
     return _replace(m, origin=None)
 
 
 def has_branches(
     namespace: str, children: Iterable[str], detached: Collection[str] = ()
 ) -> InvalidInputError:
-    """Return the refusal to end a namespace that branches stand on; it names them.
+    """Return the error for ending a namespace that has branches; it names them.
 
-    `detached` are those that stand alone, and yet have older generations that do not.
+    `detached` are branches whose older generations still need it.
     """
     named = set(children)
     said = ""
@@ -241,9 +241,9 @@ def has_branches(
         said += f"; drop or detach first: {', '.join(sorted(attached))}"
     if waiting := named.intersection(detached):
         said += (
-            f"; detached, but older generations that are kept stand on it, until `reef gc` of each "
-            f"takes them: {', '.join(sorted(waiting))}"
+            f"; detached, but their older generations still need it until `reef gc` of each "
+            f"collects them: {', '.join(sorted(waiting))}"
         )
     return InvalidInputError(
-        f"namespace {namespace!r} cannot be dropped or detached while branches stand on it{said}"
+        f"namespace {namespace!r} cannot be dropped or detached while it has branches{said}"
     )

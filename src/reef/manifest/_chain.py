@@ -51,7 +51,7 @@ from reef.types import new_nonce
 Change = Callable[[Head | None], Manifest | None]
 """Builds the wanted content on a head (None: there is no generation yet), or None for no change."""
 
-# Each lost race is somebody else's success: more than this many in a row are not bad luck.
+# Each lost race is another publisher's success: more than this many in a row are not bad luck.
 RACES_MAX = 100
 
 _log = logging.getLogger("reef")
@@ -125,7 +125,7 @@ class ManifestChain(ManifestFollower):
     def publish(self, change: Change, *, repairing: bool = False) -> Head:
         """Publish what `change` makes of the head as the next generation, and return that.
 
-        `change` is called again on a newer head as often as somebody else is faster. Where it
+        `change` is called again on a newer head each time another publisher is faster. Where it
         returns None nothing is published and the head is returned; what it raises comes out, but
         never because of an old head. `repairing` lets it go on behind damaged generations, on a head
         whose epochs and boundary are beyond what those may have held.
@@ -171,7 +171,7 @@ class ManifestChain(ManifestFollower):
         return manifest, encode_manifest(manifest)
 
     def _send(self, manifest: Manifest, data: bytes) -> Head | None:
-        """Create the generation; None if somebody else has, or if it does not count."""
+        """Create the generation; None if another publisher has, or if it does not count."""
         began = self.clock.monotonic()
         self._is_behind = True
         try:
@@ -274,5 +274,5 @@ class ManifestChain(ManifestFollower):
             0,
             "a readable head of the manifest chain",
             f"damage, twice (generation {head.generation} is the newest that can be read); "
-            "nothing is published behind it until `reef repair` has gone on from there",
+            "nothing is published until `reef repair` has continued from there",
         )

@@ -201,7 +201,7 @@ def live_inputs(
 ) -> tuple[list[SegmentRef], list[SegmentRef]]:
     """Return the live references that show inputs `within` some keys, and what is left outside.
 
-    Raises StalePlanError if an input is not live any more.
+    Raises StalePlanError if an input is no longer live.
     """
     ids = {segment.id for segment in inputs}
     live: dict[SegmentRef, list[SegmentRef]] = {}
@@ -275,7 +275,9 @@ def _check_live(m: Manifest) -> None:
 def _check_author(m: Manifest, epoch: int | None, intent: str | None) -> str:
     """Return the owner that the segments of this author carry in their ids."""
     if (epoch is None) == (intent is None):
-        raise InvariantError("a fold is published under an epoch or under an intent, one of them")
+        raise InvariantError(
+            "a fold is published under an epoch or an intent: expected one of them"
+        )
     if intent is not None:
         _check_intent(m, intent)
         return intent
@@ -335,7 +337,9 @@ def _check_owned(segments: Iterable[SegmentRef], owner: str) -> None:
 def _check_points(m: Manifest, known_points: Iterable[int]) -> None:
     known = set(known_points)
     if not known:
-        raise InvariantError("a compaction knows at least the retention floor; nothing was written")
+        raise InvariantError(
+            "a compaction knows no retained point, not even the retention floor; nothing was written"
+        )
     newest = max(known)
     for point in retained_points(m):
         if point < newest and point not in known:

@@ -123,7 +123,7 @@ class ManifestFollower:
         return Head(manifest, checksum, self._reader.published_at_us(generation))
 
     def generations(self) -> list[Generation]:
-        """Return what is there, in order, also what is below the boundary: one LIST."""
+        """Return every generation in the bucket, in order, even below the boundary: one LIST."""
         return self._reader.list()
 
     def _newest(self, known: Head | None, listed: list[Generation]) -> Head | None:
@@ -169,7 +169,7 @@ class ManifestFollower:
             self._seen = _KnownHead(head, contact)
         if head.damaged and (known is None or head.damaged != known.head.damaged):
             _log.error(
-                "namespace %r fell back to generation %d: %s cannot be read; reads go on from "
+                "namespace %r fell back to generation %d: %s cannot be read; reads continue from "
                 "there, writing needs `reef repair`",
                 self.namespace,
                 head.generation,

@@ -35,7 +35,7 @@ class Head:
     published_at_us: int
     """Its Last-Modified: the store's clock."""
     damaged: tuple[int, ...] = ()
-    """Generations above it that cannot be read, in order: this is what was fallen back to."""
+    """Generations above it that cannot be read, in order: readers fell back to this one."""
 
     @property
     def generation(self) -> int:
@@ -99,7 +99,7 @@ class ManifestReader:
     def newest(self, listed: Sequence[Generation], behind: Head | None = None) -> Head | None:
         """Return the newest of `listed` that can be read, with the damaged ones above it named.
 
-        `behind` is what comes before them, read earlier. None: there is nothing. Raises
+        `behind` is what comes before them, read earlier. None: there is no generation. Raises
         CorruptError or IncompleteError if none can be read, NotFoundError if one has gone since it
         was listed, FormatVersionError, UnavailableError.
         """

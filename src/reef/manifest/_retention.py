@@ -40,7 +40,7 @@ def add_snapshot(
     wal_last_seen: int = 0,
     born: int | None = None,
 ) -> Manifest:
-    """Keep what is visible at `lsn` until `expires_at_us` by the store's clock (0: for ever).
+    """Keep what is visible at `lsn` until `expires_at_us` by the store's clock (0: never).
 
     The snapshot is of the generation that is published with it. `wal_last_seen` is the last log
     slot that its author saw; under the packed policy the LSN says it. `born` is the life that is
@@ -76,7 +76,7 @@ def last_seen(m: Manifest, lsn: int) -> int:
 
 
 def renew_snapshot(m: Manifest, id: str, *, expires_at_us: int) -> Manifest:
-    """Let a snapshot stand until `expires_at_us` (0: for ever). Raises NotFoundError."""
+    """Let a snapshot stand until `expires_at_us` (0: never). Raises NotFoundError."""
     _find(m, id)
     return _replace(
         m,

@@ -59,13 +59,13 @@ def _identity(old: Manifest, new: Manifest) -> Iterator[Violation]:
         new.repaired_from != old.generation or new.generation < old.generation + 2
     ):
         yield (
-            f"a repair that goes on from generation {old.generation} behind damaged ones",
+            f"a repair that continues from generation {old.generation} behind damaged ones",
             f"generation {new.generation}, repaired from {new.repaired_from}",
         )
     if new.state == "aborted" and old.state == "live":
-        yield "what is aborted to have been no namespace", "a live one before"
+        yield "an aborted generation after one that is not live", "a live one before"
     if new.state == "dropped" and old.state == "aborted":
-        yield "what is dropped to have been a namespace", "aborted before"
+        yield "a dropped generation after one that is not aborted", "an aborted one before"
     born = new.generation if is_reborn(old, new) else old.born
     if new.born != born:
         yield f"born at generation {born}", new.born
@@ -209,4 +209,4 @@ def _pending(old: Manifest, new: Manifest, repairing: bool) -> Iterator[Violatio
     if since and not repairing:
         for segment in new.segments:
             if not segment.namespace and segment_key(new.namespace, segment.id) in since:
-                yield "nothing to be named that waited for collection", segment.id
+                yield "no object to be named again that waited for collection", segment.id

@@ -16,7 +16,7 @@ _MIN_PAGES = 2
 
 
 class Ahead:
-    """Notices runs. Threads may share it: at worst they do not see each other's runs."""
+    """Detects pages read in a row. Threads may share it: at worst it misses a run."""
 
     __slots__ = ("_due", "_expected", "_least", "_most", "_pages", "bytes_max")
 

@@ -1,4 +1,4 @@
-"""The commits of a page store: pages, and how far the store extends.
+"""The commits of a page store: pages, and the number of pages.
 
 Most go into the log side by side with others: a commit that reaches further than the store did adds
 the row that says so, under the writer's lock. One that cuts the store, or says how far it is to
@@ -53,14 +53,14 @@ from reef.types import LSN_MAX, new_ulid
 
 _ROW_BYTES = 16  # a key, its offsets, a flag
 _EXTENT_BYTES = 64  # the row of the extent, and what rounding adds
-_SMALL_CUT = 1 << 20  # so many pages get a tombstone each, whether they are there or not
+_SMALL_CUT = 1 << 20  # up to this many pages get a tombstone each, whether they exist or not
 _PIECE_BYTES = 4 << 20
 _LEVEL = 0
 _SEGMENT_SCHEMA = segment_schema([DATA_FIELD])
 
 
 class PageCommit(NamedTuple):
-    """What one call commits."""
+    """The pages and the size that one call commits."""
 
     versions: Sequence[tuple[int | None, Mapping[int, bytes]]]
     """LSNs, if the caller gives them, and the pages of each."""
@@ -69,12 +69,12 @@ class PageCommit(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nobody asks for it later, if it changes no page: neither by a key nor by an LSN."""
+        """Whether it can be left out if it changes no page: it has neither a key nor an LSN."""
         return self.key is None and self.versions[-1][0] is None
 
     @property
     def digest(self) -> bytes | None:
-        """What stands for it under its idempotency key."""
+        """Its digest, for its idempotency key."""
         if self.key is None:
             return None
         digest = hashlib.blake2b(repr(self.n_pages).encode(), digest_size=16)
@@ -270,7 +270,7 @@ def _read_extent(view: View) -> object:
 
 
 def _beside(view: View, commit: PageCommit, tops: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the last version beside its pages: what it cuts off, and the extent."""
+    """Yield the other rows of the last version: tombstones of pages it cuts off, and the extent."""
     extent = max([extent_of(view.one(EXTENT_KEY)), *tops[:-1]])
     n_pages = max(extent, tops[-1]) if commit.n_pages is None else commit.n_pages
     if extent - n_pages > _SMALL_CUT:

@@ -39,11 +39,11 @@ _SAMPLED_MASK = 63  # one read in 64 is measured
 
 
 class WalRecord(NamedTuple):
-    """A page as it is from a version on."""
+    """A page, as of one version."""
 
     page_id: int
     lsn: int | None
-    """None: the kernel gives it; otherwise the caller does, for every record of the store."""
+    """None: the kernel numbers versions. Otherwise the caller does, for every record."""
     data: bytes
     """As many bytes as a page has."""
 
@@ -62,8 +62,9 @@ class Pages(Namespace):
     ) -> None:
         """Open for writing (`mode="w"`, creating it if need be) or for reading (`mode="r"`).
 
-        `page_size` is 4096 for a new store if it is not given; a store that is there has its own, and
-        so it is with `lsn_policy`, "kernel" or "caller": who gives versions.
+        A new store has a `page_size` of 4096 and the `lsn_policy` "kernel" unless they are given
+        ("caller": the caller gives LSNs). An existing store keeps its own; other values are
+        refused.
         """
         if lsn_policy is not None and lsn_policy not in _POLICIES:
             raise InvalidInputError.of("lsn_policy", lsn_policy, "'kernel' or 'caller'")
@@ -94,7 +95,7 @@ class Pages(Namespace):
 
     @property
     def n_pages(self) -> int:
-        """How far the store extends: 1 + the greatest page id since the last truncate."""
+        """The number of pages: 1 + the greatest page id since the last truncate."""
         return extent_of(self._handle.one(EXTENT_KEY))
 
     # Writing.
@@ -109,11 +110,11 @@ class Pages(Namespace):
         """Commit pages, all or none, durable when it returns; return the LSN of the last.
 
         Records of the same LSN are one version; LSNs rise from one to the next, and lie above `head`.
-        Of a page that is there twice in one version, the last counts. With `n_pages` the store is cut,
-        or extended, to so many pages in the same commit. The same `idempotency_key` again writes
+        If a page appears twice in one version, the last one counts. `n_pages` cuts or extends the
+        store to that number of pages in the same commit. The same `idempotency_key` again writes
         nothing and returns the first LSN; it goes with one LSN only.
 
-        Raises FencedError (open again; `durable_lsn` is how far this handle came),
+        Raises FencedError (open again; `durable_lsn` is this handle's newest durable LSN),
         OutcomeUnknownError (retry with the same idempotency key, or look at `head` after opening
         again), NotWrittenError and OverloadedError (retry), InvalidInputError.
         """
@@ -138,8 +139,8 @@ class Pages(Namespace):
     ) -> int:
         """Commit pages by their numbers, as one version; like `append_wal`, of any size.
 
-        What does not fit into a log object is uploaded as a segment first, which the log then names:
-        that is one atomic commit, too. `lsn` is given if, and only if, the caller gives versions.
+        Pages that do not fit into a log object are uploaded as a segment first, which the log then
+        names; the commit is still atomic. Give `lsn` exactly if `lsn_policy` is "caller".
         """
         return self._commit([(lsn, pages)], n_pages, idempotency_key)
 

@@ -12,13 +12,13 @@ from reef.threads import Threads
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """Somebody who stands in line."""
+    """A caller that waits in line."""
 
     is_alone: bool
 
 
 class Turns:
-    """Lets in any number together, or one alone, as they come: nobody waits for who came later."""
+    """Lets in many callers together, or one alone, in order of arrival."""
 
     def __init__(self, threads: Threads) -> None:
         self._cond = threads.condition()
@@ -31,7 +31,7 @@ class Turns:
         return self._turn(_Waiting(is_alone=False))
 
     def alone(self) -> AbstractContextManager[None]:
-        """Be inside with nobody else."""
+        """Run the body alone."""
         return self._turn(_Waiting(is_alone=True))
 
     @contextmanager

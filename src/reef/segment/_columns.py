@@ -60,19 +60,19 @@ def changes(keys: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def at_or_below(rows: pa.RecordBatch, lsn: int) -> pa.RecordBatch:
-    """Return the versions at or below `lsn` of the rows of a source, of which there are some."""
+    """Return a source's rows at or below `lsn`; there is at least one."""
     lsns = rows.column(1).to_numpy()
     return rows if lsns.max() <= lsn else rows.filter(pa.array(lsns <= lsn))
 
 
 def alive(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows that are no tombstones; no copy if that is all."""
+    """Return the rows that are not tombstones; without a copy if that is all rows."""
     dead = rows.column(2)
     return rows.filter(pc.invert(dead)) if dead.true_count else rows
 
 
 def visible(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the newest version of each key, unless it is a tombstone; no copy if that is all."""
+    """Return the newest version of each key, without tombstones; no copy if that is all rows."""
     keep = changes(rows.column(0))
     if rows.column(2).true_count:
         keep &= ~rows.column(2).to_numpy(zero_copy_only=False)

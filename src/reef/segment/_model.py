@@ -1,4 +1,4 @@
-"""What a read asks of anything that holds rows (a segment, a memtable), and what it may see there.
+"""The interface of anything that holds rows (a segment, a memtable), and the clips of a segment.
 
 A *source* holds versions of keys, each (key, LSN) at most once. The batches that it gives have the
 segment's system columns first: `_key`, `_lsn`, `_tombstone`.
@@ -18,7 +18,7 @@ from reef.types import LSN_MAX
 
 
 class RowVersion(NamedTuple):
-    """A version of a key: its LSN, whether it is a tombstone, and where its row lies.
+    """A version of a key: its LSN, whether it is a tombstone, and the batch and number of its row.
 
     `lsn` is the version to go by: the `_lsn` column of `batch` may say another, where a whole
     segment takes its version from the log (an attached one).
@@ -76,13 +76,13 @@ class RowSource(Protocol):
         The columns are `_key`, `_lsn`, `_tombstone`, then those of `columns` that the source has, in
         the order asked (None: all of its own). Rows are sorted by key, ascending, or descending in
         reverse, and within a key always from the newest version to the oldest. Versions above
-        `lsn` may be among them. What `prune` says is not worth reading may be left out.
+        `lsn` may be among them. Blocks that `prune` rules out may be left out.
         """
         ...
 
 
 class Clip:
-    """What a manifest's reference says of a segment's rows; all bounds but `key_end` are inclusive.
+    """The limits of a manifest's reference to a segment; all bounds but `key_end` are inclusive.
 
     Key clips cut off keys; `clip_lsn` cuts off newer versions; `version` is that of every row,
     whatever the file says.

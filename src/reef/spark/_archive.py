@@ -44,7 +44,7 @@ def use_archive() -> str:
 
 
 def make_archive() -> Path:
-    """Make the archive if there is none yet, by a session that does what ours do; return its path.
+    """Make the archive if there is none yet, by running a session like ours; return its path.
 
     Raises UnavailableError if the JVM did not write one.
     """

@@ -1,4 +1,4 @@
-"""What Spark says when it fails, in one line.
+"""Errors of Spark, in one line.
 
 PySpark 4.3 raises the JVM's own errors as they are in many places: a hundred lines of stack, of which
 the last cause is the one that says what is wrong.

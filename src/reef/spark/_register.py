@@ -20,8 +20,8 @@ def session(
 
     `remote` is the address of a Spark Connect server, by default that of `SPARK_REMOTE`; `master` is
     Spark's own word for where to run, by default this machine's cores. `conf` are Spark's settings.
-    Raises InvalidInputError if a session runs that is not as asked for, or if what Spark Connect
-    needs is not installed; UnavailableError if none can be started.
+    Raises InvalidInputError if a session with other settings runs, or if Spark Connect's packages
+    are not installed; UnavailableError if none can be started.
     """
     spark = open_session(app_name, master, remote, conf)
     register(spark)

@@ -87,7 +87,8 @@ class SparkRunner:
             return self._parallelism
         if (context := _context_of(self._spark)) is not None:
             return context.defaultParallelism  # not kept: executors come and go
-        # Spark Connect tells only by what it does: as many partitions as it has cores.
+        # Spark Connect shows it only indirectly: a range gets as many partitions as there are
+        # cores.
         ids = self._spark.range(1 << 16).select(spark_partition_id().alias("id"))
         self._parallelism = ids.distinct().count()
         return self._parallelism
@@ -104,8 +105,8 @@ class SparkRunner:
     ) -> list[TaskOutcome[R]]:
         """Run `task` for each descriptor in one Spark job; return an outcome each, in their order.
 
-        Raises InvariantError if a task went on raising what is no ReefError, UnavailableError if
-        Spark could not run it.
+        Raises InvariantError if a task kept failing with another error than a ReefError,
+        UnavailableError if Spark could not run it.
         """
         wire, payloads = TaskWire.pack(task, descriptors, result)
         if not payloads:
@@ -277,7 +278,7 @@ def _by_part(progress: Progress | None, parts: int, total: int) -> Progress | No
 def spark_runner(
     context: Context, session: SparkSession | Callable[[], SparkSession] = open_session
 ) -> SparkRunner:
-    """Return what runs tasks on a session, or on the one that `session` returns.
+    """Return a runner of tasks on a session, or on the one that `session` returns.
 
     The session is opened when there is something to run; by default it is the running one, or a new
     one. Raises InvalidInputError for a bucket that other processes cannot open.

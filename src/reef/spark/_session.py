@@ -64,8 +64,8 @@ def open_session(
     is Spark's own word for where to run, by default this machine's cores. `conf` are Spark's
     settings. Unless `is_quiet` is false, what the JVM says does not reach the terminal.
 
-    Raises InvalidInputError if a session runs that is not as asked for, or if what Spark Connect
-    needs is not installed; UnavailableError if none can be started.
+    Raises InvalidInputError if a session with other settings runs, or if Spark Connect's packages
+    are not installed; UnavailableError if none can be started.
     """
     if master and remote:
         raise InvalidInputError(
@@ -93,7 +93,7 @@ def start_session(
 ) -> SparkSession:
     """Start a JVM and a session in it, as `conf` says. Raises UnavailableError.
 
-    Where somebody else has started a JVM, in which no session runs, the session is in that one.
+    If other code has started a JVM without a session, the session uses that one.
     """
     global _launched
     _let_go()
@@ -125,9 +125,9 @@ def start_session(
 
 
 def _let_go() -> None:
-    """End the JVM that was started here before, if any, and forget it; or one that has died.
+    """End and forget the JVM that was started here before, if any; also forget one that has died.
 
-    PySpark would go on with it, dead or alive, and a JVM has the memory that it was started with.
+    PySpark would keep using it, dead or alive, and a JVM keeps the memory that it was started with.
     """
     gateway = SparkContext._gateway
     if gateway is not None and (gateway is _launched or not _is_alive(gateway)):
@@ -230,7 +230,7 @@ def _forget_dead() -> None:
 def _check_running(
     spark: SparkSession, master: str | None, remote: str | None, conf: Mapping[str, str]
 ) -> None:
-    """Bring a running session to what is asked. Raises InvalidInputError if that cannot be."""
+    """Apply the requested settings to a running session. Raises InvalidInputError if it cannot."""
     runs_on = spark.conf.get("spark.master", None)
     if master and runs_on != master:
         raise InvalidInputError(
@@ -278,7 +278,7 @@ def public_address(address: str) -> str:
 
 
 def _check_listens(address: str) -> None:
-    """Raise UnavailableError if nobody listens there: Spark's client would try for ten minutes."""
+    """Raise UnavailableError if no server listens: Spark's client would try for ten minutes."""
     where = urlsplit(address)
     if where.scheme != "sc" or any(name.lower() in _PROXIES for name in os.environ):
         return  # a server that PySpark starts by itself; or one that only a proxy can reach
@@ -292,7 +292,7 @@ def _check_listens(address: str) -> None:
 
 
 def _last_words(log: IO[bytes]) -> str:
-    """Return the end of what a JVM said that did not start."""
+    """Return the last output of a JVM that did not start."""
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
     return "\n".join([line for line in lines if not line.startswith("\t")][-_WORDS_LINES:])

@@ -59,7 +59,7 @@ class IoMethods(c.Structure):
 
 
 class Vfs(c.Structure):
-    """`sqlite3_vfs`, version 1. What is not ours is copied from the system's own VFS as it is."""
+    """`sqlite3_vfs`, version 1. Members that are not ours are copied from the system's own VFS."""
 
     _fields_ = (
         ("version", _I),

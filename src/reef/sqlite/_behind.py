@@ -55,9 +55,9 @@ class Behind:
         send: Callable[[list[Queued]], None],
         dropped: Callable[[], None],
     ) -> None:
-        """`send` makes the oldest of the queue durable, as one; without the lock.
+        """`send` makes the oldest commits durable, as one, without the lock.
 
-        `dropped` is called under the lock when everything in the queue is given up.
+        `dropped` is called under the lock when all queued commits are lost.
         """
         self._cond = cond
         self._threads = threads
@@ -95,7 +95,7 @@ class Behind:
         return sum(_nbytes(queued) for queued in self._queue) >= WAITING_BYTES_MAX
 
     def drain(self) -> None:
-        """Return when the queue is empty: sent, or lost and told."""
+        """Return when the queue is empty: every commit is sent, or lost and reported."""
         if not self._queue:
             return  # without the lock, which this thread may have when the collector closes a file
         with self._cond:

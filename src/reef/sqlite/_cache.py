@@ -37,10 +37,10 @@ class PageCache:
                 del held[page_id]
 
     def cut(self, n_pages: int) -> None:
-        """Drop the pages that are not there any more."""
+        """Drop the pages that were cut off."""
         for page_id in [one for one in self.pages if one >= n_pages]:
             del self.pages[page_id]
 
     def clear(self) -> None:
-        """Drop everything: nobody knows what has changed."""
+        """Drop everything: it is not known which pages have changed."""
         self.pages.clear()

@@ -21,7 +21,7 @@ _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN
 
 
 class Connection(apsw.Connection):
-    """An apsw connection that says what went wrong in Reef, also where a `with` block ends."""
+    """An apsw connection that raises Reef's own errors, also at the end of a `with` block."""
 
     def __exit__(
         self,
@@ -35,7 +35,7 @@ class Connection(apsw.Connection):
         except apsw.Error as failed:
             if has_ended and error is not None:  # SQLite rolled back by itself when that was raised
                 return False
-            # apsw gives SQLite's number alone here: what was raised below it comes along as context.
+            # apsw gives only SQLite's number here: Reef's error comes along as context.
             below: BaseException | None = failed
             while below is not None and not isinstance(below, ReefError):
                 below = below.__context__
@@ -61,7 +61,8 @@ def connect(
     used, and of the URL only the name. `settings` are those of `docs/settings.md`.
 
     Opening reads. The first write takes the database over: a writer in another process is fenced.
-    Raises NotFoundError for reading one that is not there, RetentionError, InvalidInputError.
+    Raises NotFoundError for reading a database that does not exist, RetentionError,
+    InvalidInputError.
     """
     register()
     with uri_of(

@@ -28,7 +28,7 @@ _PROBLEMS_SHOWN = 5
 _HISTORY = [LSN, COMMITTED_AT, KEY]
 
 Progress = Callable[[int, int], None]
-"""Told how many pages are done, of how many."""
+"""Called with the number of pages done, and of all pages."""
 
 
 class CopyResult(NamedTuple):
@@ -46,7 +46,7 @@ class CommitOf(NamedTuple):
     lsn: int
     committed_at_us: int | None
     pages: int
-    """How many it wrote or cut off."""
+    """How many pages it wrote or cut off."""
 
 
 def import_file(
@@ -97,7 +97,7 @@ def _check_free(db: Database, name: str, branch: str | None, page_size: int) -> 
         with db.pages(name, branch=branch, mode="r") as pages:
             if pages.n_pages and pages.get_page(0) != bytes(pages.page_size):
                 raise AlreadyExistsError(
-                    f"there is a database {name!r}, or another page store, in {db.store.url}: choose "
+                    f"a database or page store {name!r} exists already in {db.store.url}: choose "
                     f"another name, or drop it (`reef.connect(url).drop({name!r})`)"
                 )
             if pages.page_size == page_size:
@@ -164,7 +164,7 @@ def export_file(
     """
     path = Path(target)
     if path.exists():
-        raise AlreadyExistsError(f"{path} is there: choose another name, or remove it")
+        raise AlreadyExistsError(f"{path} exists already: choose another name, or remove it")
     try:
         # In a folder of its own: whatever else lies beside `target` is the user's.
         with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder:
@@ -175,7 +175,9 @@ def export_file(
                 check(connection, str(path))
             os.link(partial, path)  # unlike a rename, it does not replace what came there meanwhile
     except FileExistsError:
-        raise AlreadyExistsError(f"{path} is there: choose another name, or remove it") from None
+        raise AlreadyExistsError(
+            f"{path} exists already: choose another name, or remove it"
+        ) from None
     except apsw.Error as error:
         raise CorruptError(str(path), 0, "an SQLite database", str(error)) from error
     except OSError as error:
@@ -205,8 +207,8 @@ def _write_pages(view: PageView, path: Path, progress: Progress) -> int:
 def restore(pages: Pages, lsn: int) -> int:
     """Make the state at `lsn` the newest again, as a commit of its own; return the newest LSN.
 
-    Nothing is lost by it: what was the newest before is there at its own LSN. If it is the newest
-    already, nothing is written. Raises RetentionError, NotFoundError if there was no database then.
+    The version that was the newest stays readable at its LSN. If nothing has changed since `lsn`,
+    nothing is written. Raises RetentionError, NotFoundError if there was no database then.
     """
     now, then = pages.at(lsn=pages.head), version_at(pages, lsn)
     n_now, n_then = now.n_pages, then.n_pages

@@ -83,7 +83,7 @@ class DatabaseFile:
             self.level = level
 
     def unlock(self, level: int) -> None:
-        """Lower the lock level; from SHARED on down what was written and not committed is gone."""
+        """Lower the lock level; at SHARED and below, uncommitted writes are dropped."""
         if level <= SHARED:
             if self.level >= RESERVED or self.shared.is_held_by(self):  # Ctrl-C came in between
                 self._drop()
@@ -108,9 +108,9 @@ class DatabaseFile:
         self._begin_cookie(version)
 
     def _begin_cookie(self, version: DatabaseVersion) -> None:
-        """See to it that SQLite reads the schema anew if this version does not go on from the last.
+        """Make SQLite read the schema again if this version does not follow from the last one.
 
-        One transaction is shown a number that no schema has. If it commits, that is the number.
+        One transaction gets a number that no schema has. If it commits, that number stays.
         """
         if self._was_shown:
             self._cookie, self._was_shown, self._is_other = None, False, True
@@ -214,7 +214,7 @@ class DatabaseFile:
         version = self._written_version()
         n_pages, rest = divmod(size, version.page_size)
         if size < self.size():
-            if rest:  # what is cut off must not come back when the file grows again
+            if rest:  # bytes that are cut off must not come back when the file grows again
                 self._dirty[n_pages] = self._page(n_pages, version)[:rest] + version.zeros[rest:]
                 n_pages += 1
             self._least = min(self._least, n_pages)
@@ -241,9 +241,9 @@ class DatabaseFile:
         return True
 
     def before_sync(self, *, with_others: bool) -> None:
-        """Get ready for a commit: with synchronous=OFF, `sync` does not come between here and there.
+        """Prepare for a commit: with synchronous=OFF, SQLite does not call `sync` before it.
 
-        What a PRAGMA says is not asked: SQLite may have refused it, or only looked at it.
+        A PRAGMA's text is no proof: SQLite may have refused it, or only read the value.
         `with_others`: SQLite commits several databases by a journal over all of them, and goes on as
         if it had, whatever a single one answers then. Raises InvalidInputError for that.
         """
@@ -252,13 +252,14 @@ class DatabaseFile:
         self._waits = False
 
     def sync(self) -> None:
-        """Have the commit wait; it comes on rollbacks as well, and makes nothing durable."""
+        """Let the commit wait to be durable; sends nothing, as SQLite also calls it for
+        rollbacks."""
         self._waits = True
 
     def commit(self) -> None:
-        """Make what was written durable; with synchronous=OFF, see to it in the background.
+        """Make the writes durable; with synchronous=OFF, in the background.
 
-        Raises FencedError, NotWrittenError, OutcomeUnknownError; what was written is dropped then.
+        Raises FencedError, NotWrittenError, OutcomeUnknownError; the writes are dropped then.
         """
         if self._size is None:
             return
@@ -316,7 +317,7 @@ class DatabaseFile:
         if name == "wal_checkpoint":
             self.settle()
         if name == "reef_lsn":
-            if self._version is self._fixed is None:  # what is not durable yet has no LSN
+            if self._version is self._fixed is None:  # a commit that is not durable yet has no LSN
                 self.settle()
             return str(self.lsn)
         if name == "reef_refresh":

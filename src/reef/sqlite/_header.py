@@ -30,7 +30,7 @@ def is_database(first: bytes) -> bool:
 
 
 def said_size(first: bytes) -> int:
-    """Return how long SQLite's header says that the file is; 0 if it does not say."""
+    """Return the file size in SQLite's header; 0 if it has none."""
     if not is_database(first) or not _says_page_count(first):
         return 0
     page_size = _number(first[_PAGE_SIZE])

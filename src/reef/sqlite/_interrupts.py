@@ -36,9 +36,9 @@ _is_for_good = False
 
 
 def guarded(call: Callable[..., int], failed: Failed, *, again: bool = False) -> Callable[..., int]:
-    """Return `call` such that what it raises becomes the number that `failed` gives for it.
+    """Return `call`, with its errors turned into numbers by `failed`.
 
-    With `again` it is called once more if it was interrupted: that is for what must take place.
+    With `again` it is called once more if it was interrupted: for calls that must take place.
     """
 
     def run(*args: Any) -> int:
@@ -52,13 +52,13 @@ def guarded(call: Callable[..., int], failed: Failed, *, again: bool = False) ->
 
 
 def at_entry(function: _F) -> _F:
-    """Put Ctrl-C off where it would interrupt `function` itself, rather than what it calls."""
+    """Defer Ctrl-C while `function` itself runs, but not while its callees run."""
     _at_entry.add(function.__code__)
     return function
 
 
 def all_through(function: _F) -> _F:
-    """Put Ctrl-C off until `function`, and all that it calls, is through."""
+    """Defer Ctrl-C until `function`, and all that it calls, has returned."""
     _all_through.add(function.__code__)
     return function
 

@@ -37,11 +37,11 @@ class Location:
     name: str
     branch: str | None = None
     lsn: int | None = None
-    """A version to read, for good; None: the newest, as it goes on."""
+    """A version to stay at; None: follow the newest."""
     page_size: int | None = None
-    """Of a page store that is made; None: SQLite's own default."""
+    """Page size of a new page store; None: SQLite's own default."""
     opening: str | None = None
-    """What the one who opens has left with the registry: settings, or an open bucket."""
+    """The key of settings, or of an open bucket, in the registry."""
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ class Location:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """The same for every spelling of one database's URL."""
+        """Equal for every spelling of one database's URL."""
         store = self._store
         path = os.path.realpath(store.path) if store.scheme == "file" else store.path
         of_place = tuple(store.options.get(name) for name in _OF_PLACE)
@@ -112,8 +112,8 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
     for key in ("vfs", "mode"):  # SQLite would go by the last one, and open a file that is not ours
         if any(field.partition("=")[0] == key for field in fields):
             raise InvalidInputError(
-                f"the URL has the option {key!r}, which does not go there: give mode= "
-                "as an argument; options of a URL are the store's, and branch, lsn, "
+                f"the URL has the option {key!r}, which is not allowed there: give mode= "
+                "as an argument; a URL takes the options of the store, and branch, lsn, "
                 "page_size"
             )
     ours = {
@@ -163,7 +163,7 @@ def location_of(path: str, parameters: Mapping[str, str]) -> Location:
 
 
 def full_path(name: str) -> str:
-    """Return the one spelling of a path, relative or not; a URL stays as it is."""
+    """Return the absolute spelling of a path; a URL stays unchanged."""
     return name if "://" in name else os.path.abspath(name)
 
 

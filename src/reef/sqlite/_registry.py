@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a URL cannot say of how a database is opened."""
+    """How a database is opened, as far as a URL cannot say it."""
 
     database: Database | None = None
     """A bucket that is open already, instead of that of the URL."""
@@ -43,7 +43,7 @@ class Registry:
     """The page stores that are open. Threads may share it."""
 
     def __init__(self) -> None:
-        # Whatever is done under it, the collector may close a connection that nobody has any more.
+        # Reentrant: at any point the garbage collector may close an unused connection.
         self._lock = threading.RLock()
         self._open: dict[tuple[object, str, str | None], _Open] = {}
         self._openings: dict[str, Opening] = {}
@@ -51,7 +51,7 @@ class Registry:
 
     @contextmanager
     def keep(self, opening: Opening) -> Iterator[str]:
-        """Keep what a URL cannot say under a name that it can, until the database is open."""
+        """Keep an `Opening` until the database is open; return the key for its URL."""
         token = str(self._next())
         self._openings[token] = opening
         try:
@@ -79,7 +79,7 @@ class Registry:
             return found.shared
 
     def release(self, shared: SharedStore) -> None:
-        """Close the page store when nobody uses it any more."""
+        """Close the page store when its last user releases it."""
         with self._lock:
             for key, found in self._open.items():
                 if found.shared is shared:
@@ -109,7 +109,7 @@ class Registry:
                 self.release(found.shared)
 
     def forget(self) -> None:
-        """Start anew in a process that was forked: what is open is the parent's, and closed here."""
+        """Start again in a forked process: open stores are the parent's, and are closed here."""
         left, self._open, self._lock = self._open, {}, threading.RLock()
         restore_interrupts()
         for found in left.values():

@@ -31,7 +31,7 @@ class ScratchFile:
         return len(self._data)
 
     def lock(self, level: int) -> None:
-        """Nobody else has it."""
+        """Nothing to do: no other connection has it."""
 
     unlock = lock
 

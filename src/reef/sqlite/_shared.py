@@ -50,7 +50,7 @@ _log = logging.getLogger("reef")
 
 
 class Busy(Exception):
-    """Somebody else writes, or has written since this transaction began: start it over."""
+    """Another connection writes, or has written since this transaction began: start it over."""
 
 
 class SharedStore:
@@ -64,7 +64,7 @@ class SharedStore:
         branch: str | None = None,
         page_size: int | None = None,
     ) -> None:
-        """Use the page store `name` of `db`; it need not exist before somebody writes."""
+        """Use the page store `name` of `db`; it need not exist before the first write."""
         self._db = db
         self._name = name
         self._branch = branch
@@ -90,7 +90,7 @@ class SharedStore:
     def abandon(self) -> None:
         """Be closed, as it is in a process that was forked: its threads and its fence are the parent's.
 
-        Nothing is waited for, and no lock is taken: the thread that held it is not in this process.
+        It neither waits nor takes a lock: the thread that held it is not in this process.
         """
         self._cond = self._db.context().threads.condition()
         self._behind = self._new_behind()
@@ -120,7 +120,7 @@ class SharedStore:
     # Reading.
 
     def begin(self) -> DatabaseVersion:
-        """Return the version that a transaction reads which begins now.
+        """Return the version that a transaction beginning now reads.
 
         It is the newest, or in a process that does not write, one that was the newest within
         `max_staleness`. Raises what asking the store can raise.
@@ -147,7 +147,7 @@ class SharedStore:
             try:
                 view = self._opened().at(lsn=lsn)
             except (UnavailableError, NotFoundError, DroppedError):
-                self._looked_at = None  # it may be somebody else's, and newer
+                self._looked_at = None  # it may be another writer's, and newer
                 self._follow()
                 view = self._opened().at(lsn=lsn)
             return DatabaseVersion(-1, view.lsn, view.n_pages, bytes(view.page_size), view)
@@ -165,7 +165,7 @@ class SharedStore:
         if data is None:
             data = version.zeros
         with self._cond:
-            # What is put there must be the newest, and somebody may have committed meanwhile.
+            # Only the newest pages may go there, and another thread may have committed meanwhile.
             if self._version.lsn == version.lsn and not self._is_in_doubt and version.serial >= 0:
                 self.cache.put({page_id: data}, version.lsn)
         return data
@@ -200,7 +200,7 @@ class SharedStore:
     # Writing.
 
     def reserve(self, holder: Holder, version: DatabaseVersion) -> None:
-        """Make `holder` the one that writes, on top of `version`. Raises Busy.
+        """Let `holder` write, on top of `version`. Raises Busy.
 
         Takes the page store over from other processes, if it has not yet.
         """
@@ -219,14 +219,14 @@ class SharedStore:
         return self._holder is not None
 
     def is_held_by(self, holder: Holder) -> bool:
-        """Return whether `holder` is the one that writes."""
+        """Return whether `holder` may write now."""
         return self._holder is holder
 
     def give_back(self, holder: Holder) -> None:
         """Let others write.
 
-        It takes no lock: the collector may close a connection that nobody has any more while this
-        very thread has the lock, and nobody but the holder can be it until it is given back.
+        It takes no lock: the garbage collector may close an unused connection while this very thread
+        has the lock, and until it is given back, nobody else can become the holder.
         """
         if self._holder is holder:
             self._holder = None
@@ -237,13 +237,13 @@ class SharedStore:
         """Commit on top of `base` and return the new version: durable, if `waits`.
 
         Raises FencedError (start over: somebody else writes), NotWrittenError (nothing was
-        written), OutcomeUnknownError (it is found out before anything is served again).
+        written), OutcomeUnknownError (the outcome is found out before anything is served again).
         """
         with self._cond:
             self._check_writing(holder, base)
             if not waits:
                 self._behind.wait_for_room()
-                self._check_writing(holder, base)  # what it stands on may be lost meanwhile
+                self._check_writing(holder, base)  # its base may have been lost meanwhile
                 return self._acknowledge(holder, commit)
         self.drain()
         with self._cond:
@@ -256,7 +256,7 @@ class SharedStore:
                 return self._advance(view, commit, self._version.serial + 1)
         except ReefError:
             raise
-        except BaseException:  # Ctrl-C: it may be durable, and nobody has noted it
+        except BaseException:  # Ctrl-C: it may be durable without being recorded
             self._doubt(pages)
             raise
 
@@ -270,12 +270,12 @@ class SharedStore:
             )
         if base.serial != self._version.serial:
             raise NotWrittenError(
-                f"what this transaction of {self.label} has read was lost; nothing of it was "
-                "written there: start it over"
+                f"a version of {self.label} that this transaction has read was lost; nothing of it "
+                "was written there: start it over"
             )
 
     def _write(self, pages: Pages, commit: TransactionPages) -> PageView:
-        """Make a commit durable and return what is there after it. No lock held."""
+        """Make a commit durable and return the view after it. No lock held."""
         try:
             return pages.at(lsn=pages.write(commit.pages, n_pages=commit.n_pages))
         except FencedError as error:
@@ -307,7 +307,7 @@ class SharedStore:
         serial: int,
         behind: tuple[TransactionPages, ...] = (),
     ) -> DatabaseVersion:
-        """Make `commit`, which is durable as `view`, part of what is read from now on. Lock held."""
+        """Let reads see `commit`, which is durable as `view`. Lock held."""
         if commit.n_pages < self._version.n_pages_durable:
             self.cache.cut(commit.n_pages)
         self.cache.put(commit.pages, view.lsn)
@@ -345,7 +345,7 @@ class SharedStore:
             self._advance(view, commit, now.serial, now.behind[len(queued) :])
 
     def _drop_behind(self) -> None:
-        """Whatever was on top of what is durable is gone. Lock held."""
+        """Drop all commits that are not durable. Lock held."""
         now = self._version
         self._version = replace(now, serial=now.serial + 1, behind=(), breaks=now.breaks + 1)
 
@@ -391,7 +391,7 @@ class SharedStore:
             try:
                 self._open_reader()
             except NotFoundError:
-                if self._version.view is not None:  # it was there: what is in memory was dropped
+                if self._version.view is not None:  # it existed: the store in memory was dropped
                     raise
         elif not self._is_writer:
             try:
@@ -406,7 +406,7 @@ class SharedStore:
         self._looked_at = now
 
     def _is_superseded(self, pages: Pages) -> bool:
-        """Return whether somebody else's object is in the slot that this writer would use next."""
+        """Return whether another writer's object is in this writer's next slot."""
         slot = pages.stats()["next_slot"]
         try:
             self._db.store.head(log_key(pages.name, slot))
@@ -461,7 +461,7 @@ class SharedStore:
             )
 
     def _step_down(self) -> None:
-        """Go on as a reader, once somebody asks."""
+        """Continue as a reader, from the next request on."""
         self._let_go()
         self._looked_at = None
 

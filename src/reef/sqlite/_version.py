@@ -22,21 +22,21 @@ class DatabaseVersion:
     """A state of the database, which does not change any more."""
 
     serial: int
-    """The same for what is the same, durable by now or not."""
+    """Equal for the same content, durable or not."""
     lsn: int
     n_pages_durable: int
     zeros: bytes
     """An empty page: how large they are is of a version, for the name may be another database's later."""
     view: PageView | None = None
-    """What is durable of it; taken at once, for the same reason."""
+    """Its durable part; taken at once, for the same reason."""
     behind: tuple[TransactionPages, ...] = ()
     """Commits on top of `lsn` that were acknowledged and are not durable yet, oldest first."""
     breaks: int = 0
-    """How often what was served before was no part of what came after."""
+    """How often a served version was lost and not continued."""
     page_size: int = field(init=False)
     n_pages: int = field(init=False)
     size: int | None = field(init=False, default=None)
-    """In bytes, once somebody has asked."""
+    """In bytes, once it was computed."""
 
     def __post_init__(self) -> None:
         self.page_size = len(self.zeros)

@@ -27,7 +27,7 @@ _classes: dict[tuple[type, type], type[BaseException]] = {}
 
 
 def as_apsw(error: BaseException, theirs: type[apsw.Error] = apsw.IOError) -> BaseException:
-    """Return the same error, such that SQLite knows what to do with it."""
+    """Return the same error as one that SQLite can handle."""
     try:
         return _both(type(error), theirs, error.args, error.__dict__)
     except TypeError:  # it cannot be both
@@ -190,5 +190,5 @@ class ApswVFS(apsw.VFS):
 
 @lru_cache(1)
 def register() -> ApswVFS:
-    """Register the VFS with apsw's SQLite, once; return it, for somebody has to hold it."""
+    """Register the VFS with apsw's SQLite, once; return it: it must be kept alive."""
     return ApswVFS()

@@ -245,7 +245,7 @@ def _failed(error: BaseException, code: int = abi.IOERR) -> int:
 
 @lru_cache(1)
 def register_sqlite3() -> object:
-    """Make `sqlite3.connect("file:...?vfs=reef", uri=True)` work; return what holds the VFS.
+    """Make `sqlite3.connect("file:...?vfs=reef", uri=True)` work; return the VFS, to keep it alive.
 
     Raises UnsupportedStoreError where the standard library's SQLite is not a shared library.
     """
@@ -264,5 +264,5 @@ def register_sqlite3() -> object:
                     return _CtypesVfs(library)
     raise UnsupportedStoreError(
         f"the SQLite {sqlite3.sqlite_version} of the sqlite3 module is not a shared library that can "
-        "be found, so that no VFS can be registered in it: use reef.sqlite.connect, which is apsw"
+        "be found, so no VFS can be registered in it: use reef.sqlite.connect, which uses apsw"
     )

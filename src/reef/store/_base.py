@@ -32,7 +32,7 @@ MERGE_GAP_BYTES_DEFAULT = 64 << 10
 
 
 class ObjectMeta(NamedTuple):
-    """What a store says of an object without its bytes."""
+    """An object in a store, without its bytes."""
 
     key: str
     size: int
@@ -70,7 +70,7 @@ class Store(ABC):
     """A bucket, or a prefix of one. Keys are relative to it. Safe to share among threads."""
 
     url: str
-    """Where it is, for people: without credentials."""
+    """The URL, for people: without credentials."""
 
     def __init__(
         self,

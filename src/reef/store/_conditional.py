@@ -62,8 +62,8 @@ def create(
 
     Raises ConflictError with the other writer's object, OutcomeUnknownError, CorruptError if this
     writer's own object came back damaged. If no request can have been carried out, raises the
-    store's own error: InvalidInputError and its kin, or NotWrittenError, which is not retried here
-    (a full disk stays full for longer than the backoff).
+    store's own error: InvalidInputError or one of its subclasses, or NotWrittenError, which is not
+    retried here (a full disk stays full for longer than the backoff).
     """
     if not nonce or not _is_in(nonce, data):
         raise InvariantError(f"{key!r} would be created without its author's nonce in it")

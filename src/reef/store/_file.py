@@ -188,7 +188,7 @@ class FileStore(Store):
                     raise
 
     def _write(self, path: str, parts: Iterable[Buffer], key: str) -> None:
-        """Write the parts to a new file, durably. What the caller's parts raise passes as it is."""
+        """Write the parts to a new file, durably. Errors of the caller's parts pass unchanged."""
         with self._unwritten(key):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -267,7 +267,7 @@ class FileStore(Store):
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
 
-    # What goes wrong, said clearly.
+    # Errors, in clear words.
 
     def _check_usable(self, kind: type[UnavailableError] = UnavailableError) -> None:
         if self._failed:

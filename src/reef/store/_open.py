@@ -152,7 +152,7 @@ def _has_port(endpoint: str) -> bool:
 
 
 def _client_options(url: StoreURL, *variables: str) -> Any:
-    """Plain HTTP is allowed exactly when somebody wrote an endpoint that says http://."""
+    """Plain HTTP is allowed exactly if the given endpoint says http://."""
     named = [url.options.get("endpoint"), *(os.environ.get(name) or None for name in variables)]
     endpoint = next((found for found in named if found is not None), None)
     if endpoint is not None and not (_ENDPOINT.fullmatch(endpoint) and _has_port(endpoint)):

@@ -55,7 +55,7 @@ _CREDENTIALS = (
     "InvalidToken",
     "SignatureDoesNotMatch",
 )
-# Where clients ask for credentials when nobody gave them any.
+# Where clients ask for credentials if none were given.
 _NO_CREDENTIALS = re.compile(r"://(?:169\.254\.\d+\.\d+|metadata\.google\.internal)\b")
 _PAST_END = re.compile(r"object was only \d+ bytes|CONTENT_RANGE header: \"bytes \d+--")
 
@@ -234,7 +234,7 @@ class RemoteStore(Store):
             )
         if status == 501:
             return UnsupportedStoreError(
-                f"{self.url} does not implement what was asked for {key!r} (501 {code}); use another "
+                f"{self.url} does not implement a request for {key!r} (501 {code}); use another "
                 "store, or cas=two-phase if it only lacks conditional PUTs"
             )
         if status == 416 or _PAST_END.search(text):

@@ -15,7 +15,7 @@ from reef.testing._wrapper import Operation, T, WrapperStore
 
 @dataclass(frozen=True)
 class Counts:
-    """Requests and payload bytes by operation; what never happened counts 0."""
+    """Requests and payload bytes by operation; 0 for operations that never happened."""
 
     requests: Mapping[str, int]
     bytes: Mapping[str, int]

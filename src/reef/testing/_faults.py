@@ -77,11 +77,11 @@ _INSTEAD = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong: which, and at which of the requests that match.
+    """One fault: its kind, and which of the matching requests it happens to.
 
     `on` is an operation, or "*" for each that this fault can happen to; `key` is a pattern such as
     `wal/*`, for `list` of the prefix. It happens at the `nth` request that matches from when it was
-    armed, and at the next ones, `times` in all (0: for ever).
+    armed, and at the next ones, `times` in all (0: forever).
     """
 
     kind: FaultKind

@@ -102,7 +102,7 @@ def test_parquet_in_and_out(spark: SparkSession, bucket: Bucket, tmp_path: Path,
     assert "written to" in run("export", bucket.url, "ns", out, "--lsn", said["lsn"])
     found = pq.read_table(out).sort_by("id").to_pylist()
     assert found == [{"id": f"{i:03d}", "n": i} for i in range(50)]
-    with pytest.raises(InvalidInputError, match="not there yet"):
+    with pytest.raises(InvalidInputError, match="exists already"):
         export(spark, bucket.url, "ns", str(out))
     told = run("export", bucket.url, "ns", tmp_path / "few", "--where", "n < 5", "--json")
     assert told["columns"] == ["id", "n"]
@@ -358,7 +358,7 @@ def test_tables_of_other_formats_hold_the_same_rows(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a b", "bucket"]
     # What is there stays as it is; what fails leaves nothing that the next try would stumble over.
     (tmp_path / "there").mkdir()
-    with pytest.raises(InvalidInputError, match="not there yet"):
+    with pytest.raises(InvalidInputError, match="exists already"):
         export(spark, bucket.url, "ns", str(tmp_path / "there"), format=format)
     assert not [*(tmp_path / "there").iterdir()]
     with pytest.raises(InvalidInputError, match="cannot have in a path: choose another"):

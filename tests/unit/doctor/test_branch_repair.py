@@ -67,7 +67,7 @@ def test_a_shared_segment_is_mended_for_everyone(
     said = {branch: mend(grove, branch) for branch in order}
     assert {branch: grove.contents(branch) for branch in order} == before
     assert "repair its branches too, before it is collected: ns@b, ns@c" in said[None]
-    assert "repair namespace 'ns', to which it belongs, as well" in said["b"]
+    assert "also repair namespace 'ns', which owns it" in said["b"]
     # What was written in its place is each one's own, and nobody needs the others any more.
     for branch in ("b", "c"):
         assert not any(ref.namespace for ref in grove.manifest(branch).segments)
@@ -125,7 +125,7 @@ def test_a_new_life_is_not_ended_because_its_only_generation_is_damaged(
     name, context = namespace_of(NS, branch), grove.db.context()
     key = manifest_key(name, grove.manifest(branch).generation)
     whole = flip(grove, key)
-    with pytest.raises(CorruptError, match="put back a copy"):
+    with pytest.raises(CorruptError, match="from a backup"):
         grove.contents(branch)
     listed = list(list_namespaces(grove.inner))
     assert are_live(grove.database(grove.inner).context(), listed) == [True] * len(listed)

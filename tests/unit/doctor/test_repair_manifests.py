@@ -87,7 +87,7 @@ def test_without_any_generation_there_is_nothing_to_go_on_from(either: Bucket) -
         flip(path)
     step = only(plan(either))
     assert step.state == "impossible"
-    assert "put back a copy of a generation" in step.text
+    assert "restore one generation from a backup" in step.text
     before = either.everything()
     assert not repair(either.context(), NAMESPACE, apply=True, accept_loss=True).is_mended
     assert either.everything() == before

@@ -284,7 +284,7 @@ def test_incoming_documents() -> None:
     )
     assert found.mask(stored, given).to_pylist() == [True, False, False, True]
     assert found.mask(stored, given.select(["_key"])).to_pylist() == [False] * 4
-    with pytest.raises(InvalidInputError, match="compares with incoming documents"):
+    with pytest.raises(InvalidInputError, match="uses incoming values"):
         found.mask(stored)
 
 

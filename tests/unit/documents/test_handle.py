@@ -190,7 +190,7 @@ def test_a_reader_sees_what_it_was_told_of_and_writes_nothing(db: Database, ns: 
         for write in writes:
             with pytest.raises(InvalidInputError, match="this handle is read-only"):
                 write()
-        with pytest.raises(UnavailableError, match="not there yet"):
+        with pytest.raises(UnavailableError, match="not exist yet"):
             reader.get("a", min_lsn=lsn << 20)
 
 

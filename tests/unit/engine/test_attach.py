@@ -315,7 +315,7 @@ def test_a_segment_that_is_not_there_or_not_whole_is_not_attached(store: Store) 
     first, second = refs
     missing = msgspec.structs.replace(second, id=first.id[:25] + "0" + first.id[26:])
     longer = msgspec.structs.replace(second, size=second.size + 1)
-    for wrong, why in ((missing, "is not there"), (longer, "bytes: expected")):
+    for wrong, why in ((missing, "does not exist"), (longer, "bytes: expected")):
         with pytest.raises(InvalidInputError, match=why):
             writer.attach([first, wrong])
     assert objects(store, LogKind.ATTACH) == 0
@@ -334,7 +334,7 @@ def test_what_cannot_be_one_record_is_refused(store: Store) -> None:
         ([], "at least one"),
         ([*refs, across], "have keys in common"),
         ([across, across], "have keys in common"),
-        ([attached], "no version yet"),
+        ([attached], "without a version"),
         ([nobodys], "ends in the intent"),
         ([epoch], "ends in the intent"),
     ):

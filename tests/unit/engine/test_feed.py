@@ -129,7 +129,7 @@ def test_what_lies_ahead_is_not_there_yet() -> None:
     h.write()
     reader = h.world.kv("r")
     for asked in ({"after": h.lsns[-1] + 1}, {"upto": h.lsns[-1] + 1}):
-        with pytest.raises(UnavailableError, match="not there yet"):
+        with pytest.raises(UnavailableError, match="not exist yet"):
             reader.changes(**asked)  # type: ignore[arg-type]
     assert told(reader.changes(after=h.lsns[-1])) == []
 

@@ -114,7 +114,7 @@ def test_min_lsn_catches_up_first(store: Store) -> None:
     assert reader.get(b"a") is None
     assert reader.get(b"a", min_lsn=lsn) == b"1"
     assert reader.get_many([b"a"], min_lsn=lsn) == [b"1"]
-    with pytest.raises(UnavailableError, match="not there yet"):
+    with pytest.raises(UnavailableError, match="not exist yet"):
         reader.get(b"a", min_lsn=lsn + 1)
 
 

@@ -405,7 +405,7 @@ def test_a_detached_branch_stands_alone(grove: Grove) -> None:
 def test_a_parent_of_a_detached_branch_goes_when_that_has_let_go(grove: Grove) -> None:
     grown(grove).branch("b")
     cut_loose(grove, "b")
-    with pytest.raises(InvalidInputError, match=r"stand on it; detached, .* takes them: ns@b"):
+    with pytest.raises(InvalidInputError, match=r"has branches; detached, .* collects them: ns@b"):
         grove.db.drop(NS)
     grove.age("b")
     grove.collect("b")

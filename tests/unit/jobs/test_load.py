@@ -331,7 +331,7 @@ def test_attributes_that_others_added_meanwhile_refuse_the_load(store: Store) ->
     parts = [part_of(context, plan, id=["a"], price=[1.0])]
     with db.namespace("ns") as ns:
         ns.upsert([{"id": "b", "weight": 2.0}])  # has the number that price was to have
-    with pytest.raises(StalePlanError, match="load anew"):
+    with pytest.raises(StalePlanError, match="start the load again"):
         commit_load(context, plan, parts)
     assert [row["id"] for row in documents(db)] == ["b"]
     abandon_load(context, plan)

@@ -260,7 +260,7 @@ class TestFold:
 
     @pytest.mark.parametrize(("epoch", "intent"), [(None, None), (3, "compact-1")])
     def test_by_one_author(self, epoch: int | None, intent: str | None) -> None:
-        with pytest.raises(InvariantError, match="one of them"):
+        with pytest.raises(InvariantError, match="expected one of them"):
             folding(base(), epoch=epoch, intent=intent)
 
     @pytest.mark.parametrize("slot_first", [10, 12])

@@ -148,11 +148,11 @@ REFUSED = {
     "the same number": (replace(OLD), "expected generation 8, got 7", True),
     "a repair of another": (
         replace(successor(), generation=9, repaired_from=6),
-        "goes on from generation 7",
+        "continues from generation 7",
         True,
     ),
     "a repair without damage": (successor(repaired_from=7), "behind damaged ones", True),
-    "aborted late": (successor(state="aborted"), "to have been no namespace", True),
+    "aborted late": (successor(state="aborted"), "after one that is not live", True),
     "another birth": (successor(born=8), "born at generation 2", True),
     "lsn_policy": (successor(lsn_policy="caller"), "lsn_policy packed", True),
     "origin": (
@@ -291,7 +291,7 @@ REFUSED = {
             segments=(*OLD.segments, replace(OWN, id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0F-e11")),
             gc=gc(pending=()),
         ),
-        "nothing to be named that waited",
+        "to be named again that waited",
         False,
     ),
 }
@@ -348,7 +348,7 @@ def test_what_never_came_to_be_is_aborted_and_may_be_made_later() -> None:
     aborted = replace(DROPPED, state="aborted", generation=9, writer_epoch=13)
     check_successor(DROPPED, aborted)
     check_successor(aborted, replace(REBORN, generation=10, born=10, writer_epoch=13))
-    with pytest.raises(InvariantError, match="to have been a namespace"):
+    with pytest.raises(InvariantError, match="after one that is not aborted"):
         check_successor(aborted, replace(aborted, state="dropped", generation=10))
 
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_a_page_is_refused_and_nothing_is_written(store: Pages) -
             store.append_wal(records)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="lsn"):
         store.write({1: page("a")}, lsn=5)
-    with pytest.raises(UnavailableError, match="not there yet"):
+    with pytest.raises(UnavailableError, match="not exist yet"):
         store.get_page(1, head + 1)
     assert store.head == head
     assert store.n_pages == 0

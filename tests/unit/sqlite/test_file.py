@@ -338,7 +338,7 @@ def test_a_writer_that_was_superseded_finds_the_versions_of_others() -> None:
     put(file, (b"a" * PAGE, 0))
     put(rival, (b"r" * PAGE, 0))
     assert whole(DatabaseFile(mine, lsn=rival.lsn, read_only=True)) == b"r" * PAGE
-    with pytest.raises(UnavailableError, match="not there yet"):
+    with pytest.raises(UnavailableError, match="not exist yet"):
         DatabaseFile(mine, lsn=rival.lsn + 1, read_only=True)
 
 

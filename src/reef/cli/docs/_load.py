@@ -136,9 +136,9 @@ def _in_terms_of(batch: Batch) -> Iterator[None]:
         yield
     except IdempotencyError as error:
         raise IdempotencyError(
-            f"{error}: the batch from {batch.place} {batch.places[0]} on was another one when this "
-            "--idempotency-prefix was used first; repeat it with the same input and --batch-size, "
-            "or use a new prefix"
+            f"{error}: the batch from {batch.place} {batch.places[0]} on differs from the one first "
+            "written with this --idempotency-prefix; repeat it with the same input and "
+            "--batch-size, or use a new prefix"
         ) from error
     except InvalidInputError as error:
         error.args = (_ROW.sub(lambda match: _place(match, batch), str(error)),)

@@ -72,7 +72,7 @@ def _parts(report: RepairReport, apply: bool, accept_loss: bool) -> Iterator[Par
 def _verdict(report: RepairReport, apply: bool, accept_loss: bool) -> str:
     if report.is_mended:
         done = sum(step.state == "done" for step in report.steps)
-        return f"mended, {done} steps done" if report.applied else "nothing is wrong"
+        return f"repaired, {done} steps done" if report.applied else "nothing is wrong"
     refused = sum(step.state == "refused" for step in report.steps)
     hint = (
         f"; {refused} steps lose rows and need --accept-loss" if refused and not accept_loss else ""

@@ -57,7 +57,7 @@ def worker(
         check_there(db.store.url)
         ending = _Ending(db.context().threads)
         runner = runs.runner(db.context(), begun=ending.listen)
-        print(f"reef: at work on {db.store.url}", file=sys.stderr, flush=True)
+        print(f"reef: working on {db.store.url}", file=sys.stderr, flush=True)
         failed: list[bool] = []
 
         def report(result: PassResult[Any] | ReefError) -> None:

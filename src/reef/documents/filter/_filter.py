@@ -1,10 +1,10 @@
-"""Filters: which documents a read, a condition or a bulk change is about.
+"""Filters: they choose the documents of a read, a condition or a bulk change.
 
     ("price", "Lt", 10)    ("And", [f, g])    ("Or", [f, g])    ("Not", f)    ("tags", "IsNull")
 
 and the same as SQL text: `price < 10 and tags contains 'x'`. "id" is an attribute like any other,
 of type string. A filter is checked against the schema when it is made, in full:
-evaluating it later cannot fail because of what it says.
+evaluating it later cannot fail because of its content.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class Filter:
     ) -> pa.BooleanArray:
         """Return which rows match, without nulls; columns that `batch` lacks are null in all rows.
 
-        Raises InvalidInputError if the filter compares with incoming documents and none are given.
+        Raises InvalidInputError if the filter uses incoming values and none are given.
         """
         if self.needs_incoming and incoming is None:
             raise InvalidInputError(
-                f"{self!r} compares with incoming documents: only the condition of a write can"
+                f"{self!r} uses incoming values, which only the condition of a write has"
             )
         found = Batches(batch, incoming).evaluated(self._root)
         return found.fill_null(False) if found.null_count else found

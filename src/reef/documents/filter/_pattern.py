@@ -63,7 +63,7 @@ def like_to_glob(pattern: str, escape: str = "") -> str:
             char = next(chars, "")
             if not char:
                 raise InvalidInputError(
-                    f"the pattern {pattern!r} ends in its escape character: name what it escapes"
+                    f"the pattern {pattern!r} ends in its escape character: add what it escapes"
                 )
         if char in "%_" and not is_literal:
             glob.append("*" if char == "%" else "?")

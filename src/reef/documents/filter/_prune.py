@@ -1,4 +1,4 @@
-"""What a filter can tell from bounds alone: which blocks cannot hold a match, which keys can.
+"""Pruning by bounds alone: which blocks cannot hold a match, and which keys can.
 
 For each block and condition there are two possible questions: may a row be there for which it is true, or
 may one be there for which it is false (null is neither)? `Not` swaps the two. Both err on the side of

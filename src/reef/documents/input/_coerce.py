@@ -125,7 +125,7 @@ def _to_integer(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | N
         return None
     if _kinds.is_float16(column.type):
         column = column.cast(pa.float32())
-    return _cast(column, type.physical, type, spot, f"a number that {type} does not hold")
+    return _cast(column, type.physical, type, spot, f"a number that {type} cannot hold")
 
 
 def _to_float(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
@@ -276,7 +276,7 @@ def _listed(column: pa.Array) -> list[object]:
             maps_as_pydicts="strict" if _has_text_keys(column.type) else None
         )
     except KeyError as error:
-        raise ValueError("a key is there twice") from error
+        raise ValueError("a key appears twice") from error
     return values
 
 

@@ -102,7 +102,7 @@ def to_sparse(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | Non
     order = np.argsort(key, kind="stable")
     twice = np.zeros(len(key), bool)
     twice[order[1:]] = np.diff(key[order]) == 0
-    refuse_items(twice, "an index that is there twice")
+    refuse_items(twice, "an index that appears twice")
     offsets = pa.array(np.concatenate(([0], np.cumsum(lengths.to_numpy()))).astype(np.int32))
     parts = [
         pa.ListArray.from_arrays(offsets, pa.array(positions[order].astype(np.uint32))),

@@ -37,7 +37,7 @@ class CheckedRequest:
         return rows + int(self.deletes.nbytes)
 
     def digest(self, *parts: bytes | None) -> bytes:
-        """Return 16 bytes that stand for the request and for what else belongs to it.
+        """Return the 16-byte digest of the request and its arguments.
 
         By the names that were given, whatever became of them since, and whether they have a type by
         now: of a column of nulls and empty lists only these are counted in. A null of an upsert is
@@ -72,7 +72,7 @@ class RequestColumns(NamedTuple):
         deletes: object = None,
         duplicates: Duplicates = "last",
     ) -> RequestColumns:
-        """Take a request in. Raises InvalidInputError."""
+        """Read a request. Raises InvalidInputError."""
         put, patched = (None if rows is None else columns_of(rows) for rows in (upserts, patches))
         return cls(put, patched, _ids(deletes), duplicates)
 

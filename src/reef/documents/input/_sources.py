@@ -43,7 +43,7 @@ class SourceColumns:
 
 
 def columns_of(data: Any) -> SourceColumns:
-    """Return `data`, in whatever form, as columns. Raises InvalidInputError."""
+    """Return `data`, in any accepted form, as columns. Raises InvalidInputError."""
     if isinstance(data, SourceColumns):
         return data
     if isinstance(data, (list, tuple)):

@@ -39,10 +39,10 @@ def parse_document(line: str, place: str) -> dict[str, Any]:
 
 
 def cell_reader(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
-    """Return what reads a cell of a type; None: the text is taken as it is.
+    """Return a reader of cells of a type; None: the text is kept unchanged.
 
-    Numbers that may be names are refused unless somebody has said that they are numbers: what they
-    would lose would not come back.
+    Numbers that may be codes are refused unless their type is declared: the digits that they would
+    lose could not be restored.
     """
     if type in ("string", "datetime", "uuid"):
         return None
@@ -66,7 +66,7 @@ def cell_failure(type: str, error: Exception) -> str:
 
 
 class _NotANumber(ValueError):
-    """Why text is not taken for a number, in words for the user."""
+    """Why text is not read as a number, for the user."""
 
 
 def _surely_a_number(text: str, type: str) -> str:

@@ -38,7 +38,7 @@ _NUMBERS = {"int", "float"}
 _TIMES = {"date", "datetime", "datetime64", "timestamp"}
 SPARSE_KEYS = {"indices", "values"}
 _LISTS = (list, tuple, type(None))
-_KEPT = "a type that Reef keeps"
+_KEPT = "a type that Reef supports"
 _VECTOR = f"a vector of 1 to {DIMENSION_MAX} numbers"
 
 

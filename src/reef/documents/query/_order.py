@@ -72,7 +72,7 @@ class Order:
         return pc.sort_indices(rows, sort_keys=keys).slice(0, limit)
 
     def position(self, rows: pa.RecordBatch, row: int) -> list[Any]:
-        """Return where a row stands: the values it is ordered by, as stored, and its key."""
+        """Return the position of a row: the stored values that it is ordered by, and its key."""
         values = [_stored(rows.column(name)[row]) for name in self.columns]
         return [*values, rows.column(KEY)[row].as_py()]
 
@@ -110,7 +110,7 @@ class FirstRows:
         """Where the last of the first `limit` stood when they were last chosen."""
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows into account; all have the same columns."""
+        """Add rows; all have the same columns."""
         if self._worst is not None:
             rows = rows.filter(pc.invert(self._order.behind(rows, self._worst)))
         if not rows.num_rows:

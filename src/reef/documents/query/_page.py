@@ -89,14 +89,14 @@ def read_page(after: str | pa.Table | None) -> Page | None:
         found = (after.schema.metadata or {}).get(AFTER)
         if found is None:
             raise InvalidInputError(
-                "the table in `after` is not a page that another one follows: a result that `limit` "
-                f"has cut off has {AFTER.decode()!r} in its schema's metadata"
+                "the table in `after` has no next page: only a result that `limit` has cut off has "
+                f"{AFTER.decode()!r} in its schema's metadata"
             )
         after = found.decode()
     if isinstance(after, bytes):
         after = after.decode(errors="replace")
     if not isinstance(after, str):
-        raise InvalidInputError.of("after", after, "a token, or the table that came before")
+        raise InvalidInputError.of("after", after, "a token, or the table of the page before")
     try:
         data = base64.b64decode(after + "=" * (-len(after) % 4), altchars=b"-_", validate=True)
         check, data = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
@@ -134,5 +134,5 @@ def _check(data: bytes) -> bytes:
 
 def _damaged() -> InvalidInputError:
     return InvalidInputError(
-        "the token in `after` is not one that a query gave: pass it on as it is, or pass the table"
+        "the token in `after` does not come from a query: pass it on unchanged, or pass the table"
     )

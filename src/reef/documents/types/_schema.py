@@ -87,7 +87,7 @@ class Schema:
             check_attribute_name(name)
             if name in self._by_name:
                 raise InvalidInputError(
-                    f"attribute {name!r} is there already, as "
+                    f"attribute {name!r} exists already, as "
                     f"{self._by_name[name].type}: choose another name"
                 )
         new = (Attribute(self.next_id + i, *item) for i, item in enumerate(types.items()))
@@ -154,8 +154,8 @@ class Schema:
             if wider.attributes[len(self.attributes) :] == new:
                 return wider
         raise StalePlanError(
-            f"attributes {', '.join(a.name for a in new)} were to be added by a load, but the schema "
-            "has been changed since that was planned; nothing was written: load anew"
+            f"the schema changed after a load was planned that adds {', '.join(a.name for a in new)}; "
+            "nothing was written: start the load again"
         )
 
     def as_dict(self) -> dict[str, str]:

@@ -168,7 +168,7 @@ def _scalar_of(arrow: pa.DataType) -> str:
     if is_bytes(arrow):
         return "bytes"
     raise InvalidInputError(
-        f"Reef does not keep the Arrow type {arrow} without loss: cast the column to a "
+        f"Reef cannot store the Arrow type {arrow} without loss: cast the column to a "
         f"type that is {_ALLOWED}"
     )
 

@@ -64,7 +64,7 @@ class Branch(NamedTuple):
 
     name: str
     namespace: str
-    """What holds it: the name of its root, @ and its own."""
+    """The namespace of the branch: the name of its root, @ and its own."""
     parent: str | None
     """The namespace that it was made from; None: it was detached."""
     lsn: int | None
@@ -76,7 +76,7 @@ class Branch(NamedTuple):
 
     @staticmethod
     def of(manifest: Manifest) -> Branch:
-        """Return what a branch's head says of it."""
+        """Return the branch that this head describes."""
         origin = manifest.origin
         return Branch(
             split_namespace(manifest.namespace)[1] or "",
@@ -127,8 +127,8 @@ class _Making:
     def prepare(
         self, epoch: int, lsn: int | None, born: int | None
     ) -> tuple[BranchPoint, tuple[SegmentRef, ...]]:
-        """Pin what the branch will name, and upload what the log has; return what it begins with."""
-        # First: a pin says that the log reaches its version.
+        """Pin what the branch will name, upload the unfolded rows; return its first content."""
+        # First: a pin promises that the log reaches its version.
         replayed = self._replayed(lsn, born)
         manifest = self._pin(replayed.lsn, replayed.manifest.born)
         if not replayed.moves_to(manifest):
@@ -149,8 +149,8 @@ class _Making:
                 found = error
             if isinstance(found, _Replayed) and not chain.is_out_of_touch:
                 return found
-            # What seemed absent may have been folded and collected since the head was read. If nothing
-            # was folded, it is as it seemed.
+            # An absent slot may have been folded and collected since the head was read. If nothing
+            # was folded since, it is really absent.
             before, manifest = manifest, self._live(chain.load(), born)
             if manifest.wal_floor == before.wal_floor:
                 if isinstance(found, _Replayed):
@@ -165,7 +165,7 @@ class _Making:
         return head.manifest
 
     def take_back(self) -> None:
-        """Take out the pins, as far as the store lets us; collection finds what is left."""
+        """Remove the pins, as far as the store answers; collection removes the rest."""
         for chain in reversed(self._pinned):
             try:
                 chain.publish(self._without_pin)
@@ -240,7 +240,7 @@ class _Replayed:
             self.lsn = self.tail.lsn
 
     def moves_to(self, manifest: Manifest) -> bool:
-        """Go by a later manifest, if nothing was folded meanwhile; return whether that is so."""
+        """Use a later manifest if nothing was folded meanwhile; return whether that is so."""
         is_same = (manifest.born, manifest.wal_floor) == (
             self.manifest.born,
             self.manifest.wal_floor,
@@ -250,7 +250,7 @@ class _Replayed:
         return is_same
 
     def point(self, nonce: str) -> BranchPoint:
-        """Return where a branch at this version leaves."""
+        """Return the chain point at which a branch at this version begins."""
         head = WalAnchor(slot=self.head.slot, checksum=self.head.checksum, epoch=self.head.epoch)
         schema = self.manifest.schema
         if self.tail.schema is not None and self.tail.schema is not self._schema:
@@ -304,7 +304,7 @@ def _upto(entry: LogEntry, lsn: int | None) -> LogEntry | None:
 
 
 def _schema_of(entry: LogEntry) -> pa.Schema | None:
-    """Return the schema that an object sets, if it does: it shares its object with nobody."""
+    """Return the schema that an object sets, or None. A schema is alone in its object."""
     return entry.log.records[0].schema if entry.is_valid and entry.log.records else None
 
 
@@ -337,8 +337,8 @@ def _publish(
             if head.manifest.state == "live":
                 raise _exists(chain.namespace)
             raise NotWrittenError(
-                f"making {chain.namespace!r} took so long that a collection gave it up; nothing was "
-                "branched: retry"
+                f"making {chain.namespace!r} took so long that garbage collection aborted it; nothing "
+                "was branched: retry"
             )
         return begin_branch(point, fresh, old, segments)
 
@@ -346,7 +346,7 @@ def _publish(
 
 
 def _may_have_begun(error: ReefError) -> bool:
-    """Return whether the branch may be there, or come to be, in spite of an error."""
+    """Return whether the branch may exist, or appear later, in spite of an error."""
     # `publish` says "unknown" where it does not know, and "corrupt" of one's own damaged object.
     return isinstance(error, OutcomeUnknownError | CorruptError)
 

@@ -31,9 +31,9 @@ from reef.types import check_namespace, split_namespace
 def drop_namespace(context: Context, namespace: str) -> None:
     """Drop a namespace. What it had is deleted by collection, after the grace period.
 
-    Raises NotFoundError if it is not there, InvalidInputError with their names if branches stand on
-    it, FencedError if somebody opens it for writing meanwhile, OutcomeUnknownError, UnavailableError,
-    CorruptError.
+    Raises NotFoundError if it does not exist, InvalidInputError that names its branches if it has
+    any, FencedError if somebody opens it for writing meanwhile, OutcomeUnknownError,
+    UnavailableError, CorruptError.
     """
     chain = context.chain(check_namespace(namespace))
     head = chain.load()
@@ -48,9 +48,9 @@ def drop_namespace(context: Context, namespace: str) -> None:
 
 
 def refuse_branches(context: Context, chain: ManifestChain, head: Head) -> None:
-    """Raise InvalidInputError with their names if branches stand on a namespace.
+    """Raise InvalidInputError that names the branches of a namespace, if it has any.
 
-    Branches in the making are given up, and pins that no branch needs are taken out.
+    Unfinished branches are aborted, and pins that no branch needs are removed.
     """
     namespace = chain.namespace
     made = list(list_branches(context, split_namespace(namespace)[0]))

@@ -21,7 +21,7 @@ def list_branches(context: Context, name: str) -> Iterator[Branch]:
 
 
 def lost_pins(context: Context, namespace: str, pins: Collection[Pin]) -> list[Pin]:
-    """Return the pins that live branches stand on in a namespace, and that are not among `pins`.
+    """Return the pins that live branches need in a namespace, and that are not among `pins`.
 
     Where generations are damaged, those that put pins may be. Raises UnavailableError, CorruptError.
     """
@@ -47,7 +47,7 @@ def _origin_in(namespace: str, m: Manifest, heads: Mapping[str, Manifest]) -> Or
         raise CorruptError(
             f"namespaces/{m.namespace}/manifest/",
             0,
-            f"a way from {m.namespace!r} to {namespace!r}, whose objects it names",
+            f"a chain of parents from {m.namespace!r} to {namespace!r}, whose objects it names",
             "none: a branch between them is gone",
         )
     return origin

@@ -1,9 +1,8 @@
-"""Admission: what a request must pass before its batch is in the commit queue and in the memtable.
+"""Admission: the checks before a batch enters the commit queue and the memtable.
 
-All of it runs under the writer's lock. A request is checked against the idempotency window and the
-room in memory; its patches and conditions are resolved against everything committed or in flight;
-then its batch gets its version, and its rows go into the memtable, above the version that readers
-see.
+All of it runs under the writer's lock. A request is checked against the dedup window and the room
+in memory; its patches and conditions are resolved against everything committed or in flight; then
+its batch gets its version, and its rows go into the memtable, above the version that readers see.
 
 A refusal holds only if the writes it was checked against become durable, so it waits for them.
 """
@@ -40,15 +39,15 @@ class NoRoomError(Exception):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """What a request has led to: the ticket to await, and its result."""
+    """An admitted request: the ticket to await, and its result."""
 
     ticket: Ticket | None
     """None: there is nothing to wait for."""
     receipt: Receipt | None = None
-    """None: that of the ticket."""
+    """None: the ticket has the receipt."""
     refusal: ReefError | None = None
     is_own: bool = False
-    """The ticket is of this request, or of the same one before: its error is the caller's."""
+    """Whether the ticket is of this request, or of an earlier attempt: the caller gets its error."""
 
 
 class Admission:
@@ -62,7 +61,7 @@ class Admission:
         dedup: Dedup,
         queue: CommitQueue,
     ) -> None:
-        """`chain` knows the store's time: ages of idempotency keys must not hang on our clock."""
+        """`chain` knows the store's time: ages of idempotency keys must not depend on our clock."""
         self._settings = settings
         self._chain = chain
         self._live = live
@@ -72,17 +71,17 @@ class Admission:
         self.bytes_max = (
             min(settings.log_segment_max_bytes, settings.memtable_max_bytes) - _OVERHEAD_BYTES
         )
-        """The most bytes of one batch; larger ones go as segments, by an attach."""
+        """The most bytes of one batch; larger ones are attached as segments."""
 
     def check_size(self, request: WriteRequest) -> None:
-        """Raise InvalidInputError for a request that would be refused at any time. Needs no lock."""
+        """Raise InvalidInputError for a request that can never be admitted. Needs no lock."""
         if request.nbytes > self.bytes_max:
             self.check_bytes(request.nbytes)
         if (request.lsn is not None) != self._takes_lsns:
             raise InvalidInputError.of(
                 "lsn",
                 request.lsn,
-                "given if, and only if, the namespace takes them from its caller",
+                "an LSN if lsn_policy is 'caller', else None",
             )
 
     def check_together(self, requests: Sequence[WriteRequest]) -> None:
@@ -92,7 +91,7 @@ class Admission:
         self.check_bytes(_together(requests) - _OVERHEAD_BYTES)
 
     def check_bytes(self, rows_bytes: int) -> None:
-        """Raise InvalidInputError if a batch of that size does not fit, whatever else there is."""
+        """Raise InvalidInputError if a batch of that size would not even fit alone."""
         nbytes = rows_bytes + _OVERHEAD_BYTES
         for name in ("log_segment_max_bytes", "memtable_max_bytes"):
             limit = getattr(self._settings, name)
@@ -109,7 +108,7 @@ class Admission:
         )
 
     def admit(self, request: WriteRequest) -> Admitted:
-        """Admit one batch, or find the answer that it has already.
+        """Admit one batch, or find the answer to an earlier attempt.
 
         Raises NoRoomError, NotWrittenError, InvalidInputError, IdempotencyError; NotFoundError if a
         segment that the condition needs is gone. Then nothing was admitted.
@@ -156,7 +155,8 @@ class Admission:
         except UnavailableError as error:
             self._retract(lsn)
             raise NotWrittenError(
-                f"what it depends on could not be read ({error}); nothing was written: retry"
+                f"rows that this write depends on could not be read ({error}); nothing was written: "
+                "retry"
             ) from error
         except BaseException:
             self._retract(lsn)
@@ -164,9 +164,9 @@ class Admission:
         return Admitted(tickets[-1], is_own=True)
 
     def truncate(self, lsn: int) -> None:
-        """Drop every row above version `lsn`: those versions will be given to others."""
+        """Drop every row above version `lsn`: later batches will get those versions."""
         if self._live.tail.truncate(lsn):
-            self._live.rebuild()  # before anything else can be given one of those versions
+            self._live.rebuild()  # before another batch can get one of those versions
 
     def durable(
         self, key: bytes | None, digest: bytes | None, source: str | None, sequence: int | None
@@ -204,7 +204,7 @@ class Admission:
         return ticket
 
     def _retract(self, lsn: int) -> None:
-        """Take back what was admitted above `lsn`, as if it never had been."""
+        """Undo the admission of everything above `lsn`."""
         self._queue.retract(lsn)
         self.truncate(lsn)
 
@@ -214,7 +214,7 @@ class Admission:
             return Resolved(request.batch, codes)
         resolved = request.resolve(self._live.state)
         if resolved.batch is not request.batch:
-            self.check_bytes(resolved.batch.nbytes)  # a patch brings along what it leaves as it is
+            self.check_bytes(resolved.batch.nbytes)  # a patch is logged as a whole row
         return resolved
 
     def _earlier(self, request: WriteRequest) -> Admitted | None:
@@ -241,11 +241,11 @@ class Admission:
 
 
 def _together(requests: Sequence[WriteRequest]) -> int:
-    """Return what requests take in one log object."""
+    """Return how many bytes requests take in one log object."""
     return sum(request.nbytes + _OVERHEAD_BYTES for request in requests)
 
 
 def _is_nothing(request: WriteRequest) -> bool:
-    """Return whether a request without rows leaves no trace: it has no key, stream or version."""
+    """Return whether a request without rows can be left out: it has no key, stream or version."""
     is_rows = request.kind is LogKind.DATA
     return is_rows and (request.idempotency_key, request.source, request.lsn) == (None, None, None)

@@ -39,7 +39,7 @@ from reef.threads import for_each
 
 NO_ROWS = pa.RecordBatch.from_pylist([], schema=log_schema([]))
 ATTACH_DIGEST = b"reef: an attach."
-"""Of every request that gives a key and no digest: under one key, segments are attached once."""
+"""The digest of every request with a key and no digest: segments are attached once per key."""
 
 
 def attach_request(
@@ -52,7 +52,7 @@ def attach_request(
     sequence: int | None,
     lsn: int | None,
 ) -> WriteRequest:
-    """Return the request to attach `segments`. Raises InvalidInputError if they cannot be one."""
+    """Return the request to attach `segments`, or raise InvalidInputError if one record cannot."""
     if not segments:
         raise InvalidInputError("there are no segments to attach: give at least one")
     for ref in segments:
@@ -60,7 +60,7 @@ def attach_request(
         if said != (None, "", None, None, None):
             raise InvalidInputError(
                 f"segment {ref.id} cannot be attached: expected a new one of this "
-                "namespace, of no version yet and not clipped"
+                "namespace, without a version and without clips"
             )
     ordered = sorted(segments, key=lambda ref: ref.key_min)
     for ref, other in pairwise(ordered):
@@ -114,8 +114,8 @@ def check_spared(segments: Sequence[SegmentRef], manifest: Manifest, epoch: int)
 def check_new(segments: Sequence[SegmentRef], tail: Tail, manifest: Manifest) -> None:
     """Raise InvalidInputError if any of `segments` is, or was, part of the namespace.
 
-    Under the writer's lock: no unsettled batch may attach one of them either. One that was replaced
-    by a compaction waits for collection, which does not ask again whether anything names it.
+    Under the writer's lock: no unsettled batch may attach one of them either. A segment that
+    compaction replaced waits for collection, which does not check again whether anything names it.
     """
     there = {ref.id for ref in (*tail.attached, *tail.attaching)}
     there.update(ref.id for ref in manifest.segments if not ref.namespace)
@@ -141,7 +141,7 @@ def check_uploaded(context: Context, namespace: str, segments: Sequence[SegmentR
             size = context.store.head(key).size
         except NotFoundError:
             raise InvalidInputError(
-                f"{key} is not there: upload the segment before it is attached"
+                f"{key} does not exist: upload the segment before you attach it"
             ) from None
         if size != ref.size:
             raise InvalidInputError(

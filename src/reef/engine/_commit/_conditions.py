@@ -1,8 +1,8 @@
 """Conditions: what must hold of a row for its write to count.
 
 They are evaluated under the writer's lock against everything that was committed or is in flight
-before, and only what they let through is logged. So the log needs no condition to be replayed; a
-copy is recorded in it for those who ask later why a row was refused.
+before, and only what they let through is logged. So replay needs no conditions; the log has a copy
+for people who ask later why a row was refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MustExist:
 class Equals:
     """Only rows whose key exists with these column values are written or deleted.
 
-    `Equals(value=b"old")` holds every row of the request to the same value;
+    `Equals(value=b"old")` expects the same value for every row of the request;
     `Equals(value=[b"a", b"b"])` gives one for each row, puts first, then deletes.
     """
 
@@ -66,7 +66,7 @@ Condition = CreateOnly | MustExist | Equals
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """What is left of a batch after its condition, and what became of each of its rows."""
+    """The rows of a batch that its condition let through, and the outcome of each row."""
 
     batch: pa.RecordBatch
     codes: bytes
@@ -101,7 +101,7 @@ def encode_condition(condition: Condition | None) -> bytes | None:
 
 def plain_codes(batch: pa.RecordBatch) -> bytes:
     """Return the codes of a batch whose every row is applied: 1, which is DELETED, for tombstones."""
-    tombstones = batch.column(1)  # by its place: to look for its name takes longer
+    tombstones = batch.column(1)  # by position: looking up the name takes longer
     if not tombstones.true_count:
         return bytes(len(tombstones))  # WRITTEN is 0
     flags: bytes = tombstones.to_numpy(zero_copy_only=False).tobytes()
@@ -125,7 +125,7 @@ def refuse(
 ) -> Resolved:
     """Return the rows of `batch` whose code in `refusals` is WRITTEN.
 
-    Raises ConditionFailedError, with `why` as text, if `atomic` and there is another.
+    Raises ConditionFailedError, with `why` as text, if `atomic` and any row has another code.
     """
     codes = plain_codes(batch)
     refused = refusals != WRITTEN
@@ -156,7 +156,7 @@ def _refusals(condition: Condition, found: Latest) -> npt.NDArray[np.uint8]:
                 continue
             if name not in known:
                 raise InvalidInputError(
-                    f"the condition names {name!r}, which is not there: expected one of "
+                    f"the condition names {name!r}, which does not exist: expected one of "
                     f"{', '.join(known)}"
                 )
             there = found.rows(pa.schema([known[name]])).column(0).to_pylist()

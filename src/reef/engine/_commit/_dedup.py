@@ -1,4 +1,4 @@
-"""Which requests were committed lately: the dedup window in memory.
+"""Which requests were committed recently: the dedup window in memory.
 
 It starts as the window that the manifest names, is completed from the unfolded log, and grows with
 every commit. So a replay finds the original receipt after a crash and on another machine. Keys are
@@ -15,7 +15,7 @@ STREAM_CODES = b""
 
 
 class Dedup:
-    """The window. Not safe among threads: the writer's lock guards it."""
+    """The window. Not thread-safe: the writer's lock guards it."""
 
     def __init__(self, window: DedupWindow | None, *, keys_max: int, age_max_us: int) -> None:
         self._keys_max = keys_max
@@ -58,7 +58,7 @@ class Dedup:
     def find(self, key: bytes, digest: bytes, now_us: int) -> Receipt | None:
         """Return the receipt of an earlier request with this key, if it is in the window.
 
-        Raises IdempotencyError if that was another request.
+        Raises IdempotencyError if the key was used for another request.
         """
         entry = self._entries.get(key)
         if entry is None or now_us - entry.committed_at_us > self._age_max_us:
@@ -67,7 +67,7 @@ class Dedup:
         return Receipt(entry.lsn, unpack_codes(entry.receipt), replayed=True)
 
     def find_stream(self, source: str, sequence: int) -> Receipt | None:
-        """Return a receipt if the stream has come as far as `sequence` already."""
+        """Return a receipt if the stream has reached `sequence` already."""
         stream = self._streams.get(source)
         if stream is None or sequence > stream.sequence:
             return None

@@ -55,12 +55,12 @@ class FlushPlan:
     attached: tuple[SegmentRef, ...]
     memtable: Memtable
     window: DedupWindow | None
-    """None: the one that the manifest names holds still."""
+    """None: the manifest's window is still current."""
 
 
 @dataclass(frozen=True)
 class FlushedFiles:
-    """What a flush has uploaded: nothing names it yet."""
+    """The files that a flush has uploaded; no manifest names them yet."""
 
     segments: tuple[SegmentRef, ...]
     dedup: DedupRef | None

@@ -64,14 +64,14 @@ class LogWriter:
         except Exception as error:  # noqa: BLE001 nothing was sent, and every caller must be told
             return Answer(
                 "refused",
-                InvariantError(f"a batch, or one beside it, cannot be logged: {error!r}"),
+                InvariantError(f"a batch of this log object cannot be logged: {error!r}"),
             )
         group.data, group.data_bytes = sealed.data, sealed.nbytes
         group.point = ChainPoint(group.slot, sealed.checksum, self._epoch)
         return None
 
     def put(self, group: Group) -> Answer:
-        """Create the object of a group, and find out what the store's answer means."""
+        """Create the object of a group, and return what the store's answer means."""
         context, key = self._context, log_key(self._namespace, group.slot)
         try:
             create(

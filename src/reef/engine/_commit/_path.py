@@ -76,7 +76,7 @@ class CommitPath:
         """How many threads wait for a change of the queue itself, not of a ticket."""
         self._is_gathering = False
         self._asking = context.threads.condition()
-        """Held while a caller asks again for a slot whose outcome is unknown."""
+        """Held while a caller asks the store again about a slot whose outcome is unknown."""
         self._put_s = 0.0
         """The seconds a PUT takes, as a running mean."""
         self._note_seconds = context.metrics.recorder("reef_commit_seconds")
@@ -86,7 +86,7 @@ class CommitPath:
 
     @property
     def failure(self) -> ReefError | None:
-        """What ended this writer for good, if anything has."""
+        """The error that ended this writer for good, or None."""
         return self._queue.failure
 
     def commit(self, request: WriteRequest) -> Receipt:
@@ -117,7 +117,7 @@ class CommitPath:
         source: str | None = None,
         sequence: int | None = None,
     ) -> Receipt | None:
-        """Return the receipt of a durable request of the same key, or as far on in the same stream.
+        """Return the receipt of a durable request of the same key, or past this one in its stream.
 
         Raises IdempotencyError.
         """
@@ -125,7 +125,7 @@ class CommitPath:
             return self.admission.durable(key, digest, source, sequence)
 
     def settle(self) -> None:
-        """Decide every write before this one: the unknown, and those of interrupted callers.
+        """Find the outcome of every earlier write: unknown ones, and those of interrupted callers.
 
         Raises what ended this writer, or NotWrittenError if the store gives no answer.
         """
@@ -134,7 +134,7 @@ class CommitPath:
         self.settle_unknown()
 
     def step_down(self, error: FencedError | DroppedError) -> None:
-        """Send nothing more: a newer writer is known. Lock held.
+        """Send nothing more, because a newer writer is known. Lock held.
 
         A batch in flight may still get its slot before that writer's fences: its own PUT decides.
         Batches that were not sent get `error`, and so do later requests.
@@ -143,10 +143,10 @@ class CommitPath:
             self._context.metrics.count("reef_fenced_total")
         self._queue.step_down(error)
         self._settle()
-        self.cond.notify_all()  # callers that wait for room wait in vain
+        self.cond.notify_all()  # callers that wait for room must stop waiting
 
     def push(self) -> None:
-        """Send the next group if nobody does: its callers may have been interrupted."""
+        """Send the next group if no caller does: they may have been interrupted."""
         me = object()
         try:
             with self.cond:
@@ -161,7 +161,7 @@ class CommitPath:
         """Admit nothing more; send and settle what was admitted."""
         with self.cond:
             self._is_closed = True
-            self.cond.notify_all()  # callers that wait for room wait in vain
+            self.cond.notify_all()  # callers that wait for room must stop waiting
         self._drain()
 
     # The path of a batch.
@@ -196,7 +196,7 @@ class CommitPath:
                     turn.wait()
                 turn = None
                 if admitted is not None and ticket is not None and ticket.is_done:
-                    break  # once it is, it stays so: no lock is needed to see it
+                    break  # `done` never reverts, so no lock is needed to read it
         except BaseException:
             self._leave(admitted, None if admitted is None else admitted.ticket, turn)
             raise
@@ -212,7 +212,7 @@ class CommitPath:
             raise copy.copy(self._queue.failure)
 
     def _result(self, admitted: Admitted) -> Receipt:
-        """Return or raise what a request has led to, now that its ticket is done."""
+        """Return the receipt of a request whose ticket is done, or raise its error."""
         ticket = admitted.ticket
         if ticket is not None and ticket.error is not None:
             error = ticket.error
@@ -229,7 +229,7 @@ class CommitPath:
         return receipt
 
     def _send(self, group: Group) -> None:
-        """Encode the object of a taken group, PUT it, and settle what that decides."""
+        """Encode the object of a taken group, PUT it, and settle what the answer decides."""
         started = self._clock.monotonic()
         answer = self._log.encode(group)
         if answer is None:
@@ -249,7 +249,7 @@ class CommitPath:
             self._news()
 
     def _leave(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
-        """Hand the work of an interrupted caller to others; put off another interrupt."""
+        """Hand the work of an interrupted caller to others; another interrupt has to wait."""
         while True:
             try:
                 self._hand_over(owner, ticket, turn)
@@ -272,7 +272,7 @@ class CommitPath:
             self._news()
 
     def settle_unknown(self) -> None:
-        """Ask again for every slot whose outcome is unknown.
+        """Ask the store again about every slot whose outcome is unknown.
 
         Raises NotWrittenError if the store still gives no answer, or what ended this writer.
         """
@@ -299,7 +299,7 @@ class CommitPath:
                 ) from answer.error
 
     def _drain(self) -> None:
-        """Send and settle everything admitted, also batches whose callers have left."""
+        """Send and settle everything admitted, also batches of interrupted callers."""
         queue, me = self._queue, object()
         try:
             while True:
@@ -317,7 +317,7 @@ class CommitPath:
             self._leave(me, None, None)
             raise
 
-    # Everything from here on runs under the lock. First, what may be sent, and by whom.
+    # Everything from here on runs under the lock. First, sending.
 
     def _may_take(self) -> bool:
         return not self._is_gathering and self._queue.may_seal()
@@ -329,11 +329,11 @@ class CommitPath:
             self._gather(queue.pending[0])
             if not queue.may_seal():
                 self.cond.notify_all()
-                return None  # the queue ended while this gathered
+                return None  # the queue ended while this caller gathered
         return queue.seal(owner)
 
     def _gather(self, group: Group) -> None:
-        """Wait, within the window, for callers that were here a moment ago, while they keep coming."""
+        """Wait, within the window, for the callers of the last groups, while they keep arriving."""
         queue, clock = self._queue, self._clock
         deadline = clock.monotonic() + min(self._settings.group_commit_window, self._put_s)
         self._is_gathering = True
@@ -353,8 +353,8 @@ class CommitPath:
     def _news(self) -> None:
         """Wake the waiters whose condition may have changed.
 
-        Nobody looks for something to send without being woken. The owner of the next batch may be
-        busy sending another's, so those who wait for what is in flight are asked, too.
+        A waiter sends only if it is woken. The caller of the next batch may be busy sending another
+        group, so callers that wait for groups in flight are woken, too.
         """
         if self._queue.pending and self._may_take():
             groups = (*self._queue.pending, *self._queue.in_flight)
@@ -373,7 +373,7 @@ class CommitPath:
     # Settling.
 
     def _settle(self) -> None:
-        """Carry out what is decided, in slot order. Doing a part of it twice does no harm."""
+        """Carry out the settlement, in slot order. Doing a part of it twice does no harm."""
         queue = self._queue
         while (step := queue.settlement()) is not None:
             if step.durable is not None:
@@ -411,7 +411,7 @@ class CommitPath:
         for ticket, _ in step.errors:
             _wake(ticket)
         self.admission.truncate(step.lsn_end)
-        self.cond.notify_all()  # callers that wait for room wait in vain if this ended the writer
+        self.cond.notify_all()  # callers that wait for room must stop waiting if the writer ended
 
 
 def _wake(ticket: Ticket) -> bool:

@@ -52,7 +52,7 @@ from reef.types import LSN_MAX, pack_lsn
 
 
 class Answer(NamedTuple):
-    """What is known of a PUT that is over."""
+    """The answer to a PUT."""
 
     kind: Literal["durable", "refused", "unknown", "lost"]
     """refused: certainly not carried out; lost: another writer's object is in the slot."""
@@ -63,7 +63,7 @@ DURABLE = Answer("durable")
 
 
 class Limits(NamedTuple):
-    """How much goes into one log object, and how many objects are in flight at once."""
+    """The size of a log object, and the number of objects in flight."""
 
     parallel: int
     batches: int
@@ -94,7 +94,7 @@ class Ticket:
         nbytes: int,
         callers: int = 1,
     ) -> None:
-        """`batch` has the rows to log; `callers` is 0 if its caller waits for a later one."""
+        """`batch` has the rows to log; `callers` is 0 if its caller waits for a later ticket."""
         self.request = request
         self.batch = batch
         self.codes = codes
@@ -143,20 +143,20 @@ class Group:
         self.before: ChainPoint | None = None
         """The log object that it names, once it is sealed."""
         self.owner: object = None
-        """Who sealed it, and will report what became of it."""
+        """Who sealed it, and will report the answer to its PUT."""
         self.is_sent = False
         """Its object may be in the bucket, or in flight."""
-        # The driver makes these between sealing and sending.
+        # The driver sets these between sealing and sending.
         self.nonce = b""
         self.created_at_us = 0
         self.records: tuple[LogRecord, ...] = ()
         self.data: Data = b""
         self.data_bytes = 0
         self.point: ChainPoint | None = None
-        """Itself, as the next one names it."""
+        """Its own chain point, which the next object names."""
         self.answer: Answer | None = None
         self.is_held = False
-        """Its outcome is unknown, and its callers have that answer."""
+        """Its outcome is unknown, and its callers have been told so."""
 
     @property
     def lsn_last(self) -> int:
@@ -164,7 +164,7 @@ class Group:
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What is decided; the driver carries out all of it before it takes the next one."""
+    """Decided results. The driver carries out one settlement before it asks for the next."""
 
     durable: Group | None
     """Its batches get their receipts. None: the rest counts."""
@@ -173,9 +173,9 @@ class Settlement(msgspec.Struct, frozen=True):
     kept: int = 0
     """How many groups stay in flight."""
     lsn_end: int = 0
-    """The rows above this version must go: it will be given to others."""
+    """Drop the rows above this version: later batches will get those versions."""
     failure: ReefError | None = None
-    """What ends the queue, if anything does."""
+    """The error that ends the queue, or None."""
 
 
 class CommitQueue:
@@ -197,9 +197,9 @@ class CommitQueue:
         self.keys: dict[bytes, Ticket] = {}
         """The batches that are not settled yet, by idempotency key."""
         self.callers_expected = 1
-        """How many callers may write again soon: those answered last, and those that wait."""
+        """How many callers may write again soon: those just answered, and those that wait."""
         self.failure: ReefError | None = None
-        """What ended the queue for good."""
+        """The error that ended the queue, or None."""
 
     # Admitting.
 
@@ -214,13 +214,13 @@ class CommitQueue:
         return groups[-1].tickets[-1] if groups else None
 
     def is_blocked(self) -> bool:
-        """Return whether the outcome of the first slot is unknown: nothing goes behind it."""
+        """Return whether the outcome of the first slot is unknown: then nothing more is sent."""
         return bool(self.in_flight) and self.in_flight[0].answer is not None
 
     def joinable(self, kind: LogKind, nbytes: int, count: int = 1) -> Group:
         """Return the group that `count` batches of `nbytes` together go into; perhaps a new one.
 
-        A schema and an attach share their log objects with nobody.
+        A schema or an attach is alone in its log object.
         """
         if self.pending:
             group = self.pending[-1]
@@ -236,7 +236,7 @@ class CommitQueue:
     def admit(self, ticket: Ticket, group: Group | None = None) -> None:
         """Give a batch its version and its place in `group`, which `joinable` returned.
 
-        Raises InvalidInputError for a version of the caller's that is not above all others.
+        Raises InvalidInputError if the caller gave a version that is not above all others.
         """
         request = ticket.request
         if group is None:
@@ -280,18 +280,18 @@ class CommitQueue:
         return bool(self.pending) and self.pending[0].callers >= self.callers_expected
 
     def may_seal(self) -> bool:
-        """Return whether a group waits and nothing keeps it from being sent."""
+        """Return whether a group waits and may be sent now."""
         if not self.pending or self.failure is not None:
             return False
         flight = self.in_flight
         return not flight or (
             len(flight) < self._limits.parallel
-            and flight[-1].is_sent  # before that it has no checksum to be named by
+            and flight[-1].is_sent  # before that it has no checksum for the next one to name
             and not self._has_failed()
         )
 
     def seal(self, owner: object) -> Group:
-        """Take the first group that waits. Its driver makes its object next, then calls `send`."""
+        """Take the first waiting group. The driver encodes its object next, then calls `send`."""
         group = self.pending[0]
         group.owner = owner
         group.before = self.in_flight[-1].point if self.in_flight else self._point
@@ -300,7 +300,7 @@ class CommitQueue:
         return group
 
     def owned(self, owner: object) -> Group | None:
-        """Return the group in flight that `owner` has sealed, if it was not answered yet."""
+        """Return the group in flight that `owner` has sealed, unless it has its answer."""
         for group in self.in_flight:
             if group.owner is owner and group.answer is None:
                 return group
@@ -330,7 +330,7 @@ class CommitQueue:
             group.owner = None
 
     def _has_failed(self) -> bool:
-        """Return whether a slot in flight was answered and is not durable by that."""
+        """Return whether a slot in flight has an answer that does not make it durable."""
         for group in self.in_flight:
             if group.answer is not None and group.answer.kind != "durable":
                 return True
@@ -339,10 +339,10 @@ class CommitQueue:
     # Settling.
 
     def answer(self, group: Group, answer: Answer) -> None:
-        """Take note of what a PUT was answered.
+        """Record the answer to a PUT.
 
-        To ask again for an unknown slot decides only if it finds an object: an earlier PUT of it
-        may have been carried out.
+        Asking again about an unknown slot decides only if it finds an object: an earlier PUT may
+        still be carried out.
         """
         if group.answer is not None and answer.kind not in ("durable", "lost"):
             return
@@ -350,18 +350,18 @@ class CommitQueue:
         group.answer = answer
 
     def unknown(self) -> Group | None:
-        """Return the group that has to be asked for again before anything else is sent."""
+        """Return the group whose slot the driver must ask about before it sends anything else."""
         return self.in_flight[0] if self.is_blocked() else None
 
     def step_down(self, error: ReefError) -> None:
-        """End the queue: a newer writer is known, whose fences may not stand yet."""
+        """End the queue: a newer writer is known, even if its fences are not in the log yet."""
         if self.failure is None:
             if isinstance(error, FencedError | DroppedError):
                 error.durable_lsn = self.lsn_durable
             self.failure = error
 
     def settlement(self) -> Settlement | None:
-        """Return what is decided next; None if nothing is, or if it was carried out."""
+        """Return the next settlement; None if nothing new is decided."""
         first = self.in_flight[0] if self.in_flight else None
         answer = None if first is None else first.answer
         if first is not None and answer is not None and not first.is_held:
@@ -378,7 +378,7 @@ class CommitQueue:
         return None
 
     def settled(self, done: Settlement) -> None:
-        """Go on from a settlement that was carried out."""
+        """Apply a settlement that was carried out."""
         flight = self.in_flight
         if done.durable is not None:
             group = done.durable
@@ -391,7 +391,7 @@ class CommitQueue:
                 self.lsn_durable = group.lsn_last
                 failure = self.failure
                 if failure is not None and isinstance(failure, FencedError | DroppedError):
-                    failure.durable_lsn = self.lsn_durable  # it stepped down; this was in time
+                    failure.durable_lsn = self.lsn_durable  # stepped down, but this was in time
                 if self.keys:
                     self._forget_keys(group.tickets)
                 flight.popleft()
@@ -415,7 +415,7 @@ class CommitQueue:
         return Settlement(None, errors, 0, self.lsn_durable, failure)
 
     def _hold(self, error: ReefError) -> Settlement:
-        """Nobody knows: what was sent may be durable, and nothing more is sent until it is known."""
+        """The outcome is unknown: send nothing more until it is known."""
         why = str(getattr(error, "why", error))
         unknown = tuple(
             (ticket, OutcomeUnknownError(log_key(self._namespace, group.slot), why))
@@ -432,7 +432,7 @@ class CommitQueue:
         if len(sent) > 1:
             # What lands behind it is void: the next writer to open puts a fence into its slot.
             what = f"log object {first.slot} of namespace {self._namespace!r} was refused ({error})"
-            error = NotWrittenError(f"{what} while later ones were in flight: open again")
+            error = NotWrittenError(f"{what} while later ones were in flight: open it again")
             unsent = self.failure or ClosedError(
                 f"{what}, which ended this handle: open it again to go on"
             )
@@ -442,7 +442,7 @@ class CommitQueue:
         return Settlement(None, failed + rest.errors, 0, self.lsn_durable, failure)
 
     def _drop(self, error: ReefError, kept: int) -> Settlement:
-        """Whatever is behind the first `kept` groups in flight gets `error`."""
+        """Give `error` to every batch behind the first `kept` groups in flight."""
         groups = (*list(self.in_flight)[kept:], *self.pending)
         errors = tuple((ticket, error) for group in groups for ticket in group.tickets)
         end = self.in_flight[kept - 1].lsn_last if kept else self.lsn_durable
@@ -455,7 +455,7 @@ class CommitQueue:
 
     def _not_sent(self) -> ReefError:
         return NotWrittenError(
-            f"a write before this one to namespace {self._namespace!r} did not succeed; this one "
+            f"an earlier write to namespace {self._namespace!r} did not succeed, so this one "
             "was not sent: retry"
         )
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 OUTCOMES = ("written", "deleted", "exists", "missing", "differs", "not applied")
-"""By their code. The first two are what was asked for; the next three say why a condition failed;
-the last is a row that was left out because another one of its batch failed."""
+"""By code. The first two mean success; the next three say why a condition failed; the last is a row
+that was not applied because another one of its batch failed."""
 WRITTEN, DELETED, EXISTS, MISSING, DIFFERS, NOT_APPLIED = range(len(OUTCOMES))
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A durable commit: it survives anything that may happen from now on."""
+    """A durable commit: no later crash can lose it."""
 
     lsn: int
     """The version at which it is visible; readers given this as `min_lsn` see it."""
@@ -25,7 +25,7 @@ class Receipt:
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """What became of each row: puts first, then deletes, in the order given."""
+        """The outcome of each row: puts first, then deletes, in the order given."""
         return tuple(map(OUTCOMES.__getitem__, self.codes))
 
     @property
@@ -34,7 +34,7 @@ class Receipt:
         return self.codes.count(WRITTEN) + self.codes.count(DELETED)
 
 
-# As they are kept in the log and in the dedup window: most are all alike.
+# The log and the dedup window keep codes packed: mostly, all codes of a batch are alike.
 _PLAIN, _RUNS = b"\0", b"\1"
 
 

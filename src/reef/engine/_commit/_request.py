@@ -18,21 +18,21 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     batch: pa.RecordBatch
     """`_key`, `_tombstone` and the columns of the face; each key once."""
     stream: pa.Buffer | None = None
-    """The batch as it is logged, if its face has encoded it (`reef.format.owned_rows`)."""
+    """The encoded batch, if its face has encoded it (`reef.format.owned_rows`)."""
     nbytes: int
-    """Of the batch, roughly: Arrow takes its time to tell, and the face often knows."""
+    """About how large the batch is: Arrow is slow to compute it, and the face often knows."""
     codes: bytes | None = None
     """As `plain_codes` finds them in the batch, if its face knows."""
     resolve: Resolve | None = None
-    """Makes the rows that are logged from what they replace; None: they are those of `batch`."""
+    """Returns the rows to log, given the rows that they replace; None: log `batch`."""
     prepare: Callable[[View], object] | None = None
-    """Reads what `resolve` will need, so that nobody has to wait for it under the lock."""
+    """Reads what `resolve` will need, so that it need not wait for the store under the lock."""
     condition: bytes | None = None
-    """What `resolve` decides by, for the log."""
+    """The condition that `resolve` evaluates, for the log."""
     schema: pa.Schema | None = None
     """The columns of the face from now on, instead of rows."""
     segments: tuple[SegmentRef, ...] = ()
-    """Uploaded beforehand, instead of rows: all of theirs take the version of the request."""
+    """Uploaded segments, instead of rows. All their rows get the version of the request."""
     idempotency_key: bytes | None = None
     digest: bytes | None = None
     """Of the logical request; goes with the key."""

@@ -1,7 +1,7 @@
-"""Before images: what a key held when an operation came upon it.
+"""Before images: the row that a key had before each operation.
 
-A batch of changes is looked up as of the version before its first one, all keys at once. Where the
-batch has a key several times, each one's before image is the one that the batch has before it.
+A batch of changes is looked up as of the version before its first one, all keys at once. If the
+batch has a key several times, each later before image is the row before it in the batch.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def with_before(
 
     Raises RetentionError if the version before it is not kept any more.
     """
-    # The key as well: without any column a batch would forget how many rows it has.
+    # The key as well: a batch without columns does not know its number of rows.
     layout = pa.schema([_KEY, *(field.with_nullable(True) for field in columns)])
     keys = batch.column(KEY).dictionary_encode()
     codes = keys.indices.to_numpy(zero_copy_only=False)
     found = _look_up(keys.dictionary, batch.column(LSN)[0].as_py() - 1, layout, at_lsn)
-    # First what was found, a row for each key, then the batch's own.
+    # First the rows that were found, one for each key, then the batch's own.
     rows = pa.concat_batches([found.rows(layout), align(batch, layout)])
     is_row = ~batch.column(TOMBSTONE).to_numpy(zero_copy_only=False)
     exists = np.concatenate([found.exists, is_row])
@@ -46,7 +46,7 @@ def with_before(
 
 
 def _former(codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Return for each row where the same key was before it in the batch, or -1."""
+    """Return for each row the position of the same key before it in the batch, or -1."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     same = ordered[1:] == ordered[:-1]

@@ -95,7 +95,7 @@ class Feed:
         log: FeedLog | None = None,
         at_lsn: Callable[[int], View] | None = None,
     ) -> None:
-        """`at_lsn` gives views of the past, where before images are to be read."""
+        """`at_lsn` returns views of the past, for before images."""
         self.log = log or FeedLog(context, namespace)
         self._segments = context.segments(namespace)
         self._at_lsn = at_lsn
@@ -216,7 +216,7 @@ class _FeedBatch:
         self._bytes += self._parts[-1].nbytes
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batch, if there are rows, and begin anew."""
+        """Yield the batch, if it has rows, and start a new one."""
         if self._rows:
             counts = [part.num_rows for part in self._parts]
             rows = pa.concat_batches(self._parts) if len(self._parts) > 1 else self._parts[0]

@@ -27,7 +27,7 @@ HEADERS_WINDOW_MAX = 64
 
 
 class LogHeader(NamedTuple):
-    """What a log object says of itself before its records."""
+    """The header of a log object, before its records."""
 
     kind: LogKind
     size: int
@@ -42,7 +42,7 @@ class LogHeader(NamedTuple):
 
 
 class UnreadableHeader(NamedTuple):
-    """An object is there, but its header is not one."""
+    """An object exists, but its header cannot be read."""
 
     slot: int
 

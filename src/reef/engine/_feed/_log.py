@@ -1,4 +1,4 @@
-"""The log as a feed: where to enter it for a version, how far it reaches, and its valid objects.
+"""The log as a feed: the position of a version, the end of the log, and its valid objects.
 
 Whether an object is valid depends on the chain before it. Reading begins at a place that something
 vouches for (`_feed_place`); from there forward, headers tell what is valid, without reading rows.
@@ -40,7 +40,7 @@ class LinkedHeader:
 
 
 class _Odd(Exception):
-    """Headers alone do not decide what is valid here: there is damage, or was."""
+    """Headers alone do not decide which objects are valid here: there is damage, or was."""
 
 
 class FeedLog:
@@ -54,7 +54,7 @@ class FeedLog:
         chain: ManifestChain | None = None,
         places: KnownPositions | None = None,
     ) -> None:
-        """Nothing is asked of the store yet. `places` are those that others have come to before."""
+        """Sends no request yet. `places` are positions that earlier feeds have reached."""
         self.context = context
         self.namespace = namespace
         self._chain = chain or context.chain(namespace)
@@ -73,7 +73,7 @@ class FeedLog:
         return head.manifest
 
     def earliest(self) -> Position:
-        """Return the place before the oldest operation that the log still has."""
+        """Return the position before the oldest operation that the log still has."""
         manifest = self.manifest()
         if manifest.gc.boundary.slot == 1 and manifest.origin is None:
             return Position(0, 1, ChainPoint(0, 0, 0))
@@ -83,7 +83,7 @@ class FeedLog:
         return self._entrances.bottom(oldest, manifest, None)[0]
 
     def after(self, lsn: int) -> Position:
-        """Return the place behind the operation of version `lsn`, where all above it are ahead.
+        """Return the position behind version `lsn`; all later operations are ahead.
 
         Raises RetentionError if some of them were collected.
         """
@@ -111,7 +111,7 @@ class FeedLog:
         return self._enter(position.lsn, manifest, position)
 
     def newest(self) -> Position:
-        """Return the place behind the newest operation."""
+        """Return the position behind the newest operation."""
         return self.advance(Position.of(self.manifest()))
 
     # How far it reaches, from headers.
@@ -124,16 +124,16 @@ class FeedLog:
         slots_max: int | None = None,
         upto: int = LSN_MAX,
     ) -> Position:
-        """Return the place behind the newest operation, or an earlier one within the limits.
+        """Return the position behind the newest operation, or an earlier one within the limits.
 
         No object is passed that has operations above `upto`.
-        At least one object is passed if there is one. What an attach object names counts as more
-        than any limit: nothing comes after it. Where nothing was committed, this is one GET.
+        At least one object is passed if there is one. An attach object counts as more than any
+        limit, so it is the last one passed. If nothing was committed, this costs one GET.
         """
         position = self.resume(position)
         try:
             return self._advance(position, _Limit(bytes_max, slots_max, upto))
-        except _Odd:  # with a limit of its own: what was spent on the way here was for nothing
+        except _Odd:  # with a fresh limit: the objects passed so far do not count
             return self._advance_reading(position, _Limit(bytes_max, slots_max, upto))
 
     def course(self, position: Position, last_slot: int) -> list[LinkedHeader] | None:
@@ -202,14 +202,14 @@ class FeedLog:
                 decoded = reader.decode(slot, data)
                 if isinstance(decoded, Damaged):
                     damaged = decoded
-                    fold.give_up(self._look().skipped_slots)  # repair may just have named it
+                    fold.give_up(self._look().skipped_slots)  # repair may just have skipped it
                     fold.add_damaged(decoded)
                     continue
                 yield self._decided(fold.add(*decoded), fold, manifest)
             window = min(2 * window, OBJECTS_WINDOW_MAX)
 
     def _decided(self, entry: LogEntry, fold: LogFold, manifest: Manifest) -> LogEntry:
-        """Return `entry`, checked against what the manifest says of the chain."""
+        """Return `entry`, checked against the chain that the manifest records."""
         anchor = Prev(manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
         if fold.next_slot == manifest.wal_floor and fold.point.prev != anchor:
             raise self._astray(fold.point, anchor, f"generation {manifest.generation}")
@@ -261,7 +261,7 @@ class FeedLog:
         for link in self._links(position):
             header = link.header
             if last is not None and end is None:
-                # What names `last` as valid tells its checksum.
+                # The object or manifest that names `last` has its checksum.
                 end = Position(last.lsn_last, last.slot + 1, link.before)
             if header.lsn_last > position.lsn:
                 if not limit.takes(header):
@@ -273,7 +273,7 @@ class FeedLog:
         return self._whole(last)
 
     def _whole(self, header: LogHeader) -> Position:
-        """Return the place behind the last object of the log, if it can be read."""
+        """Return the position behind the last object of the log, if it can be read."""
         reader = LogReader(self.context.store, self.namespace, self.manifest().lsn_policy)
         data = self.context.store.get(log_key(self.namespace, header.slot))
         decoded = reader.decode(header.slot, data)
@@ -285,8 +285,8 @@ class FeedLog:
         )
 
     def _advance_reading(self, position: Position, limit: _Limit) -> Position:
-        """Do what `_advance` does by reading every object whole."""
-        manifest = self._look()  # repair may have given up what is damaged
+        """Like `_advance`, but read every object whole."""
+        manifest = self._look()  # repair may have skipped the damaged object
         fold = LogFold(position.point, position.next_slot, manifest.skipped_slots)
         end = position
         for entry in self._read(fold, manifest, None, may_end=True):
@@ -299,14 +299,14 @@ class FeedLog:
         return end
 
     def _check_end(self, position: Position, last: LogHeader | None) -> None:
-        """Raise RetentionError if the log went on where it seems to end."""
+        """Raise RetentionError if the log had more objects where it seems to end."""
         manifest = self.manifest()
         reached = position.lsn if last is None else last.lsn_last
         if reached < manifest.last_applied_lsn:
             raise self._lost(position.next_slot if last is None else last.slot + 1)
 
     def _skip(self, position: Position, lsn: int) -> Position:
-        """Return the place behind `lsn`, coming from one before it; headers are read in between."""
+        """Return the position behind `lsn`, reading headers from an earlier one."""
         found = replace(position, lsn=max(lsn, position.lsn))
         if lsn <= position.lsn:
             return found
@@ -316,11 +316,11 @@ class FeedLog:
                 if link.header.lsn_last > lsn:
                     break
         except _Odd:
-            pass  # what lies between is passed over when it is read
+            pass  # objects in between are skipped when they are read
         return found
 
     def _lost(self, slot: int) -> RetentionError | CorruptError:
-        """Return the error for a slot that must have been there."""
+        """Return the error for a slot that must have had an object."""
         manifest = self._look()
         if slot < manifest.gc.boundary.slot:
             _, kept_from = self._entrances.bottom(self._entrances.oldest(manifest), manifest, None)
@@ -335,7 +335,7 @@ class FeedLog:
 
 
 class _Limit:
-    """How much may be passed in one go."""
+    """How much one `advance` may pass."""
 
     def __init__(self, bytes_max: int | None, slots_max: int | None, upto: int) -> None:
         self._upto = upto

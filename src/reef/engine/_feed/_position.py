@@ -1,9 +1,9 @@
-"""Where to enter a log that goes far back: the places in it that something vouches for.
+"""Where to start reading a long log: the chain points that are known to be valid.
 
 - A manifest names the last valid object below its `wal_floor`, and the newest version below it. The
   newest retained generation that ends at or below the wanted version is found by bisection.
 - Below every retained generation, the chain is followed backward: each object names the valid one
-  before it, so whatever is not named is void.
+  before it, so objects that are not named are void.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _POSITIONS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place between two operations: those at or below `lsn` are behind it, all others ahead."""
+    """A position between two operations: those up to `lsn` are behind it, all others ahead."""
 
     lsn: int
     next_slot: int
-    """What lies ahead is in this slot or later."""
+    """The first slot that may be ahead."""
     point: ChainPoint
     """The last valid object below `next_slot`."""
 
     @staticmethod
     def of(manifest: Manifest) -> Position:
-        """Return where a manifest's segments end."""
+        """Return the position at which a manifest's segments end."""
         fold = LogFold.of(manifest)
         return Position(manifest.last_applied_lsn, fold.next_slot, fold.point)
 
 
 class KnownPositions:
-    """Positions that were come to lately, by their versions. Safe among threads."""
+    """Positions reached recently, by their versions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class KnownPositions:
             return self._kept.get(lsn)
 
     def add(self, position: Position) -> None:
-        """Take note of a position."""
+        """Remember a position."""
         with self._lock:
             self._kept[position.lsn] = position
             self._kept.move_to_end(position.lsn)
@@ -62,7 +62,7 @@ class KnownPositions:
 
 
 class Entrances:
-    """Finds places to enter the log of one namespace. Not safe among threads."""
+    """Finds positions at which to start reading the log of one namespace. Not thread-safe."""
 
     def __init__(
         self, context: Context, namespace: str, chain: ManifestChain, headers: HeaderReader
@@ -73,9 +73,9 @@ class Entrances:
         self._headers = headers
 
     def below(self, lsn: int, manifest: Manifest, known: Position | None = None) -> Position:
-        """Return a place at or before version `lsn`, which is folded.
+        """Return a position at or before version `lsn`, which is folded.
 
-        `known` is where somebody was behind that version, before the log was collected there.
+        `known` is a position behind that version, from before the log was collected there.
         """
         numbers = self._retained(manifest)
         low, high = 0, len(numbers)
@@ -100,7 +100,7 @@ class Entrances:
     def bottom(
         self, oldest: Manifest, manifest: Manifest, lsn: int | None, known: Position | None = None
     ) -> tuple[Position, int]:
-        """Follow the chain backward to version `lsn`, or as far as it is there.
+        """Follow the chain backward to version `lsn`, or as far as its objects exist.
 
         Returns the place, and the version from which on everything is ahead of it or below `lsn`.
         """
@@ -109,7 +109,7 @@ class Entrances:
         next_slot, kept_from = oldest.wal_floor, oldest.last_applied_lsn + 1
         skipped = {skip.slot for skip in manifest.skipped_slots}
         window = 1
-        # Behind an object that repair gave up, nothing says which is the valid one before it.
+        # Behind an object that repair skipped, nothing names the valid one before it.
         while point.slot >= boundary and point.slot not in skipped:
             self._headers.get(range(max(boundary, point.slot + 1 - window), point.slot + 1))
             header = self._headers.get([point.slot])[0]
@@ -148,7 +148,8 @@ class Entrances:
         return 1
 
     def _named(self, point: ChainPoint) -> LogObject | None:
-        """Return the very object that the chain names, also where a sleeper may have put another."""
+        """Return the object that the chain names; a paused writer may have put another one
+        there."""
         key = log_key(self._namespace, point.slot)
         try:
             data = self._context.store.get(key)
@@ -158,9 +159,9 @@ class Entrances:
             return None
 
     def _retained(self, manifest: Manifest) -> list[int]:
-        """Return the generations below the head that collection is bound to spare, in order."""
+        """Return the generations below the head that collection must keep, in order."""
         boundary = manifest.gc.boundary.generation
-        # What only a branch stands on keeps no log.
+        # A generation that only a branch needs keeps no log.
         stood = {s.generation for s in manifest.snapshots}
         return [
             found.number

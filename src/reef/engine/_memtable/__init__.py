@@ -1,1 +1,1 @@
-"""Rows in memory: versions by key, and the order in which segments take them."""
+"""Rows in memory: versions by key, and their order in segments."""

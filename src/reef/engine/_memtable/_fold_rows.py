@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from reef.engine._memtable._rows import Chunk, MemtableRows, Numbers
 
-# So many batches wait to be put together: each takes some kilobytes beside its values.
+# The most batches that wait to be joined: each takes some kilobytes beside its values.
 _BATCHES_MAX = 1024
-# Each piece that is read out is gathered from all chunks: few are less work.
+# Each piece of the output is gathered from all chunks, so fewer pieces are less work.
 _CHUNK_BYTES = 16 << 20
 _PIECE_BYTES = 4 << 20
 
@@ -40,7 +40,7 @@ class FoldRows:
         self._joined: list[_Versions] = []
         self._waiting_bytes = 0
         self.nbytes = 0
-        """About what the values take, versions included."""
+        """About how many bytes the values take, versions included."""
 
     def add(self, lsn: int, batch: pa.RecordBatch) -> None:
         """Add the rows of a log batch as versions of `lsn`, which is above all others."""
@@ -73,13 +73,13 @@ class FoldRows:
         return numbers
 
     def _join(self) -> None:
-        """Put together the batches that wait but the last, whose schema the next is compared with."""
+        """Join the waiting batches but the last: the next batch is compared with its schema."""
         batches, self._batches = self._batches[:-1], self._batches[-1:]
         if batches:
             self._joined.append(_joined(batches))
 
     def _seal(self) -> None:
-        """Make a chunk of what waits; it is of one schema."""
+        """Make a chunk of the waiting batches, which have one schema."""
         if not self._batches:
             return
         parts = [*self._joined, _joined(self._batches)]

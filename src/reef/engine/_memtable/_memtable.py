@@ -38,22 +38,22 @@ from reef.errors import InvariantError
 from reef.segment import Prune, RowVersion
 from reef.types import KEY_BYTES_MAX, LSN_MAX
 
-# Rows are gathered from all chunks for each piece: few pieces are less work.
+# Each piece is gathered from all chunks, so fewer pieces are less work.
 _PIECE_BYTES = 4 << 20
 
-# Beyond so many newer versions, a look into the sorted runs is cheaper than going from one to the
-# next.
+# Beyond this many newer versions, looking into the sorted runs is cheaper than following the
+# versions one by one.
 _STEPS_MAX = 32
 
-# What Python takes for an entry of the index, beside the key's bytes and the table of the dict: a
-# bytes object and a number, as the allocator rounds them.
+# Python's memory for an index entry, beside the key's bytes and the dict's table: a bytes object
+# and a number, as the allocator rounds them.
 _ENTRY_BYTES = 73
 
 _new = tuple.__new__
 
 
 class _MemtableState(NamedTuple):
-    """What a reader takes once: the newest row of each key, the rows, and their order."""
+    """State that a reader takes once: the newest row of each key, the rows, and their order."""
 
     newest: dict[bytes, int]
     rows: MemtableRows
@@ -74,9 +74,9 @@ class Memtable:
         """The first rows of large chunks whose keys the dict does not have yet, in order."""
         self._unindexed_rows = 0
         self.lsn_min = LSN_MAX
-        """Of its rows; while there are none, above every LSN that a read can have."""
+        """The least LSN of its rows; without rows, above every LSN that a read can have."""
         self.lsn_max = 0
-        # Any key: to ask the index takes less than to keep track of a range.
+        # Any key: a lookup in the index is cheaper than keeping a range.
         self.key_min = b""
         self.key_max = b"\xff" * KEY_BYTES_MAX
 
@@ -87,9 +87,9 @@ class Memtable:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory: rows, index and runs, with what Arrow and Python add."""
+        """Bytes in memory: rows, index and runs, with the overhead of Arrow and Python."""
         index, rows, runs = self._state
-        count = len(index) + self._unindexed_rows  # they will be in it
+        count = len(index) + self._unindexed_rows  # they will be in the index
         entries = sys.getsizeof(index) + _ENTRY_BYTES * count + self._key_bytes
         return rows.nbytes + runs.nbytes + entries
 
@@ -109,8 +109,8 @@ class Memtable:
 
         `nbytes` is about what its values take, and `flags` has a 1 for each tombstone and a 0 for
         each other row, if the caller knows: Arrow takes its time to tell.
-        Raises InvariantError if it is not, or if a key is twice in the batch: nothing was added. A
-        large batch is taken at its word, until a point read looks.
+        Raises InvariantError if it is not, or if a key is twice in the batch: nothing was added.
+        Duplicate keys in a large batch are found only when a point read indexes it.
         """
         if lsn <= self._applied:
             raise InvariantError(f"version {lsn} was applied after {self._applied}")
@@ -133,9 +133,9 @@ class Memtable:
             self.lsn_max = lsn
 
     def _append(self, chunk: Chunk, keys: list[bytes]) -> None:
-        """Append a chunk and let the index lead to it; everything before is in it. Lock held."""
+        """Append a chunk and index it; all rows before it are indexed. Lock held."""
         index, rows, _ = self._state
-        if len(keys) == 1:  # what follows, in a third of the time
+        if len(keys) == 1:  # the loop below, in a third of the time
             older = index.get(keys[0])
             index[keys[0]] = rows.append(chunk if older is None else chunk.behind((older,)))
             self._key_bytes += len(keys[0]) if older is None else 0
@@ -143,7 +143,7 @@ class Memtable:
             self._append_linked(chunk.behind(list(map(index.get, keys, repeat(-1)))), keys)
 
     def _append_linked(self, chunk: Chunk, keys: list[bytes] | None = None) -> None:
-        """Append a chunk that knows of the versions before its rows. Lock held."""
+        """Append a chunk that knows the versions before its rows. Lock held."""
         index, rows, _ = self._state
         keys = chunk.batch.column(0).to_pylist() if keys is None else keys
         known, first = len(index), rows.append(chunk)
@@ -157,11 +157,11 @@ class Memtable:
         self._unindexed.append(self._state.rows.append(chunk))
 
     def _index_all(self) -> None:
-        """Let the index lead to every row."""
+        """Index every row."""
         while self._unindexed:
             with self._lock:
                 if not self._unindexed:
-                    return  # somebody else did it meanwhile
+                    return  # another thread did it meanwhile
                 index, rows, _ = self._state
                 first = self._unindexed[0]
                 chunk = next(rows.slices(first, first + 1))[0]
@@ -192,7 +192,7 @@ class Memtable:
         keys = list(chain.from_iterable(chunk.batch.column(0).to_pylist() for chunk in dropped))
         older = list(chain.from_iterable(map(_older, dropped)))
         index = index.copy()
-        # From the new to the old: what was before the oldest that goes is what counts.
+        # From new to old: the version before the oldest dropped one becomes the newest.
         index.update(zip(reversed(keys), reversed(older), strict=True))
         deque(map(index.__delitem__, compress(keys, map((-1).__eq__, older))), maxlen=0)
         self._state = _MemtableState(index, kept, runs.cut(kept))
@@ -202,7 +202,7 @@ class Memtable:
         self._key_bytes = self._key_bytes * len(index) // max(1, len(index) + older.count(-1))
 
     def without_through(self, lsn: int) -> Memtable:
-        """Return one without the versions at or below `lsn`, itself if it has none of those.
+        """Return a memtable without the versions at or below `lsn`; itself if it has none of those.
 
         Reads of this one go on undisturbed.
         """
@@ -230,7 +230,7 @@ class Memtable:
             self._index_all()
         index, rows, _ = state = self._state
         row = index.get(key, -1)
-        bases, chunks = rows.table  # after the index: what it names is in place
+        bases, chunks = rows.table  # after the index: rows that it names are in place
         for _ in repeat(None, _STEPS_MAX):
             if row < 0:
                 return None
@@ -260,7 +260,7 @@ class Memtable:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the newest version at or below `lsn` of each key from `start` up to `end`.
 
-        As `RowSource` says, but for older versions, which nobody who reads at `lsn` sees.
+        As `RowSource` says, but without older versions, which a read at `lsn` does not see.
         """
         _, rows, runs = self._state
         fields = rows.columns
@@ -290,7 +290,7 @@ class Memtable:
 
 
 def _get_sorted(state: _MemtableState, key: bytes, lsn: int) -> RowVersion | None:
-    """Return what `Memtable.get` does, by the sorted runs: for a key with very many versions."""
+    """Like `Memtable.get`, by the sorted runs: for a key with very many versions."""
     _, rows, runs = state
     below = rows.count_through(lsn)
     for numbers in runs.numbers(key, key + b"\0", below=below, every=False, reverse=False):

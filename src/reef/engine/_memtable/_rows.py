@@ -23,21 +23,21 @@ from reef.segment import align, union
 
 Numbers = npt.NDArray[np.int64]
 
-# Of chunks one after the other that are about as great, so many are joined. A chunk's grade is by its
-# rows; one of the last grade, or of so many bytes, is left as it is: memory that is touched for the
-# first time costs more than a scan gains.
+# This many neighbouring chunks of about the same size are joined. A chunk's grade depends on its
+# rows. A chunk of the last grade, or of this many bytes, is never joined: touching new memory costs
+# more than a scan gains.
 _JOINED = 16
 _GRADE_ROWS = (16, 256, 4096, 65536)
 _TOP_GRADE = len(_GRADE_ROWS)
 _TOP_BYTES = 256 << 10
 
-# What a batch takes beside its values, by measurement: for itself, and for each column.
+# Measured bytes of a batch beside its values: for itself, and for each column.
 _CHUNK_BYTES = 1024
 _COLUMN_BYTES = 1024
 
 
 class Chunk(NamedTuple):
-    """A batch of rows, with what a point read needs of them at hand."""
+    """A batch of rows, with the columns that a point read needs as Python values."""
 
     batch: pa.RecordBatch
     newest: int
@@ -106,7 +106,7 @@ class Chunk(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Its bytes in memory."""
         rows = 8 * (self.lsns is not None) + 8 * (self.older is not None)
         rows += self.tombstones is not None
         overhead = _CHUNK_BYTES + _COLUMN_BYTES * self.batch.num_columns
@@ -114,12 +114,12 @@ class Chunk(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether it is of the last grade, and so never joined with others."""
+        """Whether it is of the last grade, which is never joined."""
         return self.grade == _TOP_GRADE
 
     @property
     def grade(self) -> int:
-        """Its size class; chunks below the last class are worth joining with others of theirs."""
+        """Its size class. Neighbours of one class are joined, except in the last class."""
         if self.data_bytes >= _TOP_BYTES:
             return _TOP_GRADE
         return bisect_right(_GRADE_ROWS, self.batch.num_rows)
@@ -161,7 +161,7 @@ class MemtableRows:
         return first
 
     def replace(self, first: int, chunk: Chunk) -> None:
-        """Put another one of the same rows in the place of a large chunk, whose rows begin there."""
+        """Replace the large chunk whose rows begin there by another one of the same rows."""
         bases, chunks = self.table
         at = bisect_left(bases, first)
         self.nbytes += chunk.nbytes - chunks[at].nbytes
@@ -177,7 +177,7 @@ class MemtableRows:
             self._join(grade)
 
     def _join(self, grade: int) -> None:
-        """Make one chunk of those of a grade at the end. Readers go on with the lists they took."""
+        """Join the chunks of one grade at the end. Readers keep the lists they took."""
         count, self._trail[grade] = self._trail[grade], 0
         if not count:
             return
@@ -229,14 +229,14 @@ def _numbers(parts: Iterable[array[int] | bytes]) -> array[int]:
 
 
 def _data_bytes(batch: pa.RecordBatch) -> int:
-    """Return about what the values of a batch take, in a fraction of the time of its `nbytes`."""
+    """Return about how many bytes a batch's values take, much faster than its `nbytes`."""
     return int(pa.ipc.get_record_batch_size(batch))
 
 
 def _pieces(
     places: Numbers, chunks: Sequence[Chunk], piece_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield from where to where so many bytes of rows go, by the mean of each row's chunk."""
+    """Yield the bounds of pieces of about so many bytes, by the mean row size of each chunk."""
     if not len(places):
         return
     means = np.array([chunk.data_bytes / chunk.batch.num_rows for chunk in chunks])

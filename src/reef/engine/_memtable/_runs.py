@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from reef.engine._memtable._rows import MemtableRows, Numbers
 from reef.segment import changes
 
-# A run is merged with the one before unless that is so many times as long.
+# A run is merged with the one before it, unless that one is this many times as long.
 _RATIO = 4
-# What a scan looks at in one step: little at first, as it may end soon.
+# Rows that a scan looks at in one step: few at first, because it may end soon.
 _WINDOW_ROWS_FIRST = 1 << 10
 _WINDOW_ROWS_MAX = 1 << 15
 
@@ -37,7 +37,7 @@ class _SortedRun(NamedTuple):
 
     @classmethod
     def of(cls, keys: pa.Array, numbers: Numbers, stop: int) -> _SortedRun:
-        # By hand, as every probe of a search would make an Arrow scalar otherwise.
+        # A binary search by hand: otherwise every probe would make an Arrow scalar.
         _, offsets, data = keys.buffers()
         ends = memoryview(offsets).cast("B").cast("i")[keys.offset :]
         values = memoryview(data) if data is not None else memoryview(b"")
@@ -107,7 +107,7 @@ class Runs:
     def _sorted(self, below: int) -> tuple[_SortedRun, ...]:
         """Return runs of all rows up to `below` at least, those of older rows first.
 
-        Readers who sort at the same time do the same work; whose is kept does not matter.
+        Readers that sort at the same time do the same work; any of the results may be kept.
         """
         runs = list(self._runs)
         first = runs[-1].stop if runs else 0

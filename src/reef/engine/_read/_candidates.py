@@ -18,7 +18,7 @@ from reef.engine._read._cover import Cover
 from reef.engine._read._view import ReadState
 from reef.segment import Prune, RowSource, SegmentSource, at_or_below, visible
 
-# So many rows that may be hidden are asked about at once.
+# This many rows that may be hidden are checked at once.
 _HELD_ROWS = 1024
 _HELD_BYTES = 4 << 20
 
@@ -34,7 +34,7 @@ def candidates(
     columns: Sequence[str] | None,
     prune: Prune | None = None,
 ) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
-    """Yield rows with the source that has them: the newest there at or below `lsn`, no tombstones.
+    """Yield rows and their source: the newest there at or below `lsn`, without tombstones.
 
     The columns are those of segments, as far as the source has them. Another source may have a newer
     version of a row. So may the same source, of the first row of a batch only: the versions of a key
@@ -63,7 +63,7 @@ def matching(
     columns: Sequence[str] | None,
     prune: Prune | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows visible at `lsn` that `match` says yes to, in no order."""
+    """Yield the rows visible at `lsn` for which `match` is true, in no order."""
     cover = Cover(state.sources, lsn)
     held: list[pa.RecordBatch] = []
     count = nbytes = 0

@@ -1,9 +1,9 @@
-"""Where keys may have newer versions: which ranges of keys the sources of a read cover.
+"""Which sources may have newer versions of a key: the key ranges that they cover.
 
 A row is certainly the newest of its key if no other source that covers the key has newer versions. The
 ranges of all sources cut the keys into stretches, and of each stretch two sources are enough to tell:
-those with the newest versions, of which one may be the row's own. So a question costs a look at where
-rows lie among stretches, however many sources there are.
+those with the newest versions, of which one may be the row's own. So a lookup costs a binary search
+among the stretches, however many sources there are.
 """
 
 from __future__ import annotations

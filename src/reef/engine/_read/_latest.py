@@ -26,9 +26,10 @@ from reef.format import KEY, LSN, TOMBSTONE
 from reef.segment import RowVersion, align, changes, union
 
 POINTS_MAX = 256
-"""So many keys are looked up one by one; more are joined with the blocks that may hold them."""
+"""Up to this many keys are looked up one by one; more are joined with the blocks that may hold
+them."""
 FEW_ROWS_MAX = 64
-"""So many rows are given one by one; columns of more take less time."""
+"""Up to this many rows are given one by one; for more, columns take less time."""
 
 _SYSTEM = frozenset((KEY, LSN, TOMBSTONE))
 
@@ -86,7 +87,7 @@ class Latest:
     """The newest version of each key of a read, and the rows of those that exist."""
 
     def __init__(self, read: Columns | Points) -> None:
-        """`read` is what the sources gave: columns of sorted keys, or rows one by one."""
+        """`read` is the sources' answer: columns of sorted keys, or rows one by one."""
         self._read = read
 
     @property

@@ -89,7 +89,7 @@ def layers_of(sources: Iterable[RowSource]) -> tuple[RowSource, ...]:
             layers.append(source)
             gathered = _LayerBuilder()
         elif source.key_min >= source.key_end:
-            pass  # its reference clips all of it: it lies nowhere, and has no place in the order
+            pass  # its reference clips all of it, so it has no place in the order
         elif not gathered.take(source):
             layers += gathered.layer()
             gathered = _LayerBuilder()
@@ -98,14 +98,14 @@ def layers_of(sources: Iterable[RowSource]) -> tuple[RowSource, ...]:
 
 
 class CountedLookup(NamedTuple):
-    """What a read found, and how many layers it had to look into for that."""
+    """The row that a read found, and how many layers it looked into."""
 
     found: RowVersion | None
     layers: int
 
 
 def lookup_counted(layers: Sequence[RowSource], key: bytes, lsn: int) -> CountedLookup:
-    """Return what `lookup` would, and count: for those who measure how much a read has to read."""
+    """Return what `lookup` would, and the number of layers it looked into."""
     best: RowVersion | None = None
     newest, looked = -1, 0
     for layer in layers:

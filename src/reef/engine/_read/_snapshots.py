@@ -30,11 +30,11 @@ class SnapshotView(View):
         self.snapshot = snapshot
 
     def renew(self, ttl_s: float | None) -> None:
-        """Make it last `ttl_s` seconds from now, or for good. Raises NotFoundError if it is gone."""
+        """Let it expire `ttl_s` seconds from now, or never. Raises NotFoundError if it is gone."""
         _, self.snapshot = renew(self._chain, id=self.snapshot.id, ttl_s=ttl_s)
 
     def release(self) -> None:
-        """Let it go; what only it could see may be collected. Once is enough, twice is fine."""
+        """Release it: versions that only it could see may be collected. May be called twice."""
         with suppress(NotFoundError):
             release(self._chain, self.snapshot.id)
 
@@ -54,7 +54,8 @@ def take_snapshot(
         try:
             return create_snapshot(chain, id=name, lsn=newest_lsn(), ttl_s=ttl_s, born=born)
         except RetentionError:
-            # A compaction raised the floor above what this handle had seen: it has to look again.
+            # A compaction raised the floor above the newest version that this handle has seen: look
+            # again.
             if attempt == _ATTEMPTS:
                 raise
             chain.load()

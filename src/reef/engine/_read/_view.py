@@ -1,9 +1,9 @@
-"""What a namespace holds at one version: the one implementation of reads, for every handle.
+"""The rows of a namespace at one version: the one implementation of reads, for every handle.
 
 A read takes the newest version of a key at or below the view's LSN from the memtable and the
 segments. Nothing that a view can see changes under it. If a segment is gone, because it was
 compacted away and collected, the view is built anew from the manifest's head at the same LSN, and
-goes on where it was; if that is not possible, `SnapshotExpiredError` says so. A missing object is
+continues where it was; if that is not possible, `SnapshotExpiredError` says so. A missing object is
 never "no such key".
 """
 
@@ -76,7 +76,7 @@ class ReadState:
         return lookup(self.layers, key, lsn)
 
     def bring(self, low: bytes, high: bytes, lsn: int, *, bytes_max: int) -> None:
-        """Have the blocks in memory that reads at `lsn` of the keys from `low` to `high` need.
+        """Bring the blocks into memory that reads at `lsn` of the keys from `low` to `high` need.
 
         Those that are missing are fetched side by side, neighbours in one request, up to about
         `bytes_max`.
@@ -177,7 +177,7 @@ class View:
         *,
         is_retained: bool = False,
     ) -> None:
-        """`state` gives where rows are now; `reload` looks for a newer manifest.
+        """`state` returns the current sources; `reload` looks for a newer manifest.
 
         `is_retained`: a snapshot holds the LSN, so that the retention floor does not matter.
         """
@@ -190,7 +190,7 @@ class View:
 
     @property
     def life(self) -> tuple[str, int]:
-        """Whose rows: a namespace, and the generation with which this life of its name began."""
+        """The namespace, and the generation with which this life of it began."""
         return self._held.manifest.namespace, self._held.manifest.born
 
     def one(self, key: bytes) -> RowVersion | None:
@@ -221,7 +221,7 @@ class View:
         reloads = 0
 
         def passed(key: bytes) -> None:
-            # Should a segment be gone, this is where the next attempt goes on from.
+            # If a segment is gone, the next attempt continues from this key.
             nonlocal low, high, reloads
             low, high = (low, key) if reverse else (key + b"\0", high)
             reloads = 0
@@ -263,7 +263,7 @@ class View:
             )
 
     def read(self, read: Callable[[ReadState], _T]) -> _T:
-        """Return what `read` makes of where rows are; again from the start if a segment is gone."""
+        """Return `read` of the current sources; call it again if a segment is gone."""
         reloads = 0
         while True:
             try:
@@ -273,12 +273,12 @@ class View:
                 self._look_again(reloads, error)
 
     def _look_again(self, reloads: int, error: NotFoundError | DamagedError) -> None:
-        """Stand on the newest manifest: a segment may have been collected, or restored by repair."""
+        """Use the newest manifest: a segment may have been collected, or restored by repair."""
         is_damaged = isinstance(error, DamagedError)
         if reloads > _RELOADS_MAX and not is_damaged:
             raise SnapshotExpiredError(
                 f"an object that the view at LSN {self.lsn} needs was collected ({error}); "
-                "take a new one"
+                "take a new view"
             ) from error
         before = self._held.manifest.segments
         self._reload()

@@ -211,9 +211,9 @@ def _publish(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
         for skip in m.skipped_slots:
             if skip not in known and manifest.wal_floor <= skip.slot <= stitched.slot_last:
                 raise StalePlanError(
-                    f"log object {skip.slot} of {m.namespace!r} was given up in generation "
-                    f"{m.generation} or before, while it was being folded; nothing was written; "
-                    "plan again"
+                    f"log object {skip.slot} of {m.namespace!r} was skipped by generation "
+                    f"{m.generation} or an earlier one while it was being folded; nothing was "
+                    "written; plan again"
                 )
         return end_intent(done, job.id)
 
@@ -236,6 +236,6 @@ def _damaged(stitched: Stitched) -> tuple[DamagedSlot, ...]:
 
 def _overtaken(namespace: str, times: int) -> UnavailableError:
     return UnavailableError(
-        f"others folded the log of namespace {namespace!r} {times} times while this job did; this job "
-        "published nothing; retry if there is anything left to fold"
+        f"others folded the log of namespace {namespace!r} before this job could, {times} times; this "
+        "job published nothing; retry if there is anything left to fold"
     )

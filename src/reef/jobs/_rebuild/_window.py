@@ -40,7 +40,7 @@ def renew_window(
             raise IncompleteError(
                 lost.key,
                 0,
-                "a dedup window, or an older one to go on from",
+                "a dedup window, or an older one to continue from",
                 f"neither: {lost}; {error}; nothing was published: `reef repair` says what is lost",
             ) from error
         new = None

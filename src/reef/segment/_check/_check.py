@@ -43,7 +43,7 @@ _AT_ONCE_BYTES = 16 << 20
 _T = TypeVar("_T")
 _Numbered: TypeAlias = tuple[int, BlockPlace]
 _Sorted: TypeAlias = tuple[bytes, int]
-"""What rows are sorted by: the key, then the version, newest first."""
+"""The sort order of rows: the key, then the version, newest first."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _DeepCheck:
         self.bad_rows: set[int] = set()
         self.blocks = 0
         self._last: tuple[int, _Sorted] | None = None
-        """The last sound block and its last row; None before the first, and behind a damaged one."""
+        """The last sound block and its last row; None at the start, and after a damaged one."""
         self._bounds = IndexedBounds(tail.row_index)
 
     def preamble(self) -> None:
@@ -153,7 +153,7 @@ class _DeepCheck:
             )
 
     def sections(self, tail_at: int) -> None:
-        """Check the sections in front of the tail that are no blocks."""
+        """Check the sections before the tail that are not blocks."""
         for section in self._tail.footer.sections:
             if section.offset < tail_at and self._is_inside(section.offset):
                 self._check_twice(partial(self._check_section, section))
@@ -193,7 +193,7 @@ class _DeepCheck:
             self._check_decoded(decoded)
 
     def _decoded(self, decode: Callable[[int, Any], _T], one: _Numbered, data: pa.Buffer) -> _T:
-        """Return what `decode` makes of a block; a damaged one is read again, by itself."""
+        """Return a block, decoded by `decode`; a damaged one is read again, alone."""
         number, place = one
         try:
             return decode(number, data)
@@ -291,7 +291,7 @@ def _row(rows: pa.RecordBatch, at: int) -> _Sorted:
 def _misplaced(
     keys: pa.Array, lsns: pa.Array, starts: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the rows of blocks that do not sort behind the row before them in the same block."""
+    """Return the rows that do not sort after the row before them in the same block."""
     lower, upper = keys.slice(0, len(keys) - 1), keys.slice(1)
     is_behind = pc.less(lower, upper)
     if not pc.all(is_behind, min_count=0).as_py():  # some key has several versions
@@ -307,7 +307,7 @@ def _blocks_of(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> se
 
 
 def _twice(read: Callable[[], _T]) -> _T:
-    """Return what `read` returns; damage is read again before it counts."""
+    """Return what `read` returns; if it finds damage, read once more before raising."""
     try:
         return read()
     except DamagedError:

@@ -14,35 +14,35 @@ from operator import gt, lt
 
 import pyarrow as pa
 
-_WEIGHT_BYTES = 256  # larger rows count for several
+_WEIGHT_BYTES = 256  # a larger row counts as several
 
 Within = Callable[[bytes], bool]
 """Whether a key is within a round: true up to some key in the order of the merge, then false."""
 
 
 class Cursor:
-    """Where a merge is in one source: the rows of it that come next, in pieces."""
+    """A merge's position in one source: its next rows, in pieces."""
 
     def __init__(self, rank: int, pieces: Iterator[pa.RecordBatch]) -> None:
         """`pieces` of the `rank`-th newest source: versions that are visible, or hidden by those."""
         self.rank = rank
         self.first = b""
         self.last: bytes | None = None
-        """The last key at hand, or that was: what is to come of it is hidden."""
+        """The last key seen: later versions of it are hidden."""
         self.weight = 0
-        """For how many rows the last piece counts, as it came."""
+        """How many rows the last piece counted as."""
         self.is_ended = False
-        """Nothing is to come any more."""
+        """The source has no more pieces."""
         self._pieces = pieces
         self._held: deque[tuple[pa.RecordBatch, bytes]] = deque()
         """Pieces, each with its last key."""
 
     def fill(self) -> bool:
-        """Have rows at hand. Return False if there are no more."""
+        """Fetch a piece if none is in memory. Return False if there are no more rows."""
         return bool(self._held) or self.pull()
 
     def pull(self) -> bool:
-        """Have one more piece at hand. Return False if there is none."""
+        """Fetch one more piece. Return False if there is none."""
         for rows in self._pieces:
             if rows.num_rows and self.last is not None and _key(rows, 0) == self.last:
                 rows = rows.slice(_count(rows, self.last.__eq__))
@@ -58,7 +58,7 @@ class Cursor:
         return False
 
     def cut(self, is_within: Within) -> list[pa.RecordBatch]:
-        """Take away the rows whose keys are within, and return them."""
+        """Remove the rows whose keys are within the round, and return them."""
         parts: list[pa.RecordBatch] = []
         while self._held and is_within(self.first):
             rows, last = self._held.popleft()
@@ -76,7 +76,7 @@ class Cursor:
 
 
 class Ends:
-    """In which order what is at hand of some cursors ends: it bounds a round if more is to come."""
+    """The cursors in the order of the last keys that they have in memory, which bound a round."""
 
     def __init__(self, cursors: Iterable[Cursor], *, reverse: bool) -> None:
         self._is_before = gt if reverse else lt
@@ -88,7 +88,7 @@ class Ends:
             self.add(cursor)
 
     def add(self, cursor: Cursor) -> None:
-        """Take note of a cursor that has rows, or other ones than before."""
+        """Add a cursor that has rows, or update it."""
         is_before, last = self._is_before, cursor.last
         assert last is not None
         if self._first is None:
@@ -102,19 +102,19 @@ class Ends:
 
     @property
     def nearest(self) -> bytes | None:
-        """Where the first of them ends; None if nothing is to come of any."""
+        """The first of the last keys; None if no source has more pieces."""
         return self._ends[self._at][0] if self._ends else None
 
     def pop(self) -> Cursor:
-        """Take away the one that ends first."""
+        """Remove the cursor that ends first."""
         return self._ends.pop(self._at)[2]
 
     def have_before(self, key: bytes) -> bool:
-        """Return whether any rows at hand lie before a key."""
+        """Return whether any rows in memory lie before a key."""
         return self._first is not None and self._is_before(self._first, key)
 
     def are_before(self, key: bytes) -> bool:
-        """Return whether all rows at hand do."""
+        """Return whether all rows in memory lie before a key."""
         return self._first is not None and self._is_before(self._last, key)
 
 

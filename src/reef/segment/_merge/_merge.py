@@ -34,11 +34,11 @@ from reef.segment._merge._cursor import Cursor, Ends, Within
 from reef.segment._model import RowSource, RowVersion
 
 BATCH_BYTES_DEFAULT = 1 << 20
-_BLOCK_ROWS = 512  # no more than a block of a segment: not worth asking Arrow how large it is
+_BLOCK_ROWS = 512  # at most a block of a segment: not worth asking Arrow for its size
 _JOINED_MAX = 16  # blocks: a batch of a few columns keeps the whole of each in memory
-_JOINED_BYTES_MAX = 16 << 20  # of all sources together
+_JOINED_BYTES_MAX = 16 << 20  # in all sources together
 _BATCH_ROWS_MAX = 1 << 16
-_SHARE_ROWS = 64  # of a round, for each source that is open: what a cut of one costs, about
+_SHARE_ROWS = 64  # rows of a round for each open source: about the cost of cutting one
 _SYSTEM = 3  # _key, _lsn, _tombstone
 
 
@@ -135,7 +135,7 @@ def merge(
 
 @dataclass(slots=True)
 class _Kind:
-    """Columns that some sources have alike, and the ranks of the newest and the oldest of those."""
+    """Columns that several sources share, and the ranks of the newest and the oldest of them."""
 
     schema: pa.Schema
     newest: int
@@ -143,7 +143,7 @@ class _Kind:
 
 
 class _Layout:
-    """The columns that come out: those asked for, as far as they are known by now."""
+    """The columns of the output: the requested ones, as far as they are known by now."""
 
     def __init__(self, columns: Sequence[str] | None, schema: pa.Schema | None) -> None:
         self._columns = None if columns is None else list(columns)
@@ -162,7 +162,7 @@ class _Layout:
         self._set()
 
     def learn(self, schema: pa.Schema, rank: int) -> None:
-        """Take note of the columns of the source that is the `rank`-th newest."""
+        """Add the columns of the `rank`-th newest source."""
         if self._is_fixed:
             return
         known = next((kind for kind in self._kinds if kind.schema.equals(schema)), None)
@@ -174,7 +174,7 @@ class _Layout:
             known.newest, known.oldest = min(known.newest, rank), max(known.oldest, rank)
             if len(self._kinds) == 1:
                 return
-        # The newest that has a column says its type, the oldest its place.
+        # The newest source with a column gives its type, the oldest its place.
         ranks = [(rank, kind) for kind in self._kinds for rank in (kind.newest, kind.oldest)]
         self._fields = []
         for _, kind in sorted(ranks, key=itemgetter(0)):
@@ -193,12 +193,12 @@ class _Layout:
         return align(batch, self._schema)
 
     def reader_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows as a reader gets them: they are no tombstones."""
+        """Return the rows as a reader gets them; none is a tombstone."""
         return align(batch, self._schema).select(self._reader_columns)
 
 
 class _Merge:
-    """The sources that the merge is in, those that it has not reached, and the last key decided."""
+    """The sources in the merge, those not reached yet, and the last key decided."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _Merge:
         self._layout = layout
         self._reverse = reverse
         self._is_before = gt if reverse else lt
-        # The one that is reached next is at the end.
+        # The next source to reach is at the end.
         self._waiting = sorted(
             (
                 (source.key_max if reverse else source.key_min, rank, source)
@@ -255,10 +255,10 @@ class _Merge:
             yield [alive(rows) if is_disjoint else _newest(rows, reverse=self._reverse)]
 
     def _reach(self) -> Within:
-        """Have at hand what a round needs, and return which keys are within it.
+        """Fetch the pieces that a round needs, and return which keys are within it.
 
         Those at or before the least of the last keys at hand, and before the keys of all sources that
-        are not entered. A source that has no more to come bounds nothing.
+        are not entered. A source without more pieces bounds nothing.
         """
         ends = Ends(self._cursors, reverse=self._reverse)
         rows = 0
@@ -280,7 +280,7 @@ class _Merge:
                 ends.add(cursor)
 
     def _enter(self) -> Cursor:
-        """Open the source that is reached next."""
+        """Open the next source."""
         _, rank, source = self._waiting.pop()
         cursor = Cursor(rank, self._pieces(rank, source))
         insort(self._cursors, cursor, key=attrgetter("rank"))
@@ -326,7 +326,7 @@ def _joined(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.R
 
 
 def _is_disjoint(parts: Sequence[pa.RecordBatch]) -> bool:
-    """Return whether no key is in several of them, or more than once in one."""
+    """Return whether no key is in two of them, or twice in one."""
     keys = pa.concat_arrays([part.column(0) for part in parts])
     return len(keys.unique()) == len(keys)
 

@@ -54,7 +54,7 @@ def keep_versions(
 
 
 class _Rule:
-    """The rule, and what it must know of the rows before: the last of them, and what it holds back.
+    """The rule, and its state: the last row before, and the tombstones that it holds back.
 
     Held back are tombstones at the end of a batch that the next one decides on: whether an older
     version of their key stays. Each of them is what some point sees, so they are never many.
@@ -70,7 +70,7 @@ class _Rule:
         self._held: pa.RecordBatch | None = None
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that stay, as far as they are decided."""
+        """Return the rows that are certain to stay."""
         keys, lsns = batch.column(0), batch.column(1).to_numpy()
         is_first = changes(keys)
         is_first[0] = self._last is None or self._last[0] != keys[0].as_py()
@@ -81,13 +81,13 @@ class _Rule:
             return kept
         if self._held is not None:
             if is_first[0]:
-                self._held = None  # nothing older of their key has come
+                self._held = None  # no older version of their key has come
             else:
                 kept = pa.concat_batches([self._held, kept])
         return self._without_idle(kept, self._last[0])
 
     def _is_needed(self, lsns: _Lsns, is_first: _Flags) -> _Flags:
-        """Return which rows lie above the floor, or are what some point sees."""
+        """Return which rows lie above the floor, or are visible at some retained point."""
         # A row is seen by the points from its own LSN up to that of the next newer version.
         first_point = np.searchsorted(self._points, lsns)
         end_point = np.empty_like(first_point)
@@ -106,7 +106,7 @@ class _Rule:
         keys = rows.column(0)
         tombstones = rows.column(2).to_numpy(zero_copy_only=False)
         solid = ~tombstones | (rows.column(1).to_numpy() > self._floor)
-        # A tombstone stays if something solid follows before its key ends.
+        # A tombstone stays if a row that is not one follows before its key ends.
         end_of_key = _next(np.append(changes(keys)[1:], True))
         keep = _next(solid) <= end_of_key
         if not keep[-1] and keys[-1].as_py() == last_key:

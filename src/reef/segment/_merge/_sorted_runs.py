@@ -1,9 +1,9 @@
 """Rows in any order → rows in the order of keys, in bounded memory.
 
 What comes in is gathered up to a quarter of the budget, sorted, and spilled to a local file of Arrow
-batches; in the end the files are merged. Keys that are there more than once are refused by name, or
-the last one given stays. Within a run each key is there once, so that all rows of a key are at hand
-in one round of the merge, those of earlier runs first.
+batches; in the end the files are merged. Duplicate keys are refused by name, or the last one given
+stays. Within a run each key occurs once, so one round of the merge has all rows of a key, those of
+earlier runs first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from reef.segment._columns import align
 Duplicates = Literal["error", "last"]
 
 _PIECE_BYTES_MAX = 1 << 20
-_RUN_BYTES_MAX = 512 << 20  # offsets of 32 bits must do for a run
+_RUN_BYTES_MAX = 512 << 20  # a run must fit 32-bit offsets
 
 
 class UniqueKeys:
-    """Passes sorted batches on, each key once. `dropped` counts the rows that went."""
+    """Passes sorted batches on, each key once. `dropped` counts the rows that it leaves out."""
 
     def __init__(self, duplicates: Duplicates) -> None:
         self._duplicates = duplicates
@@ -86,7 +86,7 @@ class SortedRuns:
     """Takes rows in any order and gives them back in the order of their first column."""
 
     def __init__(self, folder: Path, *, budget_bytes: int, duplicates: Duplicates) -> None:
-        """Spill to `folder`, which the caller makes and removes."""
+        """Spill to `folder`, which the caller creates and removes."""
         self._folder = folder
         self._run_bytes = min(_RUN_BYTES_MAX, max(1, budget_bytes // 4))
         self._piece_bytes = min(_PIECE_BYTES_MAX, max(1, budget_bytes // 256))
@@ -143,7 +143,7 @@ class SortedRuns:
         self.dropped += unique.dropped
 
     def _read(self, path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        # Mapped: what is read is the system's to drop again.
+        # Memory-mapped: the system can drop pages that were read.
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as run:
             for number in range(run.num_record_batches):
                 yield align(run.get_batch(number), schema)
@@ -158,7 +158,7 @@ def merge_runs(runs: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]
                 at_hand[number] = piece
         if not at_hand:
             return
-        # Up to there, no run has anything that is not at hand.
+        # Up to this key, all rows of all runs are in memory.
         bound = min(piece.column(0)[-1].as_py() for piece in at_hand.values())
         parts = []
         for number in sorted(at_hand):

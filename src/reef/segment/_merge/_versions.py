@@ -63,7 +63,7 @@ def versions_schema(
 ) -> pa.Schema:
     """Return the columns of segments together, those of `columns` if given, from their tails.
 
-    Where segments differ, the newest has the word, and every column may be null.
+    If segments differ, the newest one decides, and every column may be null.
     """
     fields: list[pa.Field] = []
     for source in sorted(sources, key=lambda source: source.lsn_max):
@@ -75,7 +75,7 @@ def versions_schema(
 
 
 class _RowsAtHand(NamedTuple):
-    """Rows at hand, where they end, and what they take."""
+    """Rows in memory, their last position, and their bytes."""
 
     rows: pa.RecordBatch
     last: _Position
@@ -95,11 +95,11 @@ class _Cursor:
 
     @property
     def last(self) -> _Position:
-        """Where the rows at hand end."""
+        """The last position of the rows in memory."""
         return self._held[-1].last
 
     def fill(self) -> bool:
-        """Hold a piece, or all that is left. Return False if nothing is."""
+        """Fetch a piece, or the rest. Return False if there are no more rows."""
         while self.held_bytes < PIECE_BYTES and not self.is_ended:
             batch = next(self._batches, None)
             if batch is None:
@@ -114,12 +114,12 @@ class _Cursor:
         return bool(self._held)
 
     def whole_before(self, bound: _Position | None) -> Iterator[pa.RecordBatch]:
-        """Take away the batches that lie before `bound` as a whole (None: all of them)."""
+        """Remove and return the batches that lie wholly before `bound` (None: all of them)."""
         while self._held and (bound is None or self._held[0].last < bound):
             yield self._taken()
 
     def through(self, bound: _Position | None) -> Iterator[pa.RecordBatch]:
-        """Take away the rows at or before `bound` (None: all of them)."""
+        """Remove and return the rows at or before `bound` (None: all of them)."""
         while self._held and (bound is None or self._held[0].last <= bound):
             yield self._taken()
         if not self._held or bound is None or bound < self.first:
@@ -139,12 +139,12 @@ class _Cursor:
 
 
 class _VersionMerge:
-    """The sources that the merge is in, and those that it has not reached."""
+    """The sources in the merge, and those not reached yet."""
 
     def __init__(
         self, sources: Sequence[SegmentSource], start: bytes, end: bytes | None, schema: pa.Schema
     ) -> None:
-        # The one that is reached next is at the end.
+        # The next source to reach is at the end.
         self._waiting = sorted(sources, key=lambda source: source.key_min, reverse=True)
         self._start, self._end = start, end
         self._schema = schema
@@ -184,7 +184,7 @@ class _VersionMerge:
                 first = cursor.first if first is None else min(first, cursor.first)
 
     def _look_ahead(self) -> None:
-        """Enter those, too, that begin among the rows of this round, while they bring few.
+        """Also enter sources that begin among the rows of this round, as long as they are small.
 
         Each of them would end a round, and a round costs a step for every source that is open.
         """
@@ -199,7 +199,7 @@ class _VersionMerge:
                     end = min(end, cursor.last)
 
     def _enter(self) -> _Cursor | None:
-        """Open the source that is reached next; return None if it has no rows."""
+        """Open the next source; return None if it has no rows."""
         source = self._waiting.pop()
         batches = source.batches(
             self._start, self._end, columns=self._names, reverse=False, lsn=LSN_MAX
@@ -211,7 +211,7 @@ class _VersionMerge:
         return cursor
 
     def _before_waiting(self, positions: list[_Position]) -> _Position | None:
-        """Return the least of some positions and of what a source not reached yet may have."""
+        """Return the least of some positions and of the first one of the next source."""
         if self._waiting:
             positions = [*positions, (self._waiting[-1].key_min, -LSN_MAX - 1)]
         return min(positions, default=None)

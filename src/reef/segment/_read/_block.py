@@ -2,7 +2,7 @@
 
 A tail has its index as plain lists, to bisect in. A row block gets a list of its keys when the
 first point read comes by: bisecting in that takes a fraction of a microsecond, where every step in
-an Arrow array would make a scalar. Both say what they take, lists included.
+an Arrow array would make a scalar. Both know their bytes in memory, lists included.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from reef.format import SegmentTail
 
-# What Python takes for a bytes object beside its bytes, with its place in a list; and for the rest
-# of an entry: the objects themselves, their dicts, Arrow's own.
+# Python's memory for a bytes object beside its bytes, with its place in a list; and for the rest of
+# an entry: the objects themselves, their dicts, Arrow's own.
 KEY_OVERHEAD_BYTES = 48
 ENTRY_OVERHEAD_BYTES = 2048
 _INDEX_ROW_OVERHEAD_BYTES = 600
 
 
 class RowBlock:
-    """The narrow columns of a row block; `make_lists` makes what point reads need."""
+    """The narrow columns of a row block; `make_lists` makes the lists that point reads need."""
 
     __slots__ = ("batch", "keys", "lsns", "nbytes", "tombstones")
 
@@ -36,7 +36,7 @@ class RowBlock:
         """A byte for each row, or None: there are none."""
 
     def make_lists(self) -> int:
-        """Make the lists that `find` looks into; return what the block takes with them."""
+        """Make the lists that `find` looks into; return the block's bytes with them."""
         flags = self.batch.column(2)
         self.tombstones = None
         if flags.true_count:

@@ -1,8 +1,8 @@
-"""Decoded tails and blocks of segments in memory, the least recently used given up first.
+"""Decoded tails and blocks of segments in memory, the least recently used evicted first.
 
 Invariants:
 
-- What the entries say they take is at most `capacity_bytes`, whenever no call is under way. An
+- The entries' bytes are at most `capacity_bytes`, whenever no call is running. An
   entry that is larger by itself is not kept.
 - Segments never change, so an entry is right for as long as it is there.
 - A hit takes no lock: the lookup and the step to the end of the order are single operations of
@@ -29,7 +29,7 @@ _PUBLISH_MASK = 1023
 
 
 class CacheEntry(Protocol):
-    """What can be cached: it knows what it takes. Only the cache changes that."""
+    """A cacheable object, with its bytes in memory. Only the cache changes that number."""
 
     nbytes: int
 
@@ -65,18 +65,18 @@ class BlockCache:
         self._tail_hit = self._tail_hits.step
         self._block_hit = self._block_hits.step
         self.find: Callable[[Hashable], Any] = self._entries.get
-        """Return what is kept under a key, or None: neither counted nor taken for a use."""
+        """Return the entry of a key, or None. It is neither counted nor marked as used."""
 
     @property
     def nbytes(self) -> int:
-        """What the entries take together."""
+        """The bytes of all entries."""
         return self._nbytes
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def use(self, kind: Kind, key: Hashable) -> Any:
-        """Return what is kept under `key`, as the one used last, or None; count it."""
+        """Return the entry of `key`, now the most recently used, or None; count the lookup."""
         entry = self.find(key)
         name = "reef_cache_misses_total" if entry is None else "reef_cache_hits_total"
         self._metrics.count(name, cache=kind)
@@ -85,10 +85,10 @@ class BlockCache:
                 self._touch(key)
         return entry
 
-    # What a hot read calls. try-except, because `suppress` takes half a microsecond.
+    # Hot reads call this. try-except, because `suppress` takes half a microsecond.
 
     def used(self, tail: Hashable, block: Hashable) -> None:
-        """Take note that a tail and a block were found and used."""
+        """Record a hit of a tail and a block."""
         try:
             self._touch(tail)
             self._touch(block)
@@ -99,7 +99,7 @@ class BlockCache:
             self.publish()
 
     def used_tail(self, tail: Hashable) -> None:
-        """Take note that a tail was found, and was all that was needed."""
+        """Record a hit of a tail alone."""
         try:  # noqa: SIM105
             self._touch(tail)
         except KeyError:  # evicted since
@@ -108,7 +108,7 @@ class BlockCache:
             self.publish()
 
     def put(self, key: Hashable, entry: CacheEntry) -> None:
-        """Keep `entry`, and give up others for it, unless it is too large by itself."""
+        """Keep `entry`, and evict others for it, unless it is too large by itself."""
         if entry.nbytes > self.capacity_bytes:
             return
         with self._lock:
@@ -118,7 +118,7 @@ class BlockCache:
             self._evict()
 
     def resize(self, key: Hashable, entry: CacheEntry, nbytes: int) -> None:
-        """Take note that an entry, kept or not, takes `nbytes` now."""
+        """Record that an entry, kept or not, takes `nbytes` now."""
         with self._lock:
             if self._entries.get(key) is entry:
                 self._nbytes += nbytes - entry.nbytes
@@ -126,7 +126,7 @@ class BlockCache:
             self._evict()
 
     def publish(self) -> None:
-        """Tell the metrics of the hot reads that they do not know of yet."""
+        """Add the hot reads since the last call to the metrics."""
         with self._lock:
             for kind, hits in (("tail", self._tail_hits), ("block", self._block_hits)):
                 if untold := hits.untold():

@@ -3,12 +3,12 @@
 Invariants:
 
 - A file appears whole, by a rename, and carries a checksum: one that is torn or damaged is removed
-  and counts as missing. Nothing is synced: what a power failure takes is fetched again.
-- A failure of this cache never fails a read: what cannot be stored is not, what cannot be read is
-  missing.
-- What this process knows of takes at most `capacity_bytes`. Several processes may share a folder:
-  each looks at all of it again when it has added a sixteenth of the capacity, so that they exceed
-  the bound by a sixteenth each, at most.
+  and counts as missing. Nothing is synced: bytes lost in a power failure are fetched again.
+- A failure of this cache never fails a read: bytes that cannot be stored are not kept, a file that
+  cannot be read is missing.
+- The files that this process knows take at most `capacity_bytes`. Several processes may share a
+  folder: each looks at all of it again when it has added a sixteenth of the capacity, so that they
+  exceed the bound by a sixteenth each, at most.
 - The time of a file's last use is its modification time, so that the order outlives the process.
 
     file = bytes, magic "RFCACH1\\0", crc32c u32 of the bytes, u32 zero
@@ -49,7 +49,7 @@ class DiskCache:
     def __init__(
         self, folder: str | os.PathLike[str], capacity_bytes: int, *, metrics: Metrics, clock: Clock
     ) -> None:
-        """Use `folder`, made if need be, with what is in it. Raises InvalidInputError."""
+        """Use `folder` and the files in it; create it if needed. Raises InvalidInputError."""
         self.folder = os.path.abspath(folder)
         self.capacity_bytes = capacity_bytes
         self._metrics = metrics
@@ -75,7 +75,7 @@ class DiskCache:
 
     @property
     def nbytes(self) -> int:
-        """What the files that this process knows of take."""
+        """The bytes of the files that this process knows."""
         return self._nbytes
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class DiskCache:
         return data
 
     def put(self, name: str, data: pa.Buffer) -> None:
-        """Keep `data`, and remove others for it, unless it is too large by itself."""
+        """Keep `data`, and remove other files for it, unless it is too large by itself."""
         size = data.size + _TRAILER.size
         if size > self.capacity_bytes:
             return
@@ -113,7 +113,7 @@ class DiskCache:
             self._forget(digest)
             self._evict(size)
             self._added += size
-            # Before it is there: nobody else must fill its room meanwhile.
+            # Before the file exists: no other thread may use its room meanwhile.
             self._writing[digest] = size
             self._note(digest, size)
         written = False
@@ -131,7 +131,7 @@ class DiskCache:
                     self._evict(0)
 
     def drop(self, name: str) -> None:
-        """Remove what is kept under `name`."""
+        """Remove the file of `name`."""
         digest = _digest(name)
         with self._lock:
             self._remove(digest)
@@ -185,7 +185,7 @@ class DiskCache:
             raise
 
     def _scan(self) -> None:
-        """Look at what is in the folder, also what other processes put there."""
+        """Read the folder, with the files of other processes."""
         found: list[tuple[int, str, int]] = []
         stale_us = self._clock.now_us() - _STALE_TEMPORARY_US
         try:
@@ -242,7 +242,7 @@ def _files(folder: str) -> list[tuple[int, str, int]]:
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            # Whatever else lies there is not ours to remove.
+            # Other files there are not ours to remove.
             if _FILE.fullmatch(entry.name):
                 with contextlib.suppress(FileNotFoundError):  # removed by another process
                     seen = entry.stat(follow_symlinks=False)
@@ -251,7 +251,7 @@ def _files(folder: str) -> list[tuple[int, str, int]]:
 
 
 def _remove_stale(temporary: os.DirEntry[str], stale_us: int) -> None:
-    """Remove what a process that died has left."""
+    """Remove the temporary files of processes that died."""
     with contextlib.suppress(OSError):
         if temporary.stat().st_mtime_ns // 1000 < stale_us:
             os.unlink(temporary.path)

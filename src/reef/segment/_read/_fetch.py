@@ -1,8 +1,8 @@
 """Bytes of segments from the store: near ranges share a request, and requests run side by side.
 
 `Store.get_ranges` does that for one object, and copies every range; here ranges may be of several
-objects, and are slices of what came, so that a scan copies nothing. What is kept for long must be
-`owned`: a slice keeps all of its request alive.
+objects, and are slices of what came, so that a scan copies nothing. Bytes that are kept for long
+must be `owned`: a slice keeps all of its request alive.
 
 Requests go to the store's own pool, one GET per task: no task waits for another.
 """
@@ -59,7 +59,7 @@ def fetch(store: Store, extents: Sequence[Extent]) -> list[pa.Buffer]:
 
 
 def fetch_ahead(store: Store, extents: Sequence[Extent]) -> Callable[[], list[pa.Buffer]]:
-    """Begin to fetch where the store has threads, and return what waits for the bytes."""
+    """Start fetching if the store has threads; return a function that waits for the bytes."""
     if store.concurrency == 1:
         return lambda: fetch(store, extents)
     requests, places = _plan(store, extents)

@@ -2,7 +2,7 @@
 
 First the row blocks of all segments, to learn which segment has the newest version of each key; then
 the wide columns, of those versions only. Requests go side by side, blocks are looked at in portions,
-and what is kept of them are the rows that were found.
+and only the rows that were found are kept.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _blocks_to_read(
     newest: _Numbers,
     lsn: int,
 ) -> Iterator[_BlockKeys]:
-    """Yield the blocks of a segment that may hold newer versions of keys than are known."""
+    """Yield the blocks of a segment that may hold newer versions than the known ones."""
     column, listed = keys
     low, high = bisect_left(listed, clipped.key_min), bisect_left(listed, clipped.key_end)
     at = np.flatnonzero(newest[low:high] < clipped.lsn_max) + low
@@ -183,7 +183,7 @@ def _winners(
     *,
     wide: bool,
 ) -> NewestRows | None:
-    """Return the rows of a segment that no other has newer versions of, and that exist."""
+    """Return a segment's rows that are the newest of their keys, without tombstones."""
     at = np.concatenate([some.at for some in found])
     wins = np.concatenate([some.lsns for some in found]) == newest[at]
     wins &= ~np.concatenate([some.is_dead for some in found])

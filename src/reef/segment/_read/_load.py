@@ -1,12 +1,12 @@
-"""Tails and blocks of segments, from memory, from disk, or from the store.
+"""Tails and blocks of segments, from memory, disk or store.
 
 Invariants:
 
-- What was read is checked before it is used or kept: by the block's checksum, and by what the index
-  and the manifest say of it.
-- A damaged tail or block is read again once, from the store itself, before its error is raised: a
-  cache on disk, or the way here, may have done the damage.
-- Nothing is kept but in the caches, which are bounded.
+- Bytes are checked before they are used or kept: against the block's checksum, the index and the
+  manifest.
+- A damaged tail or block is read once more, from the store itself, before its error is raised: the
+  disk cache or the network may have damaged it.
+- Only the caches keep anything, and they are bounded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 
     @property
     def cache_key(self) -> tuple[str, int] | tuple[str, int, str]:
-        """What the block cache calls it."""
+        """Its key in the block cache."""
         key = self.entry.tail.key
         return (key, self.number, self.column) if self.column else (key, self.number)
 
@@ -88,7 +88,7 @@ class Loader:
         return [found[one.object_key] for one in segments]
 
     def prefetch_tails(self, segments: Sequence[Clip]) -> None:
-        """Have the tails of segments in memory, as many of them as it takes."""
+        """Bring the tails of segments into memory."""
         distinct = {one.object_key: one for one in segments}
         missing = [one for key, one in distinct.items() if self.cache.use("tail", key) is None]
         for some in portions(missing, [one.ref.footer_length for one in missing]):
@@ -123,7 +123,7 @@ class Loader:
         return block.keys
 
     def may_contain(self, entry: TailEntry, key: bytes) -> bool:
-        """Return False, and count that, if the filter rules out that a segment has `key`."""
+        """Return False, and count it, if the bloom filter rules out that a segment has `key`."""
         of, hashed = self._hashed
         if of is not key:  # a read asks one segment after the other for the same key
             hashed = hash_key(key)

@@ -1,4 +1,4 @@
-"""Point reads that have to look further than a block that is in memory.
+"""Point reads that need more than one block in memory.
 
 A read of one key, or of many, of one segment or of several: first the tails that are missing, then
 the blocks, each step with its requests side by side. A multi-get of more than a few blocks goes in
@@ -24,7 +24,7 @@ from reef.segment._read._load import Loader, Wanted
 
 
 class _Lookup(NamedTuple):
-    """A key that may be in some blocks, and where its answer goes."""
+    """A key that may be in some blocks, and the place of its answer."""
 
     wanted: tuple[Wanted, ...]
     """The answer is in the first of them that has one."""
@@ -72,7 +72,7 @@ def _is_cold(loader: Loader, wanted: Sequence[Wanted]) -> bool:
 
 
 def _filtered(loader: Loader, entry: TailEntry, lookups: list[_Lookup]) -> list[_Lookup]:
-    """Return those that the filter does not rule out; it is not asked where blocks are in memory."""
+    """Return the lookups that the bloom filter lets through; blocks in memory need no filter."""
     is_cold = [_is_cold(loader, one.wanted) for one in lookups]
     cold = [one.key for one, is_one in zip(lookups, is_cold, strict=True) if is_one]
     if not cold:
@@ -87,7 +87,7 @@ def _filtered(loader: Loader, entry: TailEntry, lookups: list[_Lookup]) -> list[
 
 
 def _sizes(lookups: list[_Lookup]) -> Iterator[int]:
-    """Yield about how many bytes each has to read that those before it have not read."""
+    """Yield about how many bytes each lookup reads that earlier ones have not read."""
     counted: set[Wanted] = set()
     for one in lookups:
         size = sum(want.place.length for want in one.wanted if want not in counted)
@@ -101,7 +101,7 @@ def _column_bytes(entry: TailEntry) -> int:
 
 
 def _answer(loader: Loader, lookups: Sequence[_Lookup], *, compact: bool, wide: bool) -> None:
-    """Put into place what the blocks say."""
+    """Fill in the answers from the blocks."""
     wanted = [*dict.fromkeys(want for one in lookups for want in one.wanted)]
     blocks = dict(zip(wanted, loader.blocks(wanted), strict=True))
     found: dict[Wanted, list[tuple[_Lookup, int]]] = {}

@@ -76,7 +76,7 @@ def scan(
 
 
 class _Shape:
-    """Which columns a scan gives, and how they are put together."""
+    """The columns of a scan, and how they are put together."""
 
     def __init__(
         self, entry: TailEntry, version: int | None, columns: Sequence[str] | None
@@ -92,7 +92,7 @@ class _Shape:
         self._is_whole = version is None and self._names == narrow
 
     def make(self, rows: pa.RecordBatch, values: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        """Return the batch to give, from narrow columns and the values of wide ones."""
+        """Return the batch to yield, from narrow columns and the values of wide ones."""
         if self._is_whole:
             return rows
         lsns = rows.column(1)
@@ -141,7 +141,7 @@ def _rows_below(batch: pa.RecordBatch, keys: list[bytes] | None, key: bytes) -> 
 
 
 class _Portion(NamedTuple):
-    """Blocks that are read together, and what waits for those that are on their way."""
+    """Blocks that are read together, and the pending request for those not in memory."""
 
     wanted: Sequence[Wanted]
     missing: Sequence[Wanted]
@@ -149,7 +149,7 @@ class _Portion(NamedTuple):
 
 
 class _BlockReads:
-    """The blocks of a scan: iterating gives their numbers, each when it can be had."""
+    """The blocks of a scan: iterating yields their numbers, each when its bytes are there."""
 
     def __init__(
         self, loader: Loader, entry: TailEntry, wide: Sequence[str], numbers: Sequence[int]
@@ -189,7 +189,7 @@ class _BlockReads:
         """Return the narrow columns of a row block; a list of its keys if it was in the cache."""
         want = Wanted(self.entry, number)
         block = self._cached.pop(want, None)
-        if isinstance(block, RowBlock):  # asked for again: a list pays
+        if isinstance(block, RowBlock):  # read again: a list is worth making
             return block.batch, self._loader.keys(want, block) if with_keys else None
         data = self._data.pop(want)
         if not self._keeps:
@@ -217,7 +217,7 @@ class _BlockReads:
         return found.slice(row - int(places.row[number]), rows)
 
     def _begin(self, numbers: Sequence[int], on_the_way: Sequence[Wanted]) -> _Portion:
-        """Find out where the blocks of a portion are, and ask for those that are nowhere near."""
+        """Find out where the blocks of a portion are, and request those that are in no cache."""
         wanted = self._wanted(numbers)
         known = set(on_the_way)
         missing: list[Wanted] = []

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A key outside of the segment's range, or of what its reference lets be seen, costs nothing. Any
+- A key outside of the segment's range, or outside of its clips, costs nothing. Any
   other costs at most two steps of requests: the tail, then the block or the two neighbouring blocks
   in which the index says the version must be; a third for the values of wide columns.
 - The filter is asked only where it saves a request: a block that is in memory answers faster.
@@ -33,7 +33,7 @@ from reef.store import Store
 
 _COLD: Any = object()
 _ONE_BY_ONE_MAX = 4
-_new = tuple.__new__  # what RowVersion's own does, without the call
+_new = tuple.__new__  # like RowVersion's own constructor, without the call
 
 
 class SegmentReader:
@@ -52,7 +52,7 @@ class SegmentReader:
         self._loader = Loader(store, cache=cache, disk=disk, metrics=metrics)
 
     def open(self, ref: SegmentRef) -> SegmentSource:
-        """Return the rows that `ref` lets be seen. Fetches nothing yet."""
+        """Return the rows that `ref` shows. Fetches nothing yet."""
         key = segment_key(ref.namespace or self.namespace, ref.id)
         return SegmentSource(self, key, ref)
 
@@ -114,7 +114,7 @@ class SegmentReader:
         *,
         bytes_max: int,
     ) -> None:
-        """Have the row blocks in memory that keys from `low` to `high` may lie in at `lsn`.
+        """Bring the row blocks into memory that may hold keys from `low` to `high` at `lsn`.
 
         What is missing is fetched side by side, neighbours in one request, up to about `bytes_max`.
         """
@@ -134,7 +134,7 @@ class SegmentReader:
 
 
 class SegmentSource(Clip):
-    """The rows of one segment, as far as its reference lets them be seen: a RowSource."""
+    """The rows of one segment that its reference shows: a RowSource."""
 
     __slots__ = ("_cache", "_find", "_is_plain", "_loader", "_reader", "_version")
 
@@ -149,12 +149,12 @@ class SegmentSource(Clip):
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is known to have columns that lie in blocks of their own."""
+        """Whether it is known to have wide columns."""
         entry = self._find(self.object_key)
         return entry is not None and bool(entry.wide)
 
     def tail(self) -> SegmentTail:
-        """Return what the segment says of itself. Raises NotFoundError, UnavailableError, DamagedError."""
+        """Return the segment's tail. Raises NotFoundError, UnavailableError, DamagedError."""
         return self._loader.tail(self).tail
 
     def get(self, key: bytes, lsn: int) -> RowVersion | None:
@@ -168,7 +168,7 @@ class SegmentSource(Clip):
         return found
 
     def _get_hot(self, key: bytes, lsn: int, *, asks_filter: bool = True, wide: bool = True) -> Any:
-        """Return what `get` does if memory has it and the case is plain; else `_COLD`.
+        """Return what `get` does if everything is in memory and the case is simple; else `_COLD`.
 
         In as few steps as Python takes: every microsecond of a hot read is here. Without
         `asks_filter`, the filter is left to a caller that can ask it for many keys at once.

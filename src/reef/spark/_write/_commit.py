@@ -56,7 +56,7 @@ _AGAIN = (FencedError, OutcomeUnknownError, NotWrittenError)
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What a write has done."""
+    """The result of a write."""
 
     method: str
     lsn: int | None
@@ -68,14 +68,14 @@ class WriteResult:
     """Rows that could not be patched or created, and were left out."""
     segments: int = 0
     replayed: bool = False
-    """Nothing was written: it had been before."""
+    """Nothing was written: an earlier attempt had written it."""
 
 
 def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
     """Make visible what tasks have staged.
 
-    Raises InvalidInputError, ConditionFailedError, IdempotencyError, StalePlanError (write anew), and
-    what is left of FencedError, OutcomeUnknownError and NotWrittenError after a few tries.
+    Raises InvalidInputError, ConditionFailedError, IdempotencyError, StalePlanError (write again),
+    and after a few tries FencedError, OutcomeUnknownError or NotWrittenError.
     """
     context = write.open()
     for one in staged:
@@ -101,7 +101,7 @@ def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
 def earlier_load(context: Context, options: WriteOptions) -> Receipt | None:
     """Return the receipt of a bulk load of the same job key, if there was one.
 
-    Raises IdempotencyError if the key was used for something else than what is asked for.
+    Raises IdempotencyError if the key was used for another operation.
     """
     if options.job_key is None:
         return None
@@ -123,10 +123,10 @@ def abort(write: Write, staged: Sequence[Staged | None]) -> None:
     plan = write.plan or next((one.plan for one in staged if one and one.plan), None)
     if plan is not None:
         close_load(context, plan.namespace, plan.job)
-        # With all tasks back, it is the commit that failed, and nobody knows how far it came.
+        # If all tasks came back, the commit failed, and its progress is unknown.
         failed = any(one is None or one.error is not None for one in staged)
         abandon_load(context, plan, may_be_committed=not failed)
-    elif write.attempts:  # which of them it is that failed, no task has told
+    elif write.attempts:  # it is not known which task failed
         for intent in standing_intents(context, write.namespace):
             if intent.id.startswith(write.attempts):
                 end_job(context, write.namespace, intent.id)
@@ -190,7 +190,7 @@ def _log(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Staged
         runs, dropped = [merged], dropped + merged.dropped
     written, unique = _tried(context, lambda: _write(context, write, plan, runs))
     if is_uploaded:
-        end_load(context, plan)  # copied into the log: nobody needs them
+        end_load(context, plan)  # copied into the log, so the segments are not needed
     return WriteResult(
         "log",
         written.lsn,
@@ -234,7 +234,7 @@ def _runs(plan: LoadPlan, staged: Sequence[Staged]) -> tuple[list[Run | LoadedPa
 
 
 def _batch_bytes(context: Context) -> int:
-    # What the log adds to rows is not in their size: half of what it takes leaves room.
+    # The size of rows excludes the log's overhead, so use half of the limit.
     return max(1, context.settings.log_segment_max_bytes // 2)
 
 

@@ -62,7 +62,7 @@ class WriteOptions:
 
     @property
     def key_column(self) -> str:
-        """The column that tells rows apart."""
+        """The column that identifies a row."""
         return "id" if self.face == "documents" else "key"
 
     @staticmethod
@@ -97,7 +97,7 @@ class WriteOptions:
             query_id=_key(known, "query_id"),
         )
         found._check(is_stream)
-        # What is deleted twice is deleted: there is nothing to choose between.
+        # Deleting an id twice is the same as once.
         return replace(found, duplicates="last") if found.operation == "delete" else found
 
     def _check(self, is_stream: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a task of a write does with its rows, before anything of them is visible.
+"""Staging: a task of a write keeps its rows where only the commit finds them.
 
 Few rows come back to the driver as they are, in the message of the task: no object, no request. More
 are sorted in bounded memory and uploaded as segments, under the write's intent, which the first task
@@ -44,10 +44,10 @@ class Write:
     columns: bytes
     """Those of the DataFrame, as an Arrow IPC schema."""
     job: str
-    """The intent that its segments carry in their names, if there come to be any."""
+    """The intent in the names of its segments, if it uploads any."""
     job_key: str
     plan: LoadPlan | None = None
-    """None: a task that uploads decides the schema by what it finds."""
+    """None: a task that uploads decides the schema."""
     source: str | None = None
     sequence: int | None = None
     attempts: str = ""
@@ -120,7 +120,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     plan: LoadPlan | None = None
     source: str | None = None
     error: str | None = None
-    """What is wrong with a row: to try the task again would not help."""
+    """The error of a row, which running the task again would not fix."""
     rows: int = 0
     nbytes: int = 0
 
@@ -180,7 +180,7 @@ def inline_bytes_max(options: WriteOptions, task: int) -> int:
 
 
 def stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
-    """Keep the rows of a task where the commit finds them, or what is wrong with them."""
+    """Keep the rows of a task, or their error, where the commit finds them."""
     try:
         return _stage(write, batches, task)
     except InvalidInputError as error:

@@ -50,7 +50,7 @@ PARTITIONS_MAX = 10_000
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     staged: Staged
 
@@ -100,12 +100,12 @@ def write(
     sequence: int | None = None,
     **options: Any,
 ) -> WriteResult:
-    """Write a DataFrame as the data source does, and return what was done.
+    """Write a DataFrame as the data source does, and return the result.
 
-    `options` are those of the data source. Of a `source` that numbers its writes, a `sequence` that
-    was reached before counts as written, for good: within `foreachBatch`, the id of the query and that
-    of the batch. Unlike `save()` it raises our errors as they are: those of `commit`, and
-    InvalidInputError. A job key that was loaded before costs no more than to find out.
+    `options` are those of the data source. If a `source` numbers its writes, a `sequence` that was
+    reached before counts as written, for good. Within `foreachBatch`, use the id of the query and
+    that of the batch. Unlike `save()` it raises our errors as they are: those of `commit`, and
+    InvalidInputError. If the job key was loaded before, it only reads the receipt.
     """
     check_stream(source, sequence)
     if source is not None and len(source.encode()) > KEY_BYTES_MAX:
@@ -199,8 +199,8 @@ def arrow_columns(schema: StructType) -> pa.Schema:
     for field in schema:
         if _holds_variant(field.dataType):
             raise InvalidInputError(
-                f"column {field.name!r} is of type {field.dataType.simpleString()}, of "
-                "which tasks get Spark's own bytes: give it as JSON, with to_json"
+                f"column {field.name!r} is of type {field.dataType.simpleString()}, which "
+                "Reef cannot read: convert it to JSON text with to_json"
             )
     return to_arrow_schema(schema, timezone="UTC")
 
@@ -216,7 +216,7 @@ def _holds_variant(kind: DataType) -> bool:
 
 
 def check_declared(options: WriteOptions, columns: pa.Schema) -> None:
-    """Raise InvalidInputError for a declared type of what is no column, or in no need of one."""
+    """Raise InvalidInputError for declared columns that do not exist, or have a type."""
     for name in options.declared:
         if options.face != "documents" or name == ID or name not in columns.names:
             raise InvalidInputError(
@@ -237,7 +237,7 @@ def _check_types(options: WriteOptions, plan: LoadPlan) -> None:
 
 
 def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged | None]:
-    """Return what tasks have told, None for those that did not come back."""
+    """Return the messages of tasks, None for those that did not come back."""
     return [one.staged if isinstance(one, StagedRows) else None for one in messages]
 
 

@@ -21,7 +21,7 @@ _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")  # in JSON, where Spark writes th
 
 
 class Cells(NamedTuple):
-    """What the text of a column is read as."""
+    """The type that the text of a column is read as."""
 
     type: str
     is_declared: bool = True

@@ -39,7 +39,7 @@ from reef.spark.source._columns import columns_of
 
 _DATA = "data"
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
-# A column of text as it is: what would have to be quoted, JSON has not.
+# A plain text column: JSON has no characters that would need quotes.
 _AS_IT_IS = {"extension": "json", "sep": "\x01", "quote": "\x00", "escape": "\x00"}
 # Spark's own choice, INT96, holds nanoseconds of 64 bits for most readers: the years 1677 to 2262.
 _PARQUET = {
@@ -51,11 +51,11 @@ _OUR_ERROR = re.compile(r"^reef\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was copied."""
+    """The result of an export."""
 
     namespace: str
     lsn: int
-    """The version that it was."""
+    """The version that was copied."""
     format: OutputFormat
     out: str
     columns: tuple[str, ...]
@@ -78,9 +78,9 @@ def export(
 ) -> ExportResult:
     """Copy one version of a namespace, the newest unless another is asked for, to `out`.
 
-    `columns` come after that of the ids, or of the keys. `watch` is called with the progress. Raises
-    InvalidInputError, also if `out` is there; NotFoundError, RetentionError, SnapshotExpiredError,
-    UnavailableError.
+    `columns` come after that of the ids, or of the keys. `watch` is called with the progress.
+    Raises InvalidInputError, also if `out` exists; NotFoundError, RetentionError,
+    SnapshotExpiredError, UnavailableError.
     """
     kind = output_format(format)
     found = find_export(
@@ -214,12 +214,12 @@ def _refuse(out: str, error: Exception) -> NoReturn:
     """Raise what Spark says as an error of ours."""
     if _is_taken(error):
         raise InvalidInputError(
-            f"OUT {str(out)!r} is there already: give a folder that is not there yet"
+            f"OUT {str(out)!r} exists already: give a folder that does not exist"
         ) from error
     found = _OUR_ERROR.findall(str(error))
     if found:
         raise _error_of(*found[-1]) from error
-    left = "" if folder_of(out) else "; remove what is there of it before you try again"
+    left = "" if folder_of(out) else "; remove what was written there before you try again"
     raise UnavailableError(f"Spark could not write {out}: {reason_of(error)}{left}") from error
 
 

@@ -111,7 +111,9 @@ def _check_cases(names: Iterable[str]) -> None:
 def plan_export(
     url: str, namespace: str, out: str, *, format: str = "parquet", **asked_for: Any
 ) -> ExportPlan:
-    """Return what `export` would copy. Writes nothing, and raises what it would, but for `out`.
+    """Return what `export` would copy.
+
+    Writes nothing, and raises the same errors, except those about `out`.
 
     What is asked for is said as `find_export` takes it.
     """

@@ -70,11 +70,11 @@ def ingest(
     watch: Watch | None = None,
     **options: object,
 ) -> WriteResult:
-    """Load files into a namespace of documents and return what was done.
+    """Load files into a namespace of documents and return the result.
 
     `id` is the column that has the ids. `schema` declares types. `multiline`: quoted values of CSV may
     have line breaks. `watch` is called with the progress. `options` are those of the data source
-    (`operation`, `job_key`, `duplicates`, ...); what is large is sorted by Spark first. Raises
+    (`operation`, `job_key`, `duplicates`, ...). Spark sorts large loads first. Raises
     InvalidInputError, UnavailableError, and what `reef.spark.write` does.
     """
     kind = input_format(files, format)

@@ -28,7 +28,7 @@ NOTHING = "\x01"
 
 @dataclass(frozen=True)
 class Files:
-    """What is to be loaded."""
+    """The files of a load."""
 
     spark: SparkSession
     paths: list[str]
@@ -37,7 +37,7 @@ class Files:
 
     @staticmethod
     def found(spark: SparkSession, paths: Sequence[str]) -> Files:
-        """Look which files there are. Raises InvalidInputError for those that Spark would leave out."""
+        """List the files. Raises InvalidInputError for those that Spark would ignore."""
         taken = list(map(as_spark_takes, paths))
         flat = spark.read.text(taken)
         every = Files(spark, taken, True)
@@ -61,7 +61,7 @@ class Files:
         return list(self.texts().inputFiles())
 
     def reader(self, **options: str | bool) -> DataFrameReader:
-        """Return what reads them, with options of its format."""
+        """Return their reader, with the options of its format."""
         return self.spark.read.options(recursiveFileLookup=self.is_nested, **options)
 
     def texts(self, **options: str) -> DataFrame:
@@ -94,8 +94,8 @@ def check_lines(files: Files, *, may_break: bool) -> None:
             f"{file} has the control character U+0001 ({text!r}): remove it from the CSV"
         )
     raise InvalidInputError(
-        f"a quoted value goes on in the next line of the CSV, {text!r}: give "
-        "--multiline, with which that is one row, and each file is read by one task"
+        f"a quoted value continues in the next line of the CSV, {text!r}: give "
+        "--multiline to read such values; then one task reads each file"
     )
 
 

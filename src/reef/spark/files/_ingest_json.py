@@ -50,13 +50,13 @@ def with_ids(lines: DataFrame, id: str) -> DataFrame:
 
 
 class Lines(msgspec.Struct, kw_only=True):
-    """What lines hold."""
+    """The keys and kinds of values of some lines."""
 
     attributes: dict[str, Kinds] = {}
     shapes: list[list[str]] = []
     """Different sets of keys, two at most."""
     refused: str | None = None
-    """What is wrong with a line, and which one it is."""
+    """The error of a line, and the line."""
     line: bytes = b""
 
     def merged(self, other: Lines) -> Lines:
@@ -283,7 +283,7 @@ def _bytes() -> Column:
 def _file_of(files: Files, line: bytes) -> str:
     found = files.texts(lineSep="\n").where(_bytes() == F.lit(line)).select("_metadata.file_path")
     row = found.head()
-    return "a file that is not as it was" if row is None else unquote(row[0])
+    return "a file that was changed meanwhile" if row is None else unquote(row[0])
 
 
 def _line_text(line: bytes) -> str:

@@ -52,7 +52,7 @@ class FileRows:
     columns: pa.Schema
     """Of the rows."""
     declared: dict[str, str]
-    """Types that were found and that Arrow does not tell."""
+    """Types that were found and that Arrow cannot express."""
     read: ReadRows | None = None
     """What makes rows of `df` in tasks; None: it has rows."""
     sortable: DataFrame | None = None
@@ -115,7 +115,7 @@ def _without_nothing(df: DataFrame, known: set[str]) -> DataFrame:
 def read_csv(
     files: Files, id: str, types: Mapping[str, Type], declared: Collection[str], multiline: bool
 ) -> tuple[DataFrame, dict[str, Cells], dict[str, str]]:
-    """Return rows of text, what it is to be read as, and the types of these that were found.
+    """Return rows of text, the types to read it as, and which of these were found.
 
     A header that differs from the others is refused when it is read.
     """

@@ -34,14 +34,14 @@ _SUFFIXES: dict[str, InputFormat] = {
 _HIDDEN = ("_", ".")
 _PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 LARGE_BYTES = 8 << 20
-"""What is larger is sorted by Spark, and loaded in bulk."""
+"""Larger loads are sorted by Spark, and loaded in bulk."""
 _HEAD_BYTES = 1 << 20
 _PATTERN = re.compile(r"[\\{}\[\]*?]")
 
 
 @dataclass(frozen=True)
 class IngestPlan:
-    """What would be loaded, as far as it can be told without Spark."""
+    """The plan of a load, as far as it is known without Spark."""
 
     namespace: str
     format: InputFormat
@@ -70,8 +70,8 @@ def plan_ingest(
 ) -> IngestPlan:
     """Return what `reef ingest` would load. Reads no more than the beginning of one file.
 
-    Raises InvalidInputError for files that are not there, and for an id that is no column;
-    NotFoundError for a branch that is not there.
+    Raises InvalidInputError for files that do not exist, and for an id that is not a column;
+    NotFoundError for a branch that does not exist.
     """
     kind = input_format(files, format)
     is_here = {file: _is_here(file) for file in files}
@@ -107,20 +107,20 @@ def plan_ingest(
 
 
 def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -> None:
-    """Raise InvalidInputError for files that Spark would pass over, and for what they cannot have."""
+    """Raise InvalidInputError for files that Spark would ignore, and for unsuitable options."""
     for file in files:
         name = PurePosixPath(file).name
         is_file = Path(_local(file)).is_file() if _is_here(file) else _suffix(name) in _SUFFIXES
         if name.startswith(_HIDDEN) and is_file:
             raise InvalidInputError(
-                f"Spark passes over {file!r}, whose name begins with '_' or '.': rename it"
+                f"Spark ignores {file!r}, because its name begins with '_' or '.': rename it"
             )
     if multiline and kind != "csv":
         raise InvalidInputError(f"--multiline is for CSV, and the files are {kind}: leave it out")
 
 
 def as_spark_takes(file: str) -> str:
-    """Return an address for Spark: what is there by this very name is no pattern."""
+    """Return an address for Spark: the name of an existing file is not a pattern."""
     is_there = _is_here(file) and Path(_local(file)).exists()
     return without_patterns(file) if is_there else file
 
@@ -200,7 +200,7 @@ def _columns(path: Path, kind: InputFormat) -> tuple[str, ...] | None:
 
 
 def input_format(files: Sequence[str], said: str | None = None) -> InputFormat:
-    """Return the format of files, by what is said or else by their names. Raises InvalidInputError."""
+    """Return the format of files: as given, or else by their names. Raises InvalidInputError."""
     allowed = get_args(InputFormat)
     if said is not None:
         if said not in allowed:

@@ -42,21 +42,19 @@ def folder_of(out: str) -> str | None:
 
 
 def check_out(out: str, format: OutputFormat) -> str:
-    """Return where to write: of a table a local folder, else as it is said, for Spark to know.
+    """Return where to write: a local folder for a table, else `out` unchanged, for Spark.
 
-    Raises InvalidInputError for a table elsewhere, or where there is something already.
+    Raises InvalidInputError for a table that is not local, or if `out` exists.
     """
     if format not in _PACKAGES:
         return out
     folder = folder_of(out)
     if folder is None:
         raise InvalidInputError(
-            f"OUT {out!r} is not a local folder, and {format} is written from here: give one"
+            f"OUT {out!r} is not a local folder, and {format} needs one: give a local folder"
         )
     if os.path.lexists(folder):
-        raise InvalidInputError(
-            f"OUT {out!r} is there already: give a folder that is not there yet"
-        )
+        raise InvalidInputError(f"OUT {out!r} exists already: give a folder that does not exist")
     if set(folder) & _NOT_OF_PATHS:
         raise InvalidInputError(
             f"OUT {out!r} has a %, ? or #, which {format} cannot have in a path: choose another"

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 @contextmanager
 def set_for_a_while(spark: SparkSession, asked: Mapping[str, str]) -> Iterator[None]:
-    """Set what is asked, and put back what was there."""
+    """Change settings while the body runs, and restore them afterwards."""
     before = {name: spark.conf.get(name, None) for name in asked}
     try:
         for name, value in asked.items():

@@ -1,6 +1,6 @@
-"""How far Spark is with what this thread asks of it: Spark's own counters, looked at now and then.
+"""The progress of this thread's Spark jobs, from Spark's own counters, read now and then.
 
-What is only for people must not break what they wait for: counters that cannot be had are not told.
+Progress is only for people and must not break a job: counters that cannot be read are not reported.
 Through Spark Connect there are fewer of them: no rows.
 """
 

@@ -95,8 +95,8 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Return where a new query begins: the same whenever Spark asks, which it does twice.
 
-        Raises RetentionError for an LSN that was collected, InvalidInputError for one that is not
-        there yet: what is committed below it would be passed over without a word.
+        Raises RetentionError for an LSN that was collected, InvalidInputError for one that does not
+        exist yet: commits below it would be skipped silently.
         """
         if self._initial is None:
             self._initial = self._begin()
@@ -143,7 +143,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(end) if end.lsn > place.lsn else start
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is there now as the end of the query."""
+        """Take the newest version as the end of the query."""
         self._upto = self._feed().newest().lsn
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -153,7 +153,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts = []
         elif "snapshot" in start:
             parts = self._snapshot_parts(start)
-        elif "slot" not in end:  # somebody wrote it by hand: the log does not say where it is
+        elif "slot" not in end:  # written by hand: the log does not say where it is
             parts = [FeedPart(self._place(start), end["lsn"], None)]
         else:
             place, size = self._place(start), self._options.partition_bytes

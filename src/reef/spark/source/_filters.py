@@ -67,7 +67,7 @@ class _DoubtfulError(Exception):
 def push_documents(
     filters: Sequence[Filter], columns: Sequence[Column], schema: Schema, before: PushedFilters
 ) -> tuple[PushedFilters, list[Filter]]:
-    """Return what can be asked of documents, and the filters that Spark has to evaluate itself.
+    """Return the filter for documents, and the filters that Spark has to evaluate itself.
 
     `before` is what is asked of them already.
     """

@@ -55,7 +55,7 @@ class PushingReader(ReefReader):
     """A reader that takes over filters. Spark refuses one in a session that pushes none."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep what can be asked of the rows as they are stored; return what is left to Spark."""
+        """Keep filters that stored rows can answer; return those left to Spark."""
         version, before = self._scan.version, self._scan.pushed
         if version.face == "kv":
             self._scan = replace(self._scan, pushed=push_keys(filters))

@@ -55,7 +55,7 @@ class PushedFilters:
 
 @dataclass(frozen=True)
 class Scan:
-    """What is read: a version, columns, and what the rows have to be like."""
+    """A scan: a version, columns, and a filter."""
 
     version: ReadVersion
     columns: tuple[Column, ...]
@@ -199,7 +199,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa
             some, size = [], 0
         some.append(batch)
         size += pa.ipc.get_record_batch_size(batch)
-        if size >= most_bytes // 2:  # what comes next is about as large as what is here
+        if size >= most_bytes // 2:  # the next piece is about as large as this one
             yield _joined(some)
             some, size = [], 0
     if some:

@@ -55,7 +55,7 @@ class ReadVersion:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from other versions."""
+        """The identity of this version."""
         bucket = msgspec.msgpack.encode(self.place.bucket)
         return bucket, self.place.namespace, self.generation, self.lsn, self.snapshot, self.replays
 

@@ -142,7 +142,7 @@ def test_people_are_told_what_would_be_done_and_whom_it_concerns(bucket: Bucket,
     assert "nothing was changed: run with --apply to repair" in text
     code, out, err = run("repair", NAMESPACE, "--apply")
     assert (code, err) == (0, "")
-    assert out.splitlines()[-1] == f"{NAMESPACE}: mended, 1 steps done"
+    assert out.splitlines()[-1] == f"{NAMESPACE}: repaired, 1 steps done"
     code, out, _ = run("repair", NAMESPACE)
     assert (code, out.splitlines()[-1]) == (0, f"{NAMESPACE}: nothing is wrong")
 
