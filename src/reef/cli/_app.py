@@ -9,18 +9,9 @@ import typer
 
 import reef
 from reef.cli import _branch, _kv, _snapshot, _sqlite, docs
-from reef.cli.arguments._parameters import register
-from reef.cli.health._check_store import check_store
-from reef.cli.health._gc import gc
-from reef.cli.health._inspect import inspect
-from reef.cli.health._repair import repair
-from reef.cli.health._stats import stats
-from reef.cli.health._verify import verify
-from reef.cli.pipeline import _jobs
-from reef.cli.pipeline._export import export
-from reef.cli.pipeline._ingest import ingest
-from reef.cli.pipeline._rewrite import compact, index, rebuild
-from reef.cli.pipeline._worker import worker
+from reef.cli.arguments import register
+from reef.cli.health import check_store, gc, inspect, repair, stats, verify
+from reef.cli.pipeline import compact, export, index, ingest, jobs_app, rebuild, worker
 from reef.errors import InvalidInputError
 
 # Typer keeps to itself what it raises for a command line that cannot be.
@@ -53,8 +44,8 @@ register(
         "worker": worker,
     },
 )
-for _group in (docs, _snapshot, _branch, _kv, _sqlite, _jobs):
-    app.add_typer(_group.app)
+for _group in (docs.app, _snapshot.app, _branch.app, _kv.app, _sqlite.app, jobs_app):
+    app.add_typer(_group)
 
 
 def _print_version(wanted: bool) -> None:

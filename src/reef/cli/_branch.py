@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reef.cli._output import Report, Table
-from reef.cli.arguments._bucket import Namespace, Url, connect
-from reef.cli.arguments._parameters import group
-from reef.cli.arguments._version import StartLsn
-from reef.cli.pipeline._pass import RunnerOptions
+from reef.cli.arguments import Namespace, StartLsn, Url, connect, group
+from reef.cli.pipeline import RunnerOptions
 from reef.types import namespace_of, split_namespace
 
 if TYPE_CHECKING:

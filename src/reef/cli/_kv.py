@@ -22,9 +22,17 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reef.cli._output import Report, key_text
-from reef.cli.arguments._bucket import Namespace, Url, connect, named
-from reef.cli.arguments._parameters import AsJson, group
-from reef.cli.arguments._version import IDEMPOTENCY_BYTES_MAX, Version, check_idempotency
+from reef.cli.arguments import (
+    IDEMPOTENCY_BYTES_MAX,
+    AsJson,
+    Namespace,
+    Url,
+    Version,
+    check_idempotency,
+    connect,
+    group,
+    name_and_branch,
+)
 from reef.errors import InvalidInputError
 from reef.types import KEY_BYTES_MAX, check_namespace
 
@@ -145,7 +153,7 @@ def put(
         settings = db.context().settings
         data = _value(coding, value, file, settings.log_segment_max_bytes)
         _check_size(settings, len(wanted) + len(data))
-        with db.kv(**named(namespace)) as kv:
+        with db.kv(**name_and_branch(namespace)) as kv:
             receipt = kv.put(wanted, data, idempotency_key=once)
     return _receipt_report(receipt)
 
@@ -163,7 +171,7 @@ def delete(
     once = _once(idempotency_key)
     with connect(url) as db:
         _check_size(db.context().settings, len(wanted))
-        with db.kv(**named(namespace)) as kv:
+        with db.kv(**name_and_branch(namespace)) as kv:
             receipt = kv.delete(wanted, idempotency_key=once)
     return _receipt_report(receipt)
 
@@ -218,7 +226,7 @@ def _once(key: str | None) -> bytes | None:
 
 @contextlib.contextmanager
 def _reading(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
-    with connect(url) as db, db.kv(**named(namespace), mode="r") as kv:
+    with connect(url) as db, db.kv(**name_and_branch(namespace), mode="r") as kv:
         yield kv if version.is_newest else kv.at(**version.as_dict())
 
 

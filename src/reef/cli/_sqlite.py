@@ -17,9 +17,7 @@ from reef.cli._branch import Name, Source, create_branch
 from reef.cli._interrupts import unwind
 from reef.cli._output import Report, Table, progress_bars, size_text
 from reef.cli._streams import failure_of
-from reef.cli.arguments._bucket import connect
-from reef.cli.arguments._parameters import group
-from reef.cli.arguments._version import ReadLsn, RestoreLsn, StartLsn
+from reef.cli.arguments import ReadLsn, RestoreLsn, StartLsn, connect, group
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from reef.spark._session import open_session
-from reef.spark.source._source import ReefDataSource
+from reef.spark.source import ReefDataSource
 
 
 def session(

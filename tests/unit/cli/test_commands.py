@@ -92,7 +92,7 @@ def test_what_needs_no_engine_loads_none(argument: str) -> None:
 
 def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
     from reef.cli import _kv
-    from reef.cli.arguments import _version
+    from reef.cli.arguments import IDEMPOTENCY_BYTES_MAX
     from reef.cli.health import _check_store
     from reef.engine import WriteRequest, check_idempotency_key, open_for_writing
     from reef.format import KEY, TOMBSTONE, log_schema
@@ -114,7 +114,7 @@ def test_figures_that_are_told_without_loading_the_engine_are_its_own() -> None:
         with pytest.raises(errors.InvalidInputError):
             check(*wrong)
 
-    longest = b"k" * _version.IDEMPOTENCY_BYTES_MAX
+    longest = b"k" * IDEMPOTENCY_BYTES_MAX
     assert check_idempotency_key(longest) == longest
     with pytest.raises(errors.InvalidInputError):
         check_idempotency_key(longest + b"k")

@@ -1,7 +1,60 @@
 """What commands take: how functions become commands, and the arguments that several share.
 
-_parameters      functions as commands; `group`, `derived`, `--json`
-_struct_options  the fields of an Options struct as options
-_bucket          the bucket, a namespace, or all; opening them
-_version         which version is read; keys that make a write safe to repeat
+group, register, derived, AsJson
+                      functions as commands; the fields of an Options struct as options; `--json`
+Url, Namespace, Scope, Apply
+                      the bucket, a namespace, one or all, `--apply`
+connect, name_and_branch, check_bucket_exists, no_namespace_text
+                      opening what these name, and what to say if it is not there
+Version, ReadLsn, StartLsn, RestoreLsn
+                      which version is read, or started from
+check_idempotency, IDEMPOTENCY_BYTES_MAX, PREFIX_BYTES_MAX
+                      keys that make a write safe to repeat
+
+The options of a struct are in a module that is loaded when its command runs: it needs msgspec.
 """
+
+from __future__ import annotations
+
+from reef.cli.arguments._bucket import (
+    Apply,
+    Namespace,
+    Scope,
+    Url,
+    check_bucket_exists,
+    connect,
+    name_and_branch,
+    no_namespace_text,
+)
+from reef.cli.arguments._parameters import AsJson, derived, group, register
+from reef.cli.arguments._read_version import (
+    IDEMPOTENCY_BYTES_MAX,
+    PREFIX_BYTES_MAX,
+    ReadLsn,
+    RestoreLsn,
+    StartLsn,
+    Version,
+    check_idempotency,
+)
+
+__all__ = [
+    "IDEMPOTENCY_BYTES_MAX",
+    "PREFIX_BYTES_MAX",
+    "Apply",
+    "AsJson",
+    "Namespace",
+    "ReadLsn",
+    "RestoreLsn",
+    "Scope",
+    "StartLsn",
+    "Url",
+    "Version",
+    "check_bucket_exists",
+    "check_idempotency",
+    "connect",
+    "derived",
+    "group",
+    "name_and_branch",
+    "no_namespace_text",
+    "register",
+]

@@ -48,7 +48,7 @@ def connect(url: str) -> Database:
     return connect(url)
 
 
-def named(namespace: str) -> dict[str, Any]:
+def name_and_branch(namespace: str) -> dict[str, Any]:
     """Return what to open for the name that a command was given: a branch is NAME@BRANCH."""
     name, branch = split_namespace(namespace)
     return {"name": name, "branch": branch}
@@ -75,7 +75,7 @@ class Scope:
             raise InvalidInputError(f"{given} of NAMESPACE and --all given; give one of the two")
         if self.namespace is not None:
             return [self.namespace]
-        check_there(db.store.url)
+        check_bucket_exists(db.store.url)
         return None
 
     def each(self, db: Database, do: Callable[[str], _T]) -> Iterator[tuple[str, _T | ReefError]]:
@@ -93,12 +93,12 @@ class Scope:
                 yield name, error
 
 
-def none_text(url: str) -> str:
+def no_namespace_text(url: str) -> str:
     """Return the message for a bucket without namespaces."""
     return f"there is no namespace in {url}"
 
 
-def check_there(url: str) -> None:
+def check_bucket_exists(url: str) -> None:
     """Raise BucketNotFoundError for a folder that is not there: it would pass for an empty bucket.
 
     Other stores say so themselves when they are listed.

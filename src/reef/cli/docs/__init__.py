@@ -10,7 +10,7 @@ chosen, pairs_of                 what the texts of --columns and of NAME=VALUE o
 
 from __future__ import annotations
 
-from reef.cli.arguments._parameters import group
+from reef.cli.arguments import group
 from reef.cli.docs._options import Columns, Declared, Where, chosen, pairs_of
 from reef.cli.docs._read import count, get, query, sql
 from reef.cli.docs._write import delete, patch, put, schema

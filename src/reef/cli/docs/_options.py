@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from reef.cli.arguments._version import PREFIX_BYTES_MAX, check_idempotency
+from reef.cli.arguments import PREFIX_BYTES_MAX, check_idempotency
 from reef.errors import InvalidInputError
 
 Where: TypeAlias = Annotated[

@@ -12,8 +12,7 @@ import typer
 
 from reef.cli import PROBLEM
 from reef.cli._output import Report
-from reef.cli.arguments._bucket import Namespace, Url, connect, named
-from reef.cli.arguments._version import Version
+from reef.cli.arguments import Namespace, Url, Version, connect, name_and_branch
 from reef.cli.docs._options import (
     Columns,
     Output,
@@ -233,7 +232,7 @@ def _reading(
     """Open a version, by default that of the page `after`, or the newest."""
     from reef.documents import page_version
 
-    with connect(url) as db, db.namespace(**named(namespace), mode="r") as ns:
+    with connect(url) as db, db.namespace(**name_and_branch(namespace), mode="r") as ns:
         if not version.is_newest:
             yield ns.at(**version.as_dict())
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli._output import Report, Table
-from reef.cli.arguments._bucket import Namespace, Url, connect, named
+from reef.cli.arguments import Namespace, Url, connect, name_and_branch
 from reef.cli.docs._options import (
     Batching,
     Declared,
@@ -78,7 +78,7 @@ def patch(
     tally = LoadProgress()
     with connect(url) as db:
         _check_filter(db, namespace, where)
-        with db.namespace(**named(namespace)) as ns:
+        with db.namespace(**name_and_branch(namespace)) as ns:
             tally.add(ns.patch_where(where, values, idempotency_key=key_of(prefix, 1)))
     return tally.report()
 
@@ -109,7 +109,7 @@ def delete(
             _check_there(db, namespace)
         else:
             _check_filter(db, namespace, where)
-        with db.namespace(**named(namespace)) as ns, told_with(tally):
+        with db.namespace(**name_and_branch(namespace)) as ns, told_with(tally):
             if where is not None:
                 tally.add(ns.delete_where(where, idempotency_key=key_of(prefix, 1)))
             else:
@@ -140,10 +140,10 @@ def schema(
     with connect(url) as db:
         if added or renamed or drop:
             _check_change(db, namespace, added, renamed, drop or [])
-            with db.namespace(**named(namespace)) as ns:
+            with db.namespace(**name_and_branch(namespace)) as ns:
                 found = ns.alter(add=added, rename=renamed, drop=drop or ())
         else:
-            with db.namespace(**named(namespace), mode="r") as ns:
+            with db.namespace(**name_and_branch(namespace), mode="r") as ns:
                 found = ns.schema
     table = Table(("attribute", "type"), found.items())
     return Report({"namespace": namespace, "attributes": found}, [table])
@@ -181,7 +181,7 @@ def _load(
                 return LoadProgress().report()
             if is_patch:
                 _check_there(db, namespace)
-            with db.namespace(**named(namespace), schema=schema) as ns:
+            with db.namespace(**name_and_branch(namespace), schema=schema) as ns:
                 write = ns.patch if is_patch else ns.upsert
                 tally = load(
                     ns,
@@ -208,7 +208,7 @@ def _check_filter(db: Database, namespace: str, where: str) -> None:
     """Raise InvalidInputError for a filter that the schema does not allow, before anybody is fenced."""
     from reef.documents.filter import parse_filter
 
-    with db.namespace(**named(namespace), mode="r") as ns:
+    with db.namespace(**name_and_branch(namespace), mode="r") as ns:
         parse_filter(where, ns.view().schema)
 
 
@@ -230,7 +230,7 @@ def _check_change(
 
     types = {name: Type.parse(text) for name, text in added.items()}
     try:
-        with db.namespace(**named(namespace), mode="r") as ns:
+        with db.namespace(**name_and_branch(namespace), mode="r") as ns:
             now = ns.view().schema
     except NotFoundError:
         now = Schema.EMPTY

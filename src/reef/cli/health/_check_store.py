@@ -12,7 +12,7 @@ import typer
 
 from reef.cli._interrupts import unwind
 from reef.cli._output import Report, Table, progress_bars
-from reef.cli.arguments._parameters import AsJson
+from reef.cli.arguments import AsJson
 from reef.clock import SystemClock
 from reef.errors import UnavailableError
 from reef.settings import load_settings

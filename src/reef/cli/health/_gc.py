@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from reef.cli._output import Part, Report, Table, size_text, told_by_the_command
-from reef.cli.arguments._bucket import Apply, Scope, Url, connect, none_text
-from reef.cli.arguments._parameters import derived
-from reef.cli.pipeline._pass import RunnerOptions, SparkOptions, run_pass
+from reef.cli.arguments import Apply, Scope, Url, connect, derived, no_namespace_text
+from reef.cli.pipeline import RunnerOptions, SparkOptions, run_pass
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def gc(
     reports = [_as_json(name, report) for name, report in found]
     return Report(
         {"url": where, "applied": apply, "namespaces": reports},
-        [part for one in found for part in _parts(*one)] or [none_text(where)],
+        [part for one in found for part in _parts(*one)] or [no_namespace_text(where)],
         is_problem=bool(result.failed),
     )
 

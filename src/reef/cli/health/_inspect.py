@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli._output import Part, Report, Table, key_text, label_of, value_text
-from reef.cli.arguments._bucket import Namespace, Url, connect
+from reef.cli.arguments import Namespace, Url, connect
 from reef.errors import InvalidInputError
 from reef.settings import parse_int
 from reef.types import LSN_MAX, SLOT_MAX

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reef.cli._output import Part, Report, Table, progress_bars, told_by_the_command
-from reef.cli.arguments._bucket import Apply, Namespace, Url, connect
+from reef.cli.arguments import Apply, Namespace, Url, connect
 from reef.cli.health._verify import findings, findings_json, short_key
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reef.cli._output import Part, Report, Table, size_text, time_text
-from reef.cli.arguments._bucket import Scope, Url, connect, none_text
+from reef.cli.arguments import Scope, Url, connect, no_namespace_text
 from reef.errors import ReefError
 
 
@@ -33,7 +33,7 @@ def stats(url: Url, scope: Scope) -> Report:
 
 def _parts(url: str, found: list[dict[str, Any]], every: bool) -> Iterator[Part]:
     if not found:
-        yield none_text(url)
+        yield no_namespace_text(url)
     elif every:
         columns = ("namespace", "generation", "segments", "rows in them", "unfolded log", "bytes")
         yield Table((*columns, "damaged"), map(_line, found), "namespaces")

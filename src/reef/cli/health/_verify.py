@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli._output import Part, Report, Table, progress_bars, told_by_the_command
-from reef.cli.arguments._bucket import Scope, Url, connect, none_text
-from reef.cli.arguments._parameters import derived
-from reef.cli.pipeline._pass import RunnerOptions, run_pass
+from reef.cli.arguments import Scope, Url, connect, derived, no_namespace_text
+from reef.cli.pipeline import RunnerOptions, run_pass
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def verify(
     ]
     return Report(
         {"url": where, "deep": deep, "namespaces": [_as_json(r) for r in reports]},
-        [part for one in reports for part in _parts(one)] or [none_text(where)],
+        [part for one in reports for part in _parts(one)] or [no_namespace_text(where)],
         is_problem=any(report.problems for report in reports),
     )
 

@@ -1,8 +1,31 @@
 """Passes over namespaces, on Spark or in this process.
 
-_pass              where a pass runs, its progress, its report
-_rewrite           index, compact and rebuild
-_worker            fold and compact, round after round
-_ingest, _export   files into a namespace, and out of one
-_jobs              what passes did, and unfinished jobs
+index, compact, rebuild          passes that rewrite a namespace
+worker                           fold and compact, round after round
+ingest, export                   files into a namespace, and out of one
+jobs_app                         `reef jobs`: what passes did, and unfinished jobs
+RunnerOptions, SparkOptions      where a pass runs
+run_pass                         a pass with its progress shown
 """
+
+from __future__ import annotations
+
+from reef.cli.pipeline._export import export
+from reef.cli.pipeline._ingest import ingest
+from reef.cli.pipeline._jobs import jobs_app
+from reef.cli.pipeline._pass import RunnerOptions, SparkOptions, run_pass
+from reef.cli.pipeline._rewrite import compact, index, rebuild
+from reef.cli.pipeline._worker import worker
+
+__all__ = [
+    "RunnerOptions",
+    "SparkOptions",
+    "compact",
+    "export",
+    "index",
+    "ingest",
+    "jobs_app",
+    "rebuild",
+    "run_pass",
+    "worker",
+]

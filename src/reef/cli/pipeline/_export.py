@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from reef.cli._output import Report, size_text
-from reef.cli.arguments._bucket import Namespace, Url, connect
-from reef.cli.arguments._version import Version
+from reef.cli.arguments import Namespace, Url, Version, connect
 from reef.cli.docs import Columns, Where, chosen
 from reef.cli.pipeline._pass import DryRun, SparkOptions, watched
 from reef.types import split_namespace

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reef.cli._output import Report, size_text
-from reef.cli.arguments._bucket import Namespace, Url, connect
-from reef.cli.arguments._parameters import derived
+from reef.cli.arguments import Namespace, Url, connect, derived
 from reef.cli.docs import Declared, pairs_of
 from reef.cli.pipeline._pass import DryRun, SparkOptions, watched
 from reef.types import split_namespace

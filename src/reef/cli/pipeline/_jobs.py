@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from reef.cli._output import Part, Report, Table, size_text, time_text
-from reef.cli.arguments._bucket import Scope, Url, check_there, connect
-from reef.cli.arguments._parameters import group
+from reef.cli.arguments import Scope, Url, check_bucket_exists, connect, group
 from reef.cli.pipeline._pass import figure_text
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 from reef.settings import parse_seconds
@@ -36,7 +35,7 @@ def list_passes(
     from reef.jobs import passes
 
     with connect(url) as db:
-        check_there(db.store.url)
+        check_bucket_exists(db.store.url)
         found = list(passes(db.store, limit))
     rows = (
         (
@@ -80,7 +79,7 @@ def show(
     from reef.jobs import find_pass
 
     with connect(url) as db:
-        check_there(db.store.url)
+        check_bucket_exists(db.store.url)
         found = find_pass(db.store, id)
     facts = {
         "pass": found.kind,
@@ -170,7 +169,7 @@ def end(
     )
 
 
-app = group(
+jobs_app = group(
     "jobs",
     "Show finished passes; list and end unfinished jobs.",
     {"list": list_passes, "show": show, "standing": standing, "end": end},

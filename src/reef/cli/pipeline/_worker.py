@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli import PROBLEM
-from reef.cli.arguments._bucket import Url, check_there, connect
-from reef.cli.arguments._parameters import AsJson, derived
+from reef.cli.arguments import AsJson, Url, check_bucket_exists, connect, derived
 from reef.cli.pipeline._pass import RunnerOptions, figure_text, pass_json
 from reef.errors import ReefError
 from reef.settings import load_settings, parse_seconds
@@ -54,7 +53,7 @@ def worker(
     seconds = cadence_s if interval is None else parse_seconds("--interval", interval, 0.1)
     options = msgspec.structs.replace(options, interval=seconds)
     with connect(url) as db:
-        check_there(db.store.url)
+        check_bucket_exists(db.store.url)
         ending = _Ending(db.context().threads)
         runner = runs.runner(db.context(), begun=ending.listen)
         print(f"reef: working on {db.store.url}", file=sys.stderr, flush=True)

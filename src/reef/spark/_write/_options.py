@@ -27,7 +27,7 @@ from reef.errors import InvalidInputError
 from reef.jobs.load import BUDGET_BYTES_DEFAULT, TARGET_BYTES_DEFAULT, FaceName
 from reef.segment import Duplicates
 from reef.settings import parse_bytes, parse_flag
-from reef.spark.source._options import PLACE, NamespaceRef, check_names
+from reef.spark.source import PLACE, NamespaceRef, check_names
 
 Operation = Literal["upsert", "patch", "delete", "create"]
 Method = Literal["auto", "log", "bulk"]

@@ -35,7 +35,7 @@ from reef.spark.files._export_plan import find_export
 from reef.spark.files._output_format import OutputFormat, check_out, folder_of, output_format
 from reef.spark.files._settings import set_for_a_while
 from reef.spark.files._watch import Counted, watching
-from reef.spark.source._columns import columns_of
+from reef.spark.source import columns_of
 
 _DATA = "data"
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}

@@ -10,11 +10,17 @@ from typing import Any
 from reef.errors import InvalidInputError
 from reef.format import SegmentRef
 from reef.spark.files._output_format import OutputFormat, output_format
-from reef.spark.source._columns import chosen, columns_of
-from reef.spark.source._options import ReadOptions
-from reef.spark.source._read import pushed_where
-from reef.spark.source._scan_plan import Scan, plan
-from reef.spark.source._version import ReadVersion, find_version, open_version
+from reef.spark.source import (
+    ReadOptions,
+    ReadVersion,
+    Scan,
+    chosen,
+    columns_of,
+    find_version,
+    open_version,
+    plan,
+    pushed_where,
+)
 
 
 @dataclass(frozen=True)

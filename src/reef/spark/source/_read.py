@@ -19,7 +19,7 @@ from reef.spark._freeze import freeze_imports
 from reef.spark.source._columns import Column, chosen, columns_of
 from reef.spark.source._filters import push_documents, push_keys
 from reef.spark.source._options import ReadOptions
-from reef.spark.source._scan_plan import PushedFilters, Scan, ScanRange, plan, read, schema_of
+from reef.spark.source._scan_plan import Scan, ScanRange, plan, pushed_where, read, schema_of
 from reef.spark.source._version import ReadVersion
 
 
@@ -76,17 +76,6 @@ def reader_of(options: ReadOptions, version: ReadVersion, schema: StructType) ->
     """
     pushes = hasattr(DataSourceReader, "pushLimit") if options.pushes is None else options.pushes
     return (PushingReader if pushes else ReefReader)(options, version, schema)
-
-
-def pushed_where(where: str | None, version: ReadVersion) -> PushedFilters:
-    """Return what the option `where` asks of the rows. Raises InvalidInputError."""
-    if where is None:
-        return PushedFilters()
-    if version.face != "documents":
-        raise InvalidInputError(
-            "where is for documents, and the namespace holds keys and values: leave it out"
-        )
-    return PushedFilters.of(where, schema_of(version))
 
 
 def spark_schema(version: ReadVersion, names: tuple[str, ...] | None) -> StructType:

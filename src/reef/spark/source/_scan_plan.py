@@ -19,7 +19,7 @@ import pyarrow as pa
 from reef.documents.filter import Where, parse_filter
 from reef.documents.query import StoredRows
 from reef.documents.types import Schema
-from reef.errors import NotFoundError, SnapshotExpiredError
+from reef.errors import InvalidInputError, NotFoundError, SnapshotExpiredError
 from reef.format import KEY
 from reef.segment import SegmentSource
 from reef.spark.source._columns import Column, spark_batch
@@ -72,6 +72,17 @@ def schema_of(version: ReadVersion) -> Schema:
     """Return the attributes of documents at a version."""
     arrow = version.columns
     return Schema.EMPTY if arrow is None else Schema.from_arrow(arrow)
+
+
+def pushed_where(where: str | None, version: ReadVersion) -> PushedFilters:
+    """Return what the option `where` asks of the rows. Raises InvalidInputError."""
+    if where is None:
+        return PushedFilters()
+    if version.face != "documents":
+        raise InvalidInputError(
+            "where is for documents, and the namespace holds keys and values: leave it out"
+        )
+    return PushedFilters.of(where, schema_of(version))
 
 
 def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[ScanRange]:

@@ -27,7 +27,8 @@ from reef.spark._write._write import writer_of
 from reef.spark.source._feed_options import FeedOptions, is_feed
 from reef.spark.source._feed_read import FeedReader, feed_schema
 from reef.spark.source._options import ReadOptions
-from reef.spark.source._read import pushed_where, reader_of, spark_schema
+from reef.spark.source._read import reader_of, spark_schema
+from reef.spark.source._scan_plan import pushed_where
 from reef.spark.source._version import ReadVersion, find_version
 
 
