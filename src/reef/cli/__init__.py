@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from reef.cli._interrupts import INTERRUPTED, MESSAGE, end_at_once
+from reef.cli._ctrl_c import INTERRUPTED, MESSAGE, end_at_once
 from reef.cli._streams import discard, failure_of, prepare_streams
 from reef.errors import InvalidInputError, ReefError
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import reef
-from reef.cli import _branch, _kv, _snapshot, _sqlite, docs
+from reef.cli import _branch_commands, _kv, _snapshot, _sqlite, docs
 from reef.cli.arguments import register
 from reef.cli.health import check_store, gc, inspect, repair, stats, verify
 from reef.cli.pipeline import compact, export, index, ingest, jobs_app, rebuild, worker
@@ -44,7 +44,7 @@ register(
         "worker": worker,
     },
 )
-for _group in (docs.app, _snapshot.app, _branch.app, _kv.app, _sqlite.app, jobs_app):
+for _group in (docs.app, _snapshot.app, _branch_commands.app, _kv.app, _sqlite.app, jobs_app):
     app.add_typer(_group)
 
 

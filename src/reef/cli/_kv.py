@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._output import Report, key_text
+from reef.cli._report import Report, key_text
 from reef.cli.arguments import (
     IDEMPOTENCY_BYTES_MAX,
     AsJson,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._output import Report, Table, time_text
+from reef.cli._report import Report, Table, time_text
 from reef.cli.arguments import Namespace, Url, connect, group
 from reef.settings import parse_seconds
 from reef.types import check_snapshot_id

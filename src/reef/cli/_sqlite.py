@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._branch import Name, Source, create_branch
-from reef.cli._interrupts import unwind
-from reef.cli._output import Report, Table, progress_bars, size_text
+from reef.cli._branch_commands import Name, Source, create_branch
+from reef.cli._ctrl_c import unwind
+from reef.cli._report import Report, Table, progress_bars, size_text
 from reef.cli._streams import failure_of
 from reef.cli.arguments import ReadLsn, RestoreLsn, StartLsn, connect, group
 from reef.errors import InvalidInputError, ReefError

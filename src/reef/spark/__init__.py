@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from reef.spark._archive import archive_path, make_archive
     from reef.spark._register import register, session
     from reef.spark._runner import spark_runner
-    from reef.spark._write._commit import WriteResult
-    from reef.spark._write._options import WriteOptions
-    from reef.spark._write._write import bulk_load, write
+    from reef.spark._write._batch_write import bulk_load, write
+    from reef.spark._write._write_commit import WriteResult
+    from reef.spark._write._write_options import WriteOptions
 
 # Loaded when they are asked for: plans and their options need no PySpark.
 _HOMES = {
-    "WriteOptions": "reef.spark._write._options",
-    "WriteResult": "reef.spark._write._commit",
+    "WriteOptions": "reef.spark._write._write_options",
+    "WriteResult": "reef.spark._write._write_commit",
     "archive_path": "reef.spark._archive",
-    "bulk_load": "reef.spark._write._write",
+    "bulk_load": "reef.spark._write._batch_write",
     "make_archive": "reef.spark._archive",
     "register": "reef.spark._register",
     "session": "reef.spark._register",
     "spark_runner": "reef.spark._runner",
-    "write": "reef.spark._write._write",
+    "write": "reef.spark._write._batch_write",
 }
 
 __all__ = [

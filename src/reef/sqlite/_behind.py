@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from reef.clock import Clock
 from reef.errors import NotWrittenError, ReefError, UnavailableError
-from reef.sqlite._version import TransactionPages
+from reef.sqlite._database_version import TransactionPages
 from reef.threads import Condition, Threads
 
 COMMITS_MAX = 64

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from reef.errors import ReefError
-from reef.sqlite._open import uri_of
+from reef.sqlite._open_pages import uri_of
 from reef.sqlite._vfs_apsw import register
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from reef.errors import (
 )
 from reef.format import log_key
 from reef.sqlite._behind import Behind, Holder, Queued
-from reef.sqlite._cache import PageCache
+from reef.sqlite._database_version import DatabaseVersion, TransactionPages, merged
 from reef.sqlite._header import said_size
-from reef.sqlite._version import DatabaseVersion, TransactionPages, merged
+from reef.sqlite._page_cache import PageCache
 
 if TYPE_CHECKING:
     from reef.database import Database

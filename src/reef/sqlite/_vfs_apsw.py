@@ -11,10 +11,10 @@ import apsw
 from reef.clock import SystemClock
 from reef.errors import InvalidInputError, ReefError
 from reef.sqlite._abi import CHARACTERISTICS, FCNTL_PRAGMA, PATH_BYTES_MAX, SECTOR_BYTES
-from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
+from reef.sqlite._database_file import NO_WAL, OVER_SEVERAL, DatabaseFile
 from reef.sqlite._interrupts import at_entry
 from reef.sqlite._location import VFS, full_path
-from reef.sqlite._open import close_file, open_file
+from reef.sqlite._open_pages import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
 from reef.sqlite._shared import Busy
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from reef.errors import InvalidInputError, ReefError, UnsupportedStoreError
 from reef.sqlite import _abi as abi
-from reef.sqlite._file import NO_WAL, OVER_SEVERAL, DatabaseFile
+from reef.sqlite._database_file import NO_WAL, OVER_SEVERAL, DatabaseFile
 from reef.sqlite._interrupts import all_through, defer_interrupts, guarded
 from reef.sqlite._location import VFS, full_path
-from reef.sqlite._open import close_file, open_file
+from reef.sqlite._open_pages import close_file, open_file
 from reef.sqlite._scratch import ScratchFile
 from reef.sqlite._shared import Busy
 

@@ -18,7 +18,7 @@ from sqlite3 import *  # noqa: F403
 from typing import TYPE_CHECKING, Any
 
 from reef.settings import Settings
-from reef.sqlite._open import uri_of
+from reef.sqlite._open_pages import uri_of
 from reef.sqlite._vfs_ctypes import forget_error, last_error, register_sqlite3
 
 if TYPE_CHECKING:

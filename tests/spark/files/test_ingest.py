@@ -19,8 +19,8 @@ import reef
 from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.jobs import Bucket
 from reef.spark import register
-from reef.spark.files._cells import Cells, read_cells
 from reef.spark.files._export import export
+from reef.spark.files._file_cells import Cells, read_cells
 from reef.spark.files._ingest import _told_plainly, ingest
 from reef.spark.files._input_format import check_options, plan_ingest
 

@@ -29,11 +29,11 @@ from reef.jobs import Bucket
 from reef.kv import KeyValue
 from reef.manifest import end_intent, register_intent
 from reef.segment import write_segment
+from reef.spark.source._data_source import ReefDataSource
 from reef.spark.source._feed_options import FeedOptions, is_feed
 from reef.spark.source._feed_plan import AttachedPart, FeedPart, plan_log
 from reef.spark.source._feed_read import FeedReader, feed_schema
-from reef.spark.source._source import ReefDataSource
-from reef.spark.source._version import find_version
+from reef.spark.source._read_version import find_version
 from reef.types import new_ulid
 
 FORMAT = "reef-changes"

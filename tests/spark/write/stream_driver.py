@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from reef.spark import session
-from reef.spark._write._options import WriteOptions
 from reef.spark._write._stream import ReefStreamWriter
-from reef.spark.source._source import ReefDataSource
+from reef.spark._write._write_options import WriteOptions
+from reef.spark.source._data_source import ReefDataSource
 
 
 class MortalWriter(ReefStreamWriter):

@@ -29,8 +29,8 @@ from reef.errors import (
 from reef.gc import collect
 from reef.jobs import Bucket
 from reef.spark._freeze import freeze_imports
-from reef.spark.source._columns import chosen, columns_of
-from reef.spark.source._options import ReadOptions
+from reef.spark.source._read_options import ReadOptions
+from reef.spark.source._read_version import ReadVersion, find_version, open_version
 from reef.spark.source._scan_plan import (
     PushedFilters,
     Scan,
@@ -40,7 +40,7 @@ from reef.spark.source._scan_plan import (
     read,
     schema_of,
 )
-from reef.spark.source._version import ReadVersion, find_version, open_version
+from reef.spark.source._spark_columns import chosen, columns_of
 from reef.store import open_store
 from reef.testing import Operation, WrapperStore
 from tests.support.documents.stored_documents import busy_namespace, comparable
@@ -428,7 +428,7 @@ def test_a_large_namespace_is_held_unless_told_otherwise(
 ) -> None:
     ns = filled(db, rows=40)
     held = ns.snapshot(id="mine")
-    monkeypatch.setattr("reef.spark.source._version.HOLD_FROM_BYTES", 1)
+    monkeypatch.setattr("reef.spark.source._read_version.HOLD_FROM_BYTES", 1)
     assert version_of(url).snapshot is not None
     assert version_of(url, hold="none").snapshot is None
     assert version_of(url, generation=str(version_of(url).generation)).snapshot is None
@@ -450,7 +450,7 @@ def test_who_may_not_write_reads_unheld(
     filled(db, rows=40)
     reading = Database(ReadOnlyStore(open_store(url)))
     monkeypatch.setattr(Bucket, "open", lambda _: reading.context())
-    monkeypatch.setattr("reef.spark.source._version.HOLD_FROM_BYTES", 1)
+    monkeypatch.setattr("reef.spark.source._read_version.HOLD_FROM_BYTES", 1)
     assert version_of(url).snapshot is None
     with pytest.raises(AccessDeniedError):
         version_of(url, hold="1h")

@@ -25,14 +25,11 @@ from reef.errors import (
 from reef.format import Manifest
 from reef.jobs import end_job
 from reef.manifest import Head, ManifestChain
-from reef.spark._write import _commit as _write_commit
-from reef.spark._write import _log as _write_log
-from reef.spark._write import _merge as _load_merge
-from reef.spark._write import _stage as _write_stage
-from reef.spark._write._commit import WriteResult, abort, commit
-from reef.spark._write._log import cut, row_bytes
-from reef.spark._write._options import WriteOptions, parse_declared
+from reef.spark._write import _merge_parts, _stage, _write_commit, _write_log
 from reef.spark._write._stage import Staged, Write, inline_bytes_max, stage
+from reef.spark._write._write_commit import WriteResult, abort, commit
+from reef.spark._write._write_log import cut, row_bytes
+from reef.spark._write._write_options import WriteOptions, parse_declared
 
 COLUMNS = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
@@ -181,7 +178,7 @@ def test_what_comes_back_in_messages_is_bounded_for_any_number_of_tasks(url: str
 def test_a_task_with_more_rows_uploads_them_under_the_intent(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 100)
+    monkeypatch.setattr(_stage, "INLINE_BYTES_MAX", 100)
     write = begin(url)
     some = staged(write, [[rows([5, 9]), rows(range(100, 120))], [rows([1])]])
     assert some[0].part is not None
@@ -222,7 +219,7 @@ def test_parts_without_common_keys_are_committed_as_they_are(url: str) -> None:
 def test_parts_with_common_keys_are_merged_into_disjoint_ones(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_load_merge, "FAN_IN", 3)
+    monkeypatch.setattr(_merge_parts, "FAN_IN", 3)
     rng = np.random.default_rng(7)
     order = rng.permutation(2000)
     tasks = [[rows(part.tolist())] for part in np.array_split(order, 11)]
@@ -279,7 +276,7 @@ def test_an_abort_after_a_commit_takes_nothing_back(url: str) -> None:
 def test_a_task_that_comes_after_the_commit_stages_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch, said: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(_stage, "INLINE_BYTES_MAX", 0)
     written(begin(url), [rows([1])])
     write = begin(url, **said)
     commit(write, staged(write, [[rows([1])], [rows([2])]]))
@@ -411,7 +408,7 @@ def test_a_write_through_the_log_goes_on_where_it_was_cut_off(
     before = len(numbers(url))
     assert 0 < before < 300
     # Tried again with other tasks, and uploaded this time.
-    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 10)
+    monkeypatch.setattr(_stage, "INLINE_BYTES_MAX", 10)
     again = begin(url, method="log", job_key="k", **setting)
     result = written(again, [rows(range(299, 99, -1))], [rows(range(100))])
     assert result.rows == 300 - before
@@ -452,7 +449,7 @@ def test_deletions_need_ids_only(url: str, monkeypatch: pytest.MonkeyPatch) -> N
     columns = pa.schema([("id", pa.string()), ("unknown", pa.float32())])
     batch = pa.RecordBatch.from_pydict({"id": ["00003", "zz"], "unknown": [1, 2]}, schema=columns)
     assert written(begin(url, columns, operation="delete"), [batch]).rows == 2
-    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 10)
+    monkeypatch.setattr(_stage, "INLINE_BYTES_MAX", 10)
     written(begin(url, operation="delete"), [rows(range(10, 100))])
     assert sorted(numbers(url)) == [i for i in range(10) if i != 3]
     with reef.connect(url) as db, db.namespace("ns", mode="r") as ns:
@@ -476,7 +473,7 @@ def test_keys_and_values(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     only = pa.schema([("key", pa.binary())])
     gone = pa.RecordBatch.from_pydict({"key": [b"003"]}, schema=only)
     written(begin(url, only, face="kv", operation="delete"), [gone])
-    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 1)
+    monkeypatch.setattr(_stage, "INLINE_BYTES_MAX", 1)
     written(begin(url, columns, face="kv", operation="delete"), [pairs([7, 1])])
     assert found() == [b"005", b"006"]
 
@@ -516,7 +513,7 @@ def test_a_micro_batch_of_many_deletions_is_passed_over_too(url: str) -> None:
 def test_the_commit_of_a_micro_batch_ends_what_killed_runs_have_left(
     url: str, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr(_write_stage, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(_stage, "INLINE_BYTES_MAX", 0)
     written(begin(url), [rows([1])])
     runs = [micro_batch(url, 7, run, operation=operation) for run in range(3)]
     dead = staged(runs[0], [[rows([1])]])

@@ -15,7 +15,7 @@ from reef.database import Database
 from reef.errors import UnavailableError
 from reef.sqlite import _behind
 from reef.sqlite._behind import Behind, Queued
-from reef.sqlite._version import TransactionPages
+from reef.sqlite._database_version import TransactionPages
 from reef.store import open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import SystemThreads

@@ -20,10 +20,10 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.pages import PageView
-from reef.sqlite._file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
+from reef.sqlite._database_file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
+from reef.sqlite._database_version import TransactionPages, merged
 from reef.sqlite._header import said_size
 from reef.sqlite._shared import Busy, SharedStore
-from reef.sqlite._version import TransactionPages, merged
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from tests.support.engine.kernel import database

@@ -17,7 +17,7 @@ import pytest
 import reef.sqlite
 from reef.errors import NotFoundError
 from reef.sqlite import _interrupts
-from reef.sqlite._file import NONE, RESERVED, SHARED, DatabaseFile
+from reef.sqlite._database_file import NONE, RESERVED, SHARED, DatabaseFile
 from reef.sqlite._interrupts import (
     all_through,
     defer_interrupts,

@@ -16,7 +16,7 @@ The options of a struct are in a module that is loaded when its command runs: it
 
 from __future__ import annotations
 
-from reef.cli.arguments._bucket import (
+from reef.cli.arguments._bucket_arguments import (
     Apply,
     Namespace,
     Scope,
@@ -27,7 +27,7 @@ from reef.cli.arguments._bucket import (
     no_namespace_text,
 )
 from reef.cli.arguments._parameters import AsJson, derived, group, register
-from reef.cli.arguments._read_version import (
+from reef.cli.arguments._version_arguments import (
     IDEMPOTENCY_BYTES_MAX,
     PREFIX_BYTES_MAX,
     ReadLsn,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, get_type_hint
 import typer
 from typer.core import TyperCommand
 
-from reef.cli._output import Report
+from reef.cli._report import Report
 
 if TYPE_CHECKING:
     from reef.cli.arguments._struct_options import StructOptions

@@ -11,9 +11,9 @@ chosen, pairs_of                 what the texts of --columns and of NAME=VALUE o
 from __future__ import annotations
 
 from reef.cli.arguments import group
-from reef.cli.docs._options import Columns, Declared, Where, chosen, pairs_of
-from reef.cli.docs._read import count, get, query, sql
-from reef.cli.docs._write import delete, patch, put, schema
+from reef.cli.docs._docs_options import Columns, Declared, Where, chosen, pairs_of
+from reef.cli.docs._read_commands import count, get, query, sql
+from reef.cli.docs._write_commands import delete, patch, put, schema
 
 __all__ = ["Columns", "Declared", "Where", "app", "chosen", "pairs_of"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from reef.cli.docs._cells import cells_of_text, decoded, refusal
+from reef.cli.docs._text_cells import cells_of_text, decoded, refusal
 from reef.errors import InvalidInputError
 
 STDIN = "-"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from reef.cli.health._check_store import check_store
 from reef.cli.health._gc import gc
-from reef.cli.health._inspect import inspect
-from reef.cli.health._repair import repair
-from reef.cli.health._stats import stats
-from reef.cli.health._verify import verify
+from reef.cli.health._inspect_command import inspect
+from reef.cli.health._repair_command import repair
+from reef.cli.health._stats_command import stats
+from reef.cli.health._verify_command import verify
 
 __all__ = ["check_store", "gc", "inspect", "repair", "stats", "verify"]

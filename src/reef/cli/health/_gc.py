@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from reef.cli._output import Part, Report, Table, size_text, told_by_the_command
+from reef.cli._report import Part, Report, Table, size_text, told_by_the_command
 from reef.cli.arguments import Apply, Scope, Url, connect, derived, no_namespace_text
 from reef.cli.pipeline import RunnerOptions, SparkOptions, run_pass
 from reef.errors import ReefError

@@ -10,12 +10,12 @@ run_pass                         a pass with its progress shown
 
 from __future__ import annotations
 
-from reef.cli.pipeline._export import export
-from reef.cli.pipeline._ingest import ingest
+from reef.cli.pipeline._export_command import export
+from reef.cli.pipeline._ingest_command import ingest
 from reef.cli.pipeline._jobs import jobs_app
-from reef.cli.pipeline._pass import RunnerOptions, SparkOptions, run_pass
 from reef.cli.pipeline._rewrite import compact, index, rebuild
-from reef.cli.pipeline._worker import worker
+from reef.cli.pipeline._run_pass import RunnerOptions, SparkOptions, run_pass
+from reef.cli.pipeline._worker_command import worker
 
 __all__ = [
     "RunnerOptions",

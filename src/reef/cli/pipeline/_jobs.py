@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from reef.cli._output import Part, Report, Table, size_text, time_text
+from reef.cli._report import Part, Report, Table, size_text, time_text
 from reef.cli.arguments import Scope, Url, check_bucket_exists, connect, group
-from reef.cli.pipeline._pass import figure_text
+from reef.cli.pipeline._run_pass import figure_text
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 from reef.settings import parse_seconds
 

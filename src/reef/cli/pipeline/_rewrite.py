@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._output import Report, Table, key_text, size_text
+from reef.cli._report import Report, Table, key_text, size_text
 from reef.cli.arguments import Scope, Url, connect, derived
-from reef.cli.pipeline._pass import DryRun, RunnerOptions, pass_report, preview_report, run_pass
+from reef.cli.pipeline._run_pass import DryRun, RunnerOptions, pass_report, preview_report, run_pass
 from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from reef.engine import Context
 from reef.errors import InvalidInputError
 from reef.jobs.load import LOAD_KIND, LoadedPart, LoadPlan, join_load, plan_load, write_part
 from reef.segment import SortedRuns
-from reef.spark._write._options import WriteOptions
+from reef.spark._write._write_options import WriteOptions
 from reef.types import new_ulid
 
 INLINE_BYTES_MAX = 2 << 20

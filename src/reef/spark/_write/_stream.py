@@ -35,16 +35,16 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from reef.errors import InvalidInputError
-from reef.spark._write._commit import abort, commit
-from reef.spark._write._options import WriteOptions
-from reef.spark._write._stage import Write, stage, used_columns
-from reef.spark._write._write import (
+from reef.spark._write._batch_write import (
     StagedRows,
     arrow_columns,
     check_declared,
     staged_of,
     task_number,
 )
+from reef.spark._write._stage import Write, stage, used_columns
+from reef.spark._write._write_commit import abort, commit
+from reef.spark._write._write_options import WriteOptions
 
 _log = logging.getLogger("reef")
 

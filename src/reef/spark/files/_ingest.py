@@ -23,9 +23,9 @@ from reef.errors import InvalidInputError, NotFoundError, UnavailableError
 from reef.jobs import PassProgress, Watch
 from reef.jobs.load import schema_for
 from reef.spark._java_error import reason_of
-from reef.spark._write._commit import WriteResult
-from reef.spark._write._options import WriteOptions
-from reef.spark._write._write import load_rows, stored_bytes, write_rows
+from reef.spark._write._batch_write import load_rows, stored_bytes, write_rows
+from reef.spark._write._write_commit import WriteResult
+from reef.spark._write._write_options import WriteOptions
 from reef.spark.files._ingest_files import Files, check_columns, check_lines
 from reef.spark.files._ingest_read import ID, read
 from reef.spark.files._input_format import LARGE_BYTES, check_options, input_format

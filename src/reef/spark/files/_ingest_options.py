@@ -9,7 +9,7 @@ import msgspec
 from reef.errors import InvalidInputError
 from reef.jobs.load import BUDGET_BYTES_DEFAULT, TARGET_BYTES_DEFAULT
 from reef.segment import Duplicates
-from reef.spark._write._options import Method, Operation
+from reef.spark._write._write_options import Method, Operation
 from reef.spark.files._input_format import InputFormat
 
 

@@ -32,10 +32,10 @@ from pyspark.sql.types import (
 
 from reef.documents.types import Type
 from reef.errors import InvalidInputError
-from reef.spark._write._options import Operation
+from reef.spark._write._batch_write import arrow_columns
 from reef.spark._write._stage import ReadRows
-from reef.spark._write._write import arrow_columns
-from reef.spark.files._cells import Cells, read_cells
+from reef.spark._write._write_options import Operation
+from reef.spark.files._file_cells import Cells, read_cells
 from reef.spark.files._ingest_files import NOTHING, Files
 from reef.spark.files._ingest_json import ReadLines, check_shapes, lines_of, look_through, with_ids
 from reef.spark.files._input_format import InputFormat

@@ -13,13 +13,13 @@ columns_of, chosen         the columns that Spark sees, and some of them by name
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reef.spark.source._columns import chosen, columns_of
-from reef.spark.source._options import PLACE, NamespaceRef, ReadOptions, check_names
+from reef.spark.source._read_options import PLACE, NamespaceRef, ReadOptions, check_names
+from reef.spark.source._read_version import ReadVersion, find_version, open_version
 from reef.spark.source._scan_plan import Scan, plan, pushed_where
-from reef.spark.source._version import ReadVersion, find_version, open_version
+from reef.spark.source._spark_columns import chosen, columns_of
 
 if TYPE_CHECKING:
-    from reef.spark.source._source import ReefDataSource
+    from reef.spark.source._data_source import ReefDataSource
 
 __all__ = [
     "PLACE",
@@ -44,5 +44,5 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name == "ReefDataSource":
-        return import_module("reef.spark.source._source").ReefDataSource
+        return import_module("reef.spark.source._data_source").ReefDataSource
     raise AttributeError(f"module 'reef.spark.source' has no attribute {name!r}")

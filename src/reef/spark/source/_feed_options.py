@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from reef.errors import InvalidInputError
 from reef.settings import parse_bytes, parse_flag, parse_int, parse_seconds
-from reef.spark.source._options import (
+from reef.spark.source._read_options import (
     PARTITION_BYTES_DEFAULT,
     PLACE,
     SETTING,

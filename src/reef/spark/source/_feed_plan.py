@@ -30,10 +30,10 @@ from reef.engine import (
 )
 from reef.errors import SnapshotExpiredError
 from reef.format import KEY, LSN, TOMBSTONE, LogKind, Prev, SegmentRef
-from reef.spark.source._columns import Column, spark_batch
-from reef.spark.source._options import NamespaceRef
+from reef.spark.source._read_options import NamespaceRef
+from reef.spark.source._read_version import ReadVersion, expired, open_version
 from reef.spark.source._scan_plan import ScanRange
-from reef.spark.source._version import ReadVersion, expired, open_version
+from reef.spark.source._spark_columns import Column, spark_batch
 
 _READERS_MAX = 4
 

@@ -46,11 +46,11 @@ from reef.errors import InvalidInputError, NotFoundError
 from reef.format import KEY, LSN
 from reef.log import ChainPoint
 from reef.manifest import release_snapshot
-from reef.spark.source._columns import Column, chosen, columns_of
 from reef.spark.source._feed_options import FeedOptions
 from reef.spark.source._feed_plan import FeedPart, Part, Shape, SnapshotPart, plan_log, read_part
+from reef.spark.source._read_version import ReadVersion, find_version
 from reef.spark.source._scan_plan import PushedFilters, Scan, plan
-from reef.spark.source._version import ReadVersion, find_version
+from reef.spark.source._spark_columns import Column, chosen, columns_of
 from reef.types import LSN_MAX, new_ulid
 
 _OWN = {

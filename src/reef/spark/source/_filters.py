@@ -44,8 +44,8 @@ from pyspark.sql.datasource import (
 from reef.documents.filter import VALUES_MAX, like_to_glob, parse_filter
 from reef.documents.types import Schema
 from reef.errors import InvalidInputError
-from reef.spark.source._columns import Column
 from reef.spark.source._scan_plan import PushedFilters
+from reef.spark.source._spark_columns import Column
 
 Where = tuple[Any, ...]
 

@@ -22,8 +22,8 @@ from reef.documents.types import Schema
 from reef.errors import InvalidInputError, NotFoundError, SnapshotExpiredError
 from reef.format import KEY
 from reef.segment import SegmentSource
-from reef.spark.source._columns import Column, spark_batch
-from reef.spark.source._version import OpenVersion, ReadVersion, expired, open_version
+from reef.spark.source._read_version import OpenVersion, ReadVersion, expired, open_version
+from reef.spark.source._spark_columns import Column, spark_batch
 
 PARTITION_BYTES_MIN = 1 << 20
 _TAILS_MAX = 256

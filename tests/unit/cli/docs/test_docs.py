@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import reef
-from reef.cli.docs import _read
+from reef.cli.docs import _read_commands
 from tests.support.commands import Run, runner
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -255,7 +255,7 @@ def some(run: Run) -> None:
 def test_queries_have_filters_orders_limits_and_pages(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_read, "_PAGE_ROWS", 8)
+    monkeypatch.setattr(_read_commands, "_PAGE_ROWS", 8)
     found = fine(run("query", NS, "--where", "n = 3 and id < '030'", "--format", "jsonl"))
     assert [one["id"] for one in parsed(found)] == ["003", "010", "017", "024"]
     ordered = fine(run("query", NS, "--order-by", "n desc, id", "--limit", "2", "--json"))

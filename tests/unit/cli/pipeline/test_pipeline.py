@@ -18,7 +18,7 @@ import pytest
 
 import reef
 from reef import cli
-from reef.cli.pipeline._pass import watched
+from reef.cli.pipeline._run_pass import watched
 from reef.format import manifest_key
 from reef.jobs import CompactionOptions, InProcess, Job, PassProgress, compact, standing_intents
 from reef.testing import ManualClock

@@ -26,7 +26,7 @@ from reef.format import Manifest, SegmentRef, Snapshot
 from reef.log import LogReader
 from reef.manifest import Head, ManifestChain, create_snapshot, renew
 from reef.segment import RowSource, SegmentSource
-from reef.spark.source._options import NamespaceRef, ReadOptions
+from reef.spark.source._read_options import NamespaceRef, ReadOptions
 from reef.types import new_ulid
 
 HOLD_FROM_BYTES = 8 << 30

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._output import Report, Table
+from reef.cli._report import Report, Table
 from reef.cli.arguments import Namespace, StartLsn, Url, connect, group
 from reef.cli.pipeline import RunnerOptions
 from reef.types import namespace_of, split_namespace

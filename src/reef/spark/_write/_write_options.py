@@ -2,7 +2,7 @@
 
 operation     upsert (whole rows), patch (some attributes of documents that exist; null takes one
               away), delete (by id or key), create (only what is not there yet)
-method        auto, log or bulk; see `reef.spark._write._write`
+method        auto, log or bulk; see `reef.spark._write._batch_write`
 job_key       a name for this write: under one key, rows are written once however often it is tried
 duplicates    an id that is there twice: error, or last (the row that the later task has)
 skip          true: leave out what cannot be patched or created, instead of refusing its batch

@@ -42,10 +42,10 @@ from reef.jobs.load import (
 )
 from reef.kv import KeyValue
 from reef.segment import UniqueKeys
-from reef.spark._write._log import LogWriteResult, write_batches
-from reef.spark._write._merge import FAN_IN, Run, are_disjoint, merge_parts, merged_rows
-from reef.spark._write._options import WriteOptions
+from reef.spark._write._merge_parts import FAN_IN, Run, are_disjoint, merge_parts, merged_rows
 from reef.spark._write._stage import Staged, Write, inline_rows, planned, stored
+from reef.spark._write._write_log import LogWriteResult, write_batches
+from reef.spark._write._write_options import WriteOptions
 
 LOG_BYTES_MAX = 8 << 20
 ATTEMPTS = 8

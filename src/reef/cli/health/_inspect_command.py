@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._output import Part, Report, Table, key_text, label_of, value_text
+from reef.cli._report import Part, Report, Table, key_text, label_of, value_text
 from reef.cli.arguments import Namespace, Url, connect
 from reef.errors import InvalidInputError
 from reef.settings import parse_int

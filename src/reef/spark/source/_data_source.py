@@ -21,15 +21,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from reef.spark._write._options import WriteOptions
+from reef.spark._write._batch_write import writer_of
 from reef.spark._write._stream import stream_writer_of
-from reef.spark._write._write import writer_of
+from reef.spark._write._write_options import WriteOptions
+from reef.spark.source._batch_reader import reader_of, spark_schema
 from reef.spark.source._feed_options import FeedOptions, is_feed
 from reef.spark.source._feed_read import FeedReader, feed_schema
-from reef.spark.source._options import ReadOptions
-from reef.spark.source._read import reader_of, spark_schema
+from reef.spark.source._read_options import ReadOptions
+from reef.spark.source._read_version import ReadVersion, find_version
 from reef.spark.source._scan_plan import pushed_where
-from reef.spark.source._version import ReadVersion, find_version
 
 
 class ReefDataSource(DataSource):

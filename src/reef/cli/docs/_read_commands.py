@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reef.cli import PROBLEM
-from reef.cli._output import Report
+from reef.cli._report import Report
 from reef.cli.arguments import Namespace, Url, Version, connect, name_and_branch
-from reef.cli.docs._options import (
+from reef.cli.docs._docs_options import (
     Columns,
     Output,
     Where,
@@ -22,7 +22,7 @@ from reef.cli.docs._options import (
     numbers_of,
     order_of,
 )
-from reef.cli.docs._output import TABLE_ROWS, Printer, chosen_format, open_output
+from reef.cli.docs._rows_output import TABLE_ROWS, Printer, chosen_format, open_output
 from reef.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def get(
     columns: Columns = None,
 ) -> None:
     """Print documents by id. Exit code 2 and a line on stderr for each id that does not exist."""
-    from reef.cli.docs._cells import row_of
+    from reef.cli.docs._text_cells import row_of
 
     format = chosen_format(output, otherwise="jsonl")
     with _reading(url, namespace, version) as view:
@@ -108,7 +108,7 @@ def query(
     A table omits vectors unless --columns names them. If more documents follow, the token for
     --after is on stderr, or in the JSON.
     """
-    from reef.cli.docs._cells import rows_of
+    from reef.cli.docs._text_cells import rows_of
 
     format = chosen_format(output, otherwise="table", limit=limit)
     asked: dict[str, Any] = {"where": where, "order_by": order_of(order_by)}
@@ -171,7 +171,7 @@ def sql(
     ] = False,
 ) -> None:
     """Run a SELECT on the table `docs`. Prints the first 50 rows, or all with another --format."""
-    from reef.cli.docs._cells import rows_of
+    from reef.cli.docs._text_cells import rows_of
 
     format = chosen_format(output, otherwise="table")
     if text == "-":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._output import Part, Report, Table, progress_bars, told_by_the_command
+from reef.cli._report import Part, Report, Table, progress_bars, told_by_the_command
 from reef.cli.arguments import Scope, Url, connect, derived, no_namespace_text
 from reef.cli.pipeline import RunnerOptions, run_pass
 from reef.errors import InvalidInputError, ReefError

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from reef.cli._output import drawn
-from reef.cli.docs._cells import text_of
-from reef.cli.docs._options import Output
+from reef.cli._report import drawn
+from reef.cli.docs._docs_options import Output
+from reef.cli.docs._text_cells import text_of
 from reef.errors import InvalidInputError, NotWrittenError
 
 FORMATS = ("table", "json", "jsonl", "csv")

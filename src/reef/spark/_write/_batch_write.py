@@ -38,9 +38,9 @@ from reef.documents.types import Type
 from reef.engine import check_stream
 from reef.errors import InvalidInputError, ReefError
 from reef.jobs.load import LoadPlan
-from reef.spark._write._commit import WriteResult, abort, commit, earlier_load
-from reef.spark._write._options import KEY_BYTES_MAX, WriteOptions
 from reef.spark._write._stage import ReadRows, Staged, Write, stage
+from reef.spark._write._write_commit import WriteResult, abort, commit, earlier_load
+from reef.spark._write._write_options import KEY_BYTES_MAX, WriteOptions
 
 _log = logging.getLogger("reef")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reef.cli._output import Report, progress_bars
+from reef.cli._report import Report, progress_bars
 from reef.cli.docs._input import Batch, Input
 from reef.errors import (
     ConditionFailedError,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._output import Part, Report, Table, progress_bars, told_by_the_command
+from reef.cli._report import Part, Report, Table, progress_bars, told_by_the_command
 from reef.cli.arguments import Apply, Namespace, Url, connect
-from reef.cli.health._verify import findings, findings_json, short_key
+from reef.cli.health._verify_command import findings, findings_json, short_key
 
 if TYPE_CHECKING:
     from reef.doctor import RepairReport

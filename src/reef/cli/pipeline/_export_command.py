@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from reef.cli._output import Report, size_text
+from reef.cli._report import Report, size_text
 from reef.cli.arguments import Namespace, Url, Version, connect
 from reef.cli.docs import Columns, Where, chosen
-from reef.cli.pipeline._pass import DryRun, SparkOptions, watched
+from reef.cli.pipeline._run_pass import DryRun, SparkOptions, watched
 from reef.types import split_namespace
 
 

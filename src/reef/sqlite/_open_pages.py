@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reef.errors import InvalidInputError, NotFoundError
-from reef.sqlite._file import DatabaseFile
+from reef.sqlite._database_file import DatabaseFile
 from reef.sqlite._header import HEADER_BYTES
 from reef.sqlite._location import Location, location_of, parse_location
 from reef.sqlite._registry import Opening, registry

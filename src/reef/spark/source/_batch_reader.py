@@ -16,11 +16,11 @@ from pyspark.sql.types import StructField, StructType
 
 from reef.errors import InvalidInputError
 from reef.spark._freeze import freeze_imports
-from reef.spark.source._columns import Column, chosen, columns_of
 from reef.spark.source._filters import push_documents, push_keys
-from reef.spark.source._options import ReadOptions
+from reef.spark.source._read_options import ReadOptions
+from reef.spark.source._read_version import ReadVersion
 from reef.spark.source._scan_plan import Scan, ScanRange, plan, pushed_where, read, schema_of
-from reef.spark.source._version import ReadVersion
+from reef.spark.source._spark_columns import Column, chosen, columns_of
 
 
 class ReefReader(DataSourceReader):

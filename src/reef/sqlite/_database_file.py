@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from reef.errors import InvalidInputError, ReefError, UnavailableError
 from reef.sqlite._abi import FCNTL_COMMIT_PHASETWO, FCNTL_SYNC
+from reef.sqlite._database_version import DatabaseVersion, TransactionPages
 from reef.sqlite._header import CHANGE_COUNTER_READ, HEADER_BYTES, with_schema, without_wal
 from reef.sqlite._shared import SharedStore
-from reef.sqlite._version import DatabaseVersion, TransactionPages
 
 NONE, SHARED, RESERVED, PENDING, EXCLUSIVE = range(5)
 

@@ -11,7 +11,7 @@ import typer
 
 from reef.cli import PROBLEM
 from reef.cli.arguments import AsJson, Url, check_bucket_exists, connect, derived
-from reef.cli.pipeline._pass import RunnerOptions, figure_text, pass_json
+from reef.cli.pipeline._run_pass import RunnerOptions, figure_text, pass_json
 from reef.errors import ReefError
 from reef.settings import load_settings, parse_seconds
 

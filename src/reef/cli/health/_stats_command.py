@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from reef.cli._output import Part, Report, Table, size_text, time_text
+from reef.cli._report import Part, Report, Table, size_text, time_text
 from reef.cli.arguments import Scope, Url, connect, no_namespace_text
 from reef.errors import ReefError
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._output import Report, size_text
+from reef.cli._report import Report, size_text
 from reef.cli.arguments import Namespace, Url, connect, derived
 from reef.cli.docs import Declared, pairs_of
-from reef.cli.pipeline._pass import DryRun, SparkOptions, watched
+from reef.cli.pipeline._run_pass import DryRun, SparkOptions, watched
 from reef.types import split_namespace
 
 if TYPE_CHECKING:

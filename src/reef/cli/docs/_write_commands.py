@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._output import Report, Table
+from reef.cli._report import Report, Table
 from reef.cli.arguments import Namespace, Url, connect, name_and_branch
-from reef.cli.docs._options import (
+from reef.cli.docs._docs_options import (
     Batching,
     Declared,
     File,
@@ -70,7 +70,7 @@ def patch(
         return _load(url, namespace, file, options, is_patch=True)
     if file is not None or where is None or set is None:
         raise InvalidInputError("what to patch is unclear; give either FILE, or --where with --set")
-    from reef.cli.docs._load import LoadProgress, key_of
+    from reef.cli.docs._load_batches import LoadProgress, key_of
 
     values = json_of("--set", set)
     prefix = options.prefix
@@ -95,7 +95,7 @@ def delete(
 ) -> Report:
     """Delete documents: by id, by a file of ids, or all that match. They need not exist."""
     from reef.cli.docs._input import read_ids
-    from reef.cli.docs._load import LoadProgress, key_of, told_with
+    from reef.cli.docs._load_batches import LoadProgress, key_of, told_with
 
     if sum(given is not None and given != [] for given in (ids, where, file)) != 1:
         raise InvalidInputError("what to delete is unclear; give one of ID, --where and --file")
@@ -160,7 +160,7 @@ def _load(
     is_patch: bool = False,
 ) -> Report:
     from reef.cli.docs._input import open_input
-    from reef.cli.docs._load import LoadProgress, load, told_with
+    from reef.cli.docs._load_batches import LoadProgress, load, told_with
     from reef.engine import CreateOnly
 
     skip, condition = options.skip, options.condition

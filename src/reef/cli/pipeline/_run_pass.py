@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from reef.cli._output import Part, Report, Table, progress_bars, size_text
+from reef.cli._report import Part, Report, Table, progress_bars, size_text
 from reef.errors import InvalidInputError
 
 if TYPE_CHECKING:
