@@ -99,7 +99,7 @@ class Coding:
             return data.hex().encode()
         return base64.b64encode(data) if self.name == "base64" else data
 
-    def shown(self, data: bytes) -> tuple[str, str]:
+    def json_text(self, data: bytes) -> tuple[str, str]:
         """Return bytes as JSON can hold them, and how: text that is none becomes base64."""
         if self.name != "text":
             return self.raw(data).decode(), self.name
@@ -283,6 +283,11 @@ def _line(coding: Coding, key: bytes, value: bytes | None, as_json: bool) -> byt
 
 
 def _pair(coding: Coding, key: bytes, value: bytes | None) -> dict[str, object]:
-    text, how = coding.shown(key)
-    shown = (None, None) if value is None else coding.shown(value)
-    return {"key": text, "key_encoding": how, "value": shown[0], "value_encoding": shown[1]}
+    text, how = coding.json_text(key)
+    value_and_coding = (None, None) if value is None else coding.json_text(value)
+    return {
+        "key": text,
+        "key_encoding": how,
+        "value": value_and_coding[0],
+        "value_encoding": value_and_coding[1],
+    }

@@ -218,8 +218,8 @@ def progress_bars() -> Iterator[Bars]:
 
 
 @contextlib.contextmanager
-def told_by_the_command() -> Iterator[None]:
-    """Keep Reef's own log quiet: what it would say of damage is what the command is about to tell."""
+def reef_log_silenced() -> Iterator[None]:
+    """Silence Reef's own log: the command itself reports the damage that it would log."""
     log = logging.getLogger("reef")
     before = log.level
     log.setLevel(logging.CRITICAL)

@@ -61,8 +61,8 @@ def list_(url: Url, namespace: Namespace) -> Report:
     with connect(url) as db:
         found = newest_manifest(db.context(), namespace).snapshots
     rows = [_as_json(one) for one in found]
-    shown = [{**row, "expires_at_us": row["expires_at_us"] or "never"} for row in rows]
-    return Report({"namespace": namespace, "snapshots": rows}, [Table.of(shown, "snapshots")])
+    table_rows = [{**row, "expires_at_us": row["expires_at_us"] or "never"} for row in rows]
+    return Report({"namespace": namespace, "snapshots": rows}, [Table.of(table_rows, "snapshots")])
 
 
 def renew(url: Url, namespace: Namespace, id: Id, ttl: Ttl = None) -> Report:

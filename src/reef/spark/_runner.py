@@ -38,7 +38,7 @@ PARTS_PER_SLOT = 8
 """Spark tasks for each that runs side by side: enough that they end together, few to launch."""
 
 POLL_SECONDS = 0.25
-_SCHEMA = "place int, outcome binary"
+_SCHEMA = "position int, outcome binary"
 
 D = TypeVar("D", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -117,21 +117,21 @@ class SparkRunner:
                 weights or [1] * len(payloads), max(PARTS_MIN, PARTS_PER_SLOT * self.parallelism)
             )
             groups = [
-                msgspec.msgpack.encode([(place, payloads[place]) for place in part])
+                msgspec.msgpack.encode([(position, payloads[position]) for position in part])
                 for part in parts
             ]
             frame = spark.range(0, len(groups), 1, len(groups)).mapInArrow(
                 _mapped(self._bucket, wire, groups), _SCHEMA
             )
-            rows = _Job(spark, name, self._threads).collect(
+            rows = _InterruptibleJob(spark, name, self._threads).collect(
                 frame, _by_part(progress, len(groups), len(payloads))
             )
         if progress is not None:
             progress(len(payloads), len(payloads))
-        outcomes = {row.place: wire.unpack(bytes(row.outcome)) for row in rows}
+        outcomes = {row.position: wire.unpack(bytes(row.outcome)) for row in rows}
         if sorted(outcomes) != list(range(len(payloads))):
             raise InvariantError(f"{name}: {len(outcomes)} outcomes of {len(payloads)} came back")
-        return [outcomes[place] for place in range(len(payloads))]
+        return [outcomes[position] for position in range(len(payloads))]
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def _raised_plainly(name: str) -> Iterator[None]:
         ) from error
 
 
-class _Job:
+class _InterruptibleJob:
     """A Spark job in a thread of its own, so that Ctrl-C can interrupt its caller."""
 
     def __init__(self, spark: SparkSession, name: str, threads: Threads) -> None:
@@ -257,8 +257,10 @@ def _mapped(bucket: Bucket, wire: TaskWire[D, R], groups: Sequence[bytes]) -> _M
                 outcomes = [wire.refuse(error, attempt=attempt) for _ in group]
             else:
                 outcomes = [wire.perform(context, payload, attempt=attempt) for _, payload in group]
-            places = pa.array([place for place, _ in group], pa.int32())
-            yield pa.record_batch([places, pa.array(outcomes, pa.binary())], ["place", "outcome"])
+            positions = pa.array([position for position, _ in group], pa.int32())
+            yield pa.record_batch(
+                [positions, pa.array(outcomes, pa.binary())], ["position", "outcome"]
+            )
 
     return run_groups
 

@@ -71,15 +71,15 @@ def open_session(
         raise InvalidInputError(
             f"both master {master!r} and remote {public_address(remote)!r} were given; give one of them"
         )
-    asked = dict(conf or {})
+    settings = dict(conf or {})
     with _starting:
         spark = _running()
         if spark is not None:
-            _check_running(spark, master, remote, asked)
+            _check_running(spark, master, remote, settings)
         elif address := remote or (not master and os.environ.get("SPARK_REMOTE")):
-            spark = _connect(app_name, address, asked)
+            spark = _connect(app_name, address, settings)
         else:
-            spark = start_session(app_name, master, asked, use_archive(), is_quiet=is_quiet)
+            spark = start_session(app_name, master, settings, use_archive(), is_quiet=is_quiet)
     return spark
 
 

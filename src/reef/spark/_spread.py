@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 
 def spread(weights: Sequence[int], parts_max: int) -> list[list[int]]:
-    """Return the places of `weights` in at most `parts_max` parts of about the same weight.
+    """Return the positions of `weights` in at most `parts_max` parts of about the same weight.
 
     The heaviest first, within a part and among them: what takes longest begins first.
     """
     parts = min(parts_max, len(weights))
     lightest = [(0, part) for part in range(parts)]
-    places: list[list[int]] = [[] for _ in range(parts)]
-    for place in sorted(range(len(weights)), key=lambda p: -weights[p]):
+    positions: list[list[int]] = [[] for _ in range(parts)]
+    for position in sorted(range(len(weights)), key=lambda p: -weights[p]):
         load, part = lightest[0]
-        places[part].append(place)
-        heapq.heapreplace(lightest, (load + weights[place] + 1, part))
+        positions[part].append(position)
+        heapq.heapreplace(lightest, (load + weights[position] + 1, part))
     loads = {part: load for load, part in lightest}
-    return [places[part] for part in sorted(loads, key=lambda p: (-loads[p], p))]
+    return [positions[part] for part in sorted(loads, key=lambda p: (-loads[p], p))]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reef.pages import Pages, PageView
 
 _CHUNK_BYTES = 32 << 20
-_PROBLEMS_SHOWN = 5
+_PROBLEMS_LISTED = 5
 _HISTORY = [LSN, COMMITTED_AT, KEY]
 
 Progress = Callable[[int, int], None]
@@ -142,12 +142,12 @@ def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
     return source, page_size
 
 
-def check(connection: apsw.Connection, shown: str) -> None:
+def check(connection: apsw.Connection, name: str) -> None:
     """Raise CorruptError if SQLite finds fault with a database."""
     found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
     if found != ["ok"]:
         raise CorruptError(
-            shown, 0, "a database that passes integrity_check", "; ".join(found[:_PROBLEMS_SHOWN])
+            name, 0, "a database that passes integrity_check", "; ".join(found[:_PROBLEMS_LISTED])
         )
 
 

@@ -57,12 +57,12 @@ def renumbered(first: bytes, *others: bytes) -> bytes:
     counter = _next(page[_COUNTER] for page in (first, *others))
     said = first[_PAGE_COUNT] if _says_page_count(first) else bytes(4)
     first = _with(first, _SCHEMA, _next(page[_SCHEMA] for page in (first, *others)))
-    for place, number in (
+    for field_at, number in (
         (_COUNTER, counter),
         (_PAGE_COUNT, said),
         (_COUNTER_OF_PAGE_COUNT, counter),
     ):
-        first = _with(first, place, number)
+        first = _with(first, field_at, number)
     return first
 
 
@@ -70,8 +70,8 @@ def _says_page_count(first: bytes) -> bool:
     return first[_COUNTER] == first[_COUNTER_OF_PAGE_COUNT]
 
 
-def _with(first: bytes, place: slice, field: bytes) -> bytes:
-    return first[: place.start] + field + first[place.stop :]
+def _with(first: bytes, field_at: slice, field: bytes) -> bytes:
+    return first[: field_at.start] + field + first[field_at.stop :]
 
 
 def _number(field: bytes) -> int:

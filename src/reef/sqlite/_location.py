@@ -24,7 +24,7 @@ _OWN = ("branch", "lsn", "page_size", "opening")
 _SQLITE = ("vfs", "mode", "cache", "psow", "nolock", "immutable", "modeof")
 PAGE_SIZES = tuple(512 << i for i in range(8))
 _SAFE = "/:@._-~"
-_OF_PLACE = ("endpoint", "account_name")
+_IDENTITY_OPTIONS = ("endpoint", "account_name")
 """Options without which a bucket's name says nothing."""
 
 
@@ -51,12 +51,12 @@ class Location:
         return f"{without_secrets(self.bucket)}/{self.name}{branch}{at}"
 
     @property
-    def place(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[object, ...]:
         """Equal for every spelling of one database's URL."""
         store = self._store
         path = os.path.realpath(store.path) if store.scheme == "file" else store.path
-        of_place = tuple(store.options.get(name) for name in _OF_PLACE)
-        return store.scheme, store.bucket, path, *of_place
+        of_store = tuple(store.options.get(name) for name in _IDENTITY_OPTIONS)
+        return store.scheme, store.bucket, path, *of_store
 
     @property
     def options(self) -> Mapping[str, str]:

@@ -24,17 +24,17 @@ class PageCache:
 
     def put(self, pages: Mapping[int, bytes], lsn: int) -> None:
         """Take in pages that are current from `lsn` on; the oldest entries make room."""
-        held = self.pages
+        cached = self.pages
         if len(pages) > self._most:
             for page_id in pages:
-                held.pop(page_id, None)
+                cached.pop(page_id, None)
             return
         for page_id, data in pages.items():
-            held[page_id] = (data, lsn)
-        over = len(held) - self._most
+            cached[page_id] = (data, lsn)
+        over = len(cached) - self._most
         if over > 0:
-            for page_id in list(islice(held, over)):
-                del held[page_id]
+            for page_id in list(islice(cached, over)):
+                del cached[page_id]
 
     def cut(self, n_pages: int) -> None:
         """Drop the pages that were cut off."""

@@ -117,8 +117,8 @@ class Registry:
 
     @staticmethod
     def _key(location: Location, opening: Opening) -> tuple[object, str, str | None]:
-        place: object = location.place if opening.database is None else id(opening.database)
-        return place, location.name, location.branch
+        identity: object = location.identity if opening.database is None else id(opening.database)
+        return identity, location.name, location.branch
 
 
 def _check_same(

@@ -21,7 +21,7 @@ from reef.jobs import Bucket
 from reef.spark import register
 from reef.spark.files._export import export
 from reef.spark.files._file_cells import Cells, read_cells
-from reef.spark.files._ingest import _told_plainly, ingest
+from reef.spark.files._ingest import _as_reef_errors, ingest
 from reef.spark.files._input_format import check_options, plan_ingest
 
 
@@ -285,7 +285,7 @@ def test_a_bad_file_is_told_in_one_line(
 def test_an_error_of_spark_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(UnavailableError, match=r"a\.csv: the JVM is gone; nothing was loaded"),
-        _told_plainly(["a.csv"]),
+        _as_reef_errors(["a.csv"]),
     ):
         PySparkLogger.getLogger("DataFrameQueryContextLogger").error("x" * 8000)
         raise Py4JError("the JVM is gone\n\tat a.b.C")

@@ -288,9 +288,9 @@ def test_an_attach_ends_a_micro_batch_and_is_read_by_segments(db: reef.Database)
     stream = reader(db, starting="earliest", partition_bytes=1, before="true")
     start = stream.initialOffset()
     first = stream.latestOffset(start, stream.getDefaultReadLimit())
-    place = stream._place(first)
+    place = stream._position(first)
     log = FeedLog(db.context(), "ns")
-    parts = plan_log(log, stream._place(start), place, 1)
+    parts = plan_log(log, stream._position(start), place, 1)
     assert [type(part) for part in parts] == [FeedPart, AttachedPart, AttachedPart]
     found = [(row[0], row[3], row[5]) for row in rows_between(stream, start, first)]
     assert found == [

@@ -36,11 +36,11 @@ from reef.spark.source._scan_plan import (
     Scan,
     ScanRange,
     _cuts,
-    plan,
+    plan_scan,
     read,
     schema_of,
 )
-from reef.spark.source._spark_columns import chosen, columns_of
+from reef.spark.source._spark_columns import select_columns, spark_columns
 from reef.store import open_store
 from reef.testing import Operation, WrapperStore
 from tests.support.documents.stored_documents import busy_namespace, comparable
@@ -73,7 +73,7 @@ def scan_of(
     names: tuple[str, ...] | None = None,
     batch_bytes: int = 4096,
 ) -> Scan:
-    columns = chosen(columns_of(version.face, version.columns), names)
+    columns = select_columns(spark_columns(version.face, version.columns), names)
     pushed = PushedFilters() if where is None else PushedFilters.of(where, schema_of(version))
     return Scan(version, columns, pushed, batch_bytes)
 
@@ -84,7 +84,7 @@ def layout_of(scan: Scan) -> pa.Schema:
 
 def rows_of(scan: Scan, ranges: list[ScanRange] | None = None) -> list[Row]:
     """Return the rows of all ranges, read as a task reads them: what travels is pickled."""
-    ranges = plan(scan, partition_bytes=8192, min_partitions=4) if ranges is None else ranges
+    ranges = plan_scan(scan, partition_bytes=8192, min_partitions=4) if ranges is None else ranges
     sent: tuple[Scan, list[ScanRange]] = pickle.loads(pickle.dumps((scan, ranges)))
     layout = layout_of(scan)
     found: list[Row] = []
@@ -126,7 +126,7 @@ def gone(db: Database) -> None:
 def test_ranges_follow_upon_each_other_and_hold_about_as_much(db: Database, url: str) -> None:
     filled(db)
     scan = scan_of(version_of(url))
-    ranges = plan(scan, partition_bytes=16 << 10, min_partitions=1)
+    ranges = plan_scan(scan, partition_bytes=16 << 10, min_partitions=1)
     assert len(ranges) > 3
     assert ranges[0].start == b""
     assert ranges[-1].end is None
@@ -139,8 +139,8 @@ def test_ranges_follow_upon_each_other_and_hold_about_as_much(db: Database, url:
 def test_small_data_is_one_range_and_large_data_as_many_as_asked(db: Database, url: str) -> None:
     filled(db)
     scan = scan_of(version_of(url))
-    assert plan(scan, partition_bytes=1 << 30, min_partitions=8) == [ScanRange(b"", None)]
-    assert len(plan(scan, partition_bytes=1 << 10, min_partitions=1)) >= 30
+    assert plan_scan(scan, partition_bytes=1 << 30, min_partitions=8) == [ScanRange(b"", None)]
+    assert len(plan_scan(scan, partition_bytes=1 << 10, min_partitions=1)) >= 30
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
@@ -166,14 +166,14 @@ def test_a_piece_that_is_too_large_leaves_others_as_they_are() -> None:
 
 def test_a_single_large_segment_is_cut_at_its_blocks(db: Database, url: str) -> None:
     filled(db, parts=1)
-    ranges = plan(scan_of(version_of(url)), partition_bytes=16 << 10, min_partitions=1)
+    ranges = plan_scan(scan_of(version_of(url)), partition_bytes=16 << 10, min_partitions=1)
     assert len(ranges) > 3
 
 
 def test_a_range_of_keys_is_all_that_is_planned(db: Database, url: str) -> None:
     filled(db)
     scan = scan_of(version_of(url), where="id >= '000500' AND id < '000520'")
-    ranges = plan(scan, partition_bytes=1 << 10, min_partitions=4)
+    ranges = plan_scan(scan, partition_bytes=1 << 10, min_partitions=4)
     assert ranges[0].start == b"000500"
     assert ranges[-1].end == b"000520"
     assert ids_of(scan) == [f"{i:06}" for i in range(500, 520)]
@@ -182,7 +182,7 @@ def test_a_range_of_keys_is_all_that_is_planned(db: Database, url: str) -> None:
 def test_keys_that_cannot_be_are_not_planned(db: Database, url: str) -> None:
     filled(db, rows=10)
     scan = scan_of(version_of(url), where="id > 'b' AND id < 'a'")
-    assert plan(scan, partition_bytes=1 << 20, min_partitions=4) == []
+    assert plan_scan(scan, partition_bytes=1 << 20, min_partitions=4) == []
 
 
 def test_an_empty_namespace_has_a_schema_and_no_rows(db: Database, url: str) -> None:
@@ -337,7 +337,7 @@ def test_every_version_reads_as_it_was(db: Database, url: str, seed: int) -> Non
     assert noted
     for version, wanted in noted:
         scan = scan_of(version)
-        ranges = plan(scan, partition_bytes=256, min_partitions=3)
+        ranges = plan_scan(scan, partition_bytes=256, min_partitions=3)
         assert {row["id"]: row["n"] for row in rows_of(scan, ranges)} == wanted
         assert len(rows_of(scan, ranges)) == len(wanted)
 
@@ -428,7 +428,7 @@ def test_a_large_namespace_is_held_unless_told_otherwise(
 ) -> None:
     ns = filled(db, rows=40)
     held = ns.snapshot(id="mine")
-    monkeypatch.setattr("reef.spark.source._read_version.HOLD_FROM_BYTES", 1)
+    monkeypatch.setattr("reef.spark.source._read_version.SNAPSHOT_FROM_BYTES", 1)
     assert version_of(url).snapshot is not None
     assert version_of(url, hold="none").snapshot is None
     assert version_of(url, generation=str(version_of(url).generation)).snapshot is None
@@ -450,7 +450,7 @@ def test_who_may_not_write_reads_unheld(
     filled(db, rows=40)
     reading = Database(ReadOnlyStore(open_store(url)))
     monkeypatch.setattr(Bucket, "open", lambda _: reading.context())
-    monkeypatch.setattr("reef.spark.source._read_version.HOLD_FROM_BYTES", 1)
+    monkeypatch.setattr("reef.spark.source._read_version.SNAPSHOT_FROM_BYTES", 1)
     assert version_of(url).snapshot is None
     with pytest.raises(AccessDeniedError):
         version_of(url, hold="1h")
@@ -535,7 +535,7 @@ def test_options_as_text() -> None:
     assert options.columns == ("a,b", "c")
     assert options.hold_s == 7200
     assert options.partition_bytes == 8 << 20
-    assert options.place.bucket.settings["block_cache_bytes"] == 1 << 20
+    assert options.ref.bucket.settings["block_cache_bytes"] == 1 << 20
     plain = ReadOptions.of({"url": "file:///nowhere", "namespace": "ns", "columns": "a, b"})
     assert plain.columns == ("a", "b")
 

@@ -47,7 +47,7 @@ def options(url: str, **said: object) -> WriteOptions:
 
 def begin(url: str, columns: pa.Schema = COLUMNS, **said: object) -> Write:
     asked = options(url, **said)
-    write = Write.begin(asked.place.bucket.open(), asked, columns)
+    write = Write.begin(asked.ref.bucket.open(), asked, columns)
     return pickle.loads(pickle.dumps(write))  # as it comes to tasks
 
 
@@ -554,7 +554,7 @@ def test_a_numbered_write_that_died_between_its_batches_goes_on_with_the_next(
             raise KeyboardInterrupt
 
     def once() -> WriteResult:
-        context = asked.place.bucket.open()
+        context = asked.ref.bucket.open()
         return written(
             Write.begin(context, asked, COLUMNS, source="q", sequence=0), [rows(range(200))]
         )

@@ -363,8 +363,8 @@ def test_a_database_is_one_however_its_url_is_spelled(url: str, tmp_path: Path) 
         other.close()
     connection.close()
     one = parse_location("s3://bucket/app.db?endpoint=http://a&region=x")
-    assert one.place == parse_location("s3://bucket/app.db?region=y&endpoint=http://a").place
-    assert one.place != parse_location("s3://bucket/app.db?endpoint=http://b&region=x").place
+    assert one.identity == parse_location("s3://bucket/app.db?region=y&endpoint=http://a").identity
+    assert one.identity != parse_location("s3://bucket/app.db?endpoint=http://b&region=x").identity
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ A dataclass has a Typer parameter for each field. The options of a struct come f
 name, the type, the default, and the docstring below the field as the help text. So a new field is an
 option without another line. A struct is loaded when its command is called.
 
-A command that returns a `Report` takes `--json`; one with a parameter `as_json` is told of it.
+A command that returns a `Report` takes `--json`; one with a parameter `as_json` gets its value.
 """
 
 from __future__ import annotations
@@ -102,15 +102,15 @@ def _flat(command: _Command, options: StructOptions | None) -> _Command:
         elif one.name != "as_json":
             parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     reports = signature.return_annotation is Report
-    is_told = "as_json" in signature.parameters
-    if reports or is_told:
-        kind = signature.parameters["as_json"].annotation if is_told else AsJson
+    wants_as_json = "as_json" in signature.parameters
+    if reports or wants_as_json:
+        kind = signature.parameters["as_json"].annotation if wants_as_json else AsJson
         parameters.append(parameter("as_json", kind, False))
 
     def flat(**given: Any) -> None:
         for name, (make, fields) in groups.items():
             given[name] = make(**{field: given.pop(field) for field in fields})
-        as_json = (given.get if is_told else given.pop)("as_json", False)
+        as_json = (given.get if wants_as_json else given.pop)("as_json", False)
         report = command(**given)
         if report is not None:
             report.print(as_json)

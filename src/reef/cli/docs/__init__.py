@@ -5,17 +5,17 @@ input, that cannot be read fences nobody.
 
 app                              the commands
 Columns, Where, Declared         options that `reef ingest` and `reef export` share
-chosen, pairs_of                 what the texts of --columns and of NAME=VALUE options stand for
+column_list, pairs_of            what the texts of --columns and of NAME=VALUE options stand for
 """
 
 from __future__ import annotations
 
 from reef.cli.arguments import group
-from reef.cli.docs._docs_options import Columns, Declared, Where, chosen, pairs_of
+from reef.cli.docs._docs_options import Columns, Declared, Where, column_list, pairs_of
 from reef.cli.docs._read_commands import count, get, query, sql
 from reef.cli.docs._write_commands import delete, patch, put, schema
 
-__all__ = ["Columns", "Declared", "Where", "app", "chosen", "pairs_of"]
+__all__ = ["Columns", "Declared", "Where", "app", "column_list", "pairs_of"]
 
 app = group(
     "docs",

@@ -98,11 +98,11 @@ class LoadOptions(Batching):
 
 
 def column_names(columns: list[str] | None, types: dict[str, str]) -> list[str]:
-    only = chosen(columns)
+    only = column_list(columns)
     return list(dict.fromkeys(["id", *(types if only is None else only)]))
 
 
-def chosen(columns: list[str] | None) -> list[str] | None:
+def column_list(columns: list[str] | None) -> list[str] | None:
     """Return the names in `--columns a,b --columns c`."""
     if not columns:
         return None

@@ -37,13 +37,13 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Batch(abc.ABC):
     """Some documents of the input, one after the other."""
 
-    places: Sequence[int]
+    numbers: Sequence[int]
     """Where each document stands in the input, from 1 on."""
     read_bytes: int
     """How much of the input was read when this was complete."""
 
-    place: ClassVar[str] = "line"
-    """What `places` count."""
+    unit: ClassVar[str] = "line"
+    """What `numbers` count."""
 
     @abc.abstractmethod
     def documents(
@@ -161,9 +161,9 @@ class _JsonBatch(Batch):
         if not is_patch:
             rows = [{n: v for n, v in row.items() if v is not None} for row in rows]
         for name, type in coded.items():
-            for row, place in zip(rows, self.places, strict=True):
+            for row, line in zip(rows, self.numbers, strict=True):
                 if row.get(name) is not None:
-                    row[name] = decoded(row[name], type, place, name)
+                    row[name] = decoded(row[name], type, line, name)
         return rows
 
 
@@ -171,27 +171,27 @@ def _json_lines(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[B
     from reef.documents.input import parse_document
 
     rows: list[dict[str, Any]] = []
-    places: list[int] = []
+    numbers: list[int] = []
     size = 0
     for text in lines:
         if not text.strip():
             continue
         if rows and (len(rows) >= rows_max or size + len(text) > bytes_max):
-            yield _JsonBatch(places, lines.read_bytes, rows)
-            rows, places, size = [], [], 0
+            yield _JsonBatch(numbers, lines.read_bytes, rows)
+            rows, numbers, size = [], [], 0
         row = parse_document(text, f"line {lines.number}")
         _check_id(row, lines.number)
         rows.append(row)
-        places.append(lines.number)
+        numbers.append(lines.number)
         size += len(text)
     if rows:
-        yield _JsonBatch(places, lines.read_bytes, rows)
+        yield _JsonBatch(numbers, lines.read_bytes, rows)
 
 
-def _check_id(row: dict[str, Any], place: int) -> None:
+def _check_id(row: dict[str, Any], line: int) -> None:
     if not isinstance(row.get("id"), str):
         got = f"it is {type(row['id']).__name__}" if "id" in row else "there is none"
-        raise InvalidInputError(f"line {place}, attribute 'id': expected text, but {got}")
+        raise InvalidInputError(f"line {line}, attribute 'id': expected text, but {got}")
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _CsvBatch(Batch):
                 columns[name] = cells_of_text(
                     cells,
                     "string" if name == "id" else schema.get(name),
-                    self.places,
+                    self.numbers,
                     name,
                     is_declared=name in declared,
                 )
@@ -226,33 +226,33 @@ def _csv(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
     names = _header(reader)
     id_at = names.index("id")
     rows: list[list[str]] = []
-    places: list[int] = []
+    numbers: list[int] = []
     size = 0
     while True:
-        place = lines.number + 1
+        line = lines.number + 1
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise InvalidInputError(f"line {place} is not CSV: {error}") from error
+            raise InvalidInputError(f"line {line} is not CSV: {error}") from error
         if row is None:
             break
         if not row:
             continue  # an empty line
         if len(row) != len(names):
             raise InvalidInputError(
-                f"line {place}: expected {len(names)} cells, as in the header, got {len(row)}"
+                f"line {line}: expected {len(names)} cells, as in the header, got {len(row)}"
             )
         if not row[id_at]:
-            raise refusal(place, "id", "", "text that is not empty", "no id")
+            raise refusal(line, "id", "", "text that is not empty", "no id")
         nbytes = sum(map(len, row))
         if rows and (len(rows) >= rows_max or size + nbytes > bytes_max):
-            yield _CsvBatch(places, lines.read_bytes, names, rows)
-            rows, places, size = [], [], 0
+            yield _CsvBatch(numbers, lines.read_bytes, names, rows)
+            rows, numbers, size = [], [], 0
         rows.append(row)
-        places.append(place)
+        numbers.append(line)
         size += nbytes
     if rows:
-        yield _CsvBatch(places, lines.read_bytes, names, rows)
+        yield _CsvBatch(numbers, lines.read_bytes, names, rows)
 
 
 def _header(reader: Iterator[list[str]]) -> list[str]:
@@ -271,13 +271,13 @@ def _header(reader: Iterator[list[str]]) -> list[str]:
 class _ParquetBatch(Batch):
     rows: Any
 
-    place: ClassVar[str] = "row"
+    unit: ClassVar[str] = "row"
 
     def documents(
         self, schema: Mapping[str, str], declared: Collection[str], *, is_patch: bool
     ) -> object:
         empty = [
-            c for c in self.rows.schema.names if self._column(c).null_count == len(self.places)
+            c for c in self.rows.schema.names if self._column(c).null_count == len(self.numbers)
         ]
         return self.rows.drop_columns(empty) if empty and not is_patch else self.rows
 
@@ -297,8 +297,8 @@ def _parquet(stream: IO[bytes], path: str, rows_max: int, bytes_max: int) -> Ite
             step = max(1, -(-some.num_rows // pieces))
             for first in range(0, some.num_rows, step):
                 rows = some.slice(first, step)
-                places = range(done + 1, done + 1 + rows.num_rows)
+                numbers = range(done + 1, done + 1 + rows.num_rows)
                 done += rows.num_rows
-                yield _ParquetBatch(places, stream.tell(), rows)
+                yield _ParquetBatch(numbers, stream.tell(), rows)
     except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"FILE {path!r} is not a readable Parquet file: {error}") from error

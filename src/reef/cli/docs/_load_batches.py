@@ -95,25 +95,25 @@ def load(
 
     `declared` are the attributes whose types the user gave.
     """
-    tally = LoadProgress()
-    with told_with(tally), progress_bars() as bars:
+    progress = LoadProgress()
+    with progress_in_errors(progress), progress_bars() as bars:
         for number, batch in enumerate(batches, 1):
             with _in_terms_of(batch):
                 data = batch.documents(ns.schema, declared, is_patch=is_patch)
-                tally.add(write(data, key_of(prefix, number)))
-            bars("put", batch.read_bytes, source.size, f"{tally.documents:,} documents")
-    return tally
+                progress.add(write(data, key_of(prefix, number)))
+            bars("put", batch.read_bytes, source.size, f"{progress.documents:,} documents")
+    return progress
 
 
 @contextlib.contextmanager
-def told_with(tally: LoadProgress) -> Iterator[None]:
-    """Let errors, and Ctrl-C, tell how much was committed before."""
+def progress_in_errors(progress: LoadProgress) -> Iterator[None]:
+    """Add to errors, and print on Ctrl-C, how much was committed before."""
     try:
         yield
     except (ReefError, KeyboardInterrupt) as error:
         said = (
-            f"{tally.documents} documents, in {tally.batches} batches, were committed before it"
-            if tally.batches
+            f"{progress.documents} documents, in {progress.batches} batches, were committed before it"
+            if progress.batches
             else "no documents were committed"
         )
         if isinstance(error, KeyboardInterrupt):
@@ -136,29 +136,29 @@ def _in_terms_of(batch: Batch) -> Iterator[None]:
         yield
     except IdempotencyError as error:
         raise IdempotencyError(
-            f"{error}: the batch from {batch.place} {batch.places[0]} on differs from the one first "
+            f"{error}: the batch from {batch.unit} {batch.numbers[0]} on differs from the one first "
             "written with this --idempotency-prefix; repeat it with the same input and "
             "--batch-size, or use a new prefix"
         ) from error
     except InvalidInputError as error:
-        error.args = (_ROW.sub(lambda match: _place(match, batch), str(error)),)
+        error.args = (_ROW.sub(lambda match: _line_or_row(match, batch), str(error)),)
         raise
     except ConditionFailedError as error:
-        error.args = (_unmet(error, batch.place, batch.places),)
+        error.args = (_unmet(error, batch.unit, batch.numbers),)
         raise
 
 
-def _place(match: re.Match[str], batch: Batch) -> str:
+def _line_or_row(match: re.Match[str], batch: Batch) -> str:
     row = int(match[1] or match[2])
-    place = batch.places[row] if row < len(batch.places) else row
-    return f"{batch.place} {place}" if match[1] else f"{place}"
+    number = batch.numbers[row] if row < len(batch.numbers) else row
+    return f"{batch.unit} {number}" if match[1] else f"{number}"
 
 
-def _unmet(error: ConditionFailedError, place: str, places: Sequence[int]) -> str:
+def _unmet(error: ConditionFailedError, unit: str, numbers: Sequence[int]) -> str:
     unmet = [i for i, outcome in enumerate(error.outcomes) if outcome in _UNMET]
     text = str(error).partition("; nothing was written")[0]
     if not unmet:
         return text
     return (
-        f"{place} {places[unmet[0]]} ({error.outcomes[unmet[0]]}): {text}; --skip leaves them out"
+        f"{unit} {numbers[unmet[0]]} ({error.outcomes[unmet[0]]}): {text}; --skip leaves them out"
     )

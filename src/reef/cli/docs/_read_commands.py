@@ -17,7 +17,7 @@ from reef.cli.docs._docs_options import (
     Columns,
     Output,
     Where,
-    chosen,
+    column_list,
     column_names,
     numbers_of,
     order_of,
@@ -45,10 +45,10 @@ def get(
     from reef.cli.docs._text_cells import row_of
 
     format = chosen_format(output, otherwise="jsonl")
-    with _reading(url, namespace, version) as view:
+    with _open_version(url, namespace, version) as view:
         types = view.schema.as_dict()
         names = column_names(columns, types)
-        found = view.get_many(ids, columns=chosen(columns))
+        found = view.get_many(ids, columns=column_list(columns))
     with open_output(output.path) as write:
         printer = Printer(write, format, names)
         for document in found:
@@ -111,9 +111,9 @@ def query(
     from reef.cli.docs._text_cells import rows_of
 
     format = chosen_format(output, otherwise="table", limit=limit)
-    asked: dict[str, Any] = {"where": where, "order_by": order_of(order_by)}
+    query: dict[str, Any] = {"where": where, "order_by": order_of(order_by)}
     if vector is not None:
-        asked |= {"vector": numbers_of(vector), "metric": metric, "vector_column": vector_column}
+        query |= {"vector": numbers_of(vector), "metric": metric, "vector_column": vector_column}
     elif vector_column is not None:
         raise InvalidInputError(
             "--vector-column is given without --vector: give the vector to search for, "
@@ -125,16 +125,16 @@ def query(
         )
     elif format == "table":
         limit = limit or TABLE_ROWS
-    with _reading(url, namespace, version, after) as view:
+    with _open_version(url, namespace, version, after) as view:
         types = view.schema.as_dict()
-        asked["columns"] = chosen(columns)
+        query["columns"] = column_list(columns)
         if columns is None and format == "table":
-            asked["columns"] = [
+            query["columns"] = [
                 n for n, t in types.items() if not t.startswith(("vector", "sparse"))
             ]
-        names = ["id", *(types if asked["columns"] is None else asked["columns"])]
+        names = ["id", *(types if query["columns"] is None else query["columns"])]
         names = [*dict.fromkeys(names), *(["_distance"] if vector is not None else [])]
-        pages = _Pages(view, asked, limit, after)
+        pages = _ResultPages(view, query, limit, after)
         portions = iter(pages)
         first = list(itertools.islice(portions, 1))  # an error here leaves no output
         with open_output(output.path) as write:
@@ -148,7 +148,7 @@ def query(
 
 def count(url: Url, namespace: Namespace, version: Version, where: Where = None) -> Report:
     """Print the number of documents, or of those that match --where."""
-    with _reading(url, namespace, version) as view:
+    with _open_version(url, namespace, version) as view:
         found = view.count(where)
     return Report({"count": found, "lsn": view.lsn}, [str(found)])
 
@@ -176,7 +176,7 @@ def sql(
     format = chosen_format(output, otherwise="table")
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    with _reading(url, namespace, version) as view:
+    with _open_version(url, namespace, version) as view:
         if explain:
             plan = view.explain_sql(text)
             with open_output(output.path) as write:
@@ -193,29 +193,29 @@ def sql(
         print(f"reef: {rest} more rows; --format jsonl or csv prints all", file=sys.stderr)
 
 
-class _Pages:
+class _ResultPages:
     """What a query gives, in portions; afterwards `token` is that of the next page, if there is one."""
 
     def __init__(
-        self, view: DocumentView, asked: dict[str, Any], limit: int | None, after: str | None
+        self, view: DocumentView, query: dict[str, Any], limit: int | None, after: str | None
     ) -> None:
         self._view = view
-        self._asked = asked
+        self._query = query
         self._limit = limit
         self._after = after
         self.token: str | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        is_by_id = self._asked["order_by"] is None and "vector" not in self._asked
+        is_by_id = self._query["order_by"] is None and "vector" not in self._query
         if is_by_id and self._limit is None and self._after is None:
-            yield from self._view.scan(where=self._asked["where"], columns=self._asked["columns"])
+            yield from self._view.scan(where=self._query["where"], columns=self._query["columns"])
             return
         left, after = self._limit, self._after
         while True:
             rows = left
             if is_by_id:
                 rows = _PAGE_ROWS if left is None else min(left, _PAGE_ROWS)
-            table = self._view.query(**self._asked, limit=rows, after=after)
+            table = self._view.query(**self._query, limit=rows, after=after)
             found = (table.schema.metadata or {}).get(b"reef:after")
             after = None if found is None else found.decode()
             left = None if left is None else left - table.num_rows
@@ -226,7 +226,7 @@ class _Pages:
 
 
 @contextlib.contextmanager
-def _reading(
+def _open_version(
     url: str, namespace: str, version: Version, after: str | None = None
 ) -> Iterator[DocumentView]:
     """Open a version, by default that of the page `after`, or the newest."""

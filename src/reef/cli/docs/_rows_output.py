@@ -153,5 +153,5 @@ def _csv(rows: Iterable[Sequence[str]]) -> bytes:
 
 
 def _short(text: str) -> str:
-    shown = text if text.isprintable() else text.encode("unicode_escape").decode()
-    return shown if len(shown) <= _CELL_WIDTH else f"{shown[: _CELL_WIDTH - 1]}…"
+    escaped = text if text.isprintable() else text.encode("unicode_escape").decode()
+    return escaped if len(escaped) <= _CELL_WIDTH else f"{escaped[: _CELL_WIDTH - 1]}…"

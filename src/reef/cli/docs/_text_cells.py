@@ -25,25 +25,25 @@ _DIGITS_MAX = 20  # of what fits into 64 bits
 _TEXTS = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, bytes)
 
 
-def refusal(place: int, name: str, value: object, expected: str, got: str) -> InvalidInputError:
+def refusal(line: int, name: str, value: object, expected: str, got: str) -> InvalidInputError:
     """Return the error that says which value of which line is not what was expected."""
     return InvalidInputError(
-        f"line {place}, attribute {name!r} = {reprlib.repr(value)}: expected {expected}, got {got}"
+        f"line {line}, attribute {name!r} = {reprlib.repr(value)}: expected {expected}, got {got}"
     )
 
 
-def decoded(value: Any, type: str, place: int, name: str) -> Any:
+def decoded(value: Any, type: str, line: int, name: str) -> Any:
     """Return the bytes, or the list of them, that base64 in JSON stands for."""
     try:
         if type == "[]bytes" and isinstance(value, list):
             return [base64.b64decode(item, validate=True) for item in value]
         return base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
-        raise refusal(place, name, value, f"{type}, in base64", str(error)) from error
+        raise refusal(line, name, value, f"{type}, in base64", str(error)) from error
 
 
 def cells_of_text(
-    cells: Sequence[str], type: str | None, places: Sequence[int], name: str, *, is_declared: bool
+    cells: Sequence[str], type: str | None, lines: Sequence[int], name: str, *, is_declared: bool
 ) -> list[Any]:
     """Return the values of a column of CSV, None for empty cells; without a type, a likely one."""
     type = type or _likely_type(cells)
@@ -53,11 +53,11 @@ def cells_of_text(
     if read is None:
         return [cell or None for cell in cells]
     values: list[Any] = []
-    for cell, place in zip(cells, places, strict=True):
+    for cell, line in zip(cells, lines, strict=True):
         try:
             values.append(read(cell) if cell else None)
         except CELL_ERRORS as error:
-            raise refusal(place, name, cell, type, cell_failure(type, error)) from error
+            raise refusal(line, name, cell, type, cell_failure(type, error)) from error
     return values
 
 
@@ -109,10 +109,10 @@ def row_of(
     import pyarrow as pa
 
     row = [document.get(name) for name in names]
-    for place, name in enumerate(names):
+    for at, name in enumerate(names):
         type = types.get(name, "")
-        if row[place] is not None and type.startswith("vector"):
-            row[place] = _cells(pa.array([row[place]], pa.list_(pa.float32())), type)[0]
+        if row[at] is not None and type.startswith("vector"):
+            row[at] = _cells(pa.array([row[at]], pa.list_(pa.float32())), type)[0]
     return row
 
 

@@ -75,12 +75,12 @@ def patch(
     values = json_of("--set", set)
     prefix = options.prefix
     check_namespace(namespace)
-    tally = LoadProgress()
+    progress = LoadProgress()
     with connect(url) as db:
         _check_filter(db, namespace, where)
         with db.namespace(**name_and_branch(namespace)) as ns:
-            tally.add(ns.patch_where(where, values, idempotency_key=key_of(prefix, 1)))
-    return tally.report()
+            progress.add(ns.patch_where(where, values, idempotency_key=key_of(prefix, 1)))
+    return progress.report()
 
 
 def delete(
@@ -95,13 +95,13 @@ def delete(
 ) -> Report:
     """Delete documents: by id, by a file of ids, or all that match. They need not exist."""
     from reef.cli.docs._input import read_ids
-    from reef.cli.docs._load_batches import LoadProgress, key_of, told_with
+    from reef.cli.docs._load_batches import LoadProgress, key_of, progress_in_errors
 
     if sum(given is not None and given != [] for given in (ids, where, file)) != 1:
         raise InvalidInputError("what to delete is unclear; give one of ID, --where and --file")
     prefix = batching.prefix
     check_namespace(namespace)
-    tally = LoadProgress()
+    progress = LoadProgress()
     listed = iter([ids or []]) if file is None else read_ids(file, rows_max=batching.batch_size)
     first = list(itertools.islice(listed, 1))
     with connect(url) as db:
@@ -109,13 +109,13 @@ def delete(
             _check_there(db, namespace)
         else:
             _check_filter(db, namespace, where)
-        with db.namespace(**name_and_branch(namespace)) as ns, told_with(tally):
+        with db.namespace(**name_and_branch(namespace)) as ns, progress_in_errors(progress):
             if where is not None:
-                tally.add(ns.delete_where(where, idempotency_key=key_of(prefix, 1)))
+                progress.add(ns.delete_where(where, idempotency_key=key_of(prefix, 1)))
             else:
                 for number, some in enumerate(itertools.chain(first, listed), 1):
-                    tally.add(ns.delete(some, idempotency_key=key_of(prefix, number)))
-    return tally.report()
+                    progress.add(ns.delete(some, idempotency_key=key_of(prefix, number)))
+    return progress.report()
 
 
 def schema(
@@ -160,7 +160,7 @@ def _load(
     is_patch: bool = False,
 ) -> Report:
     from reef.cli.docs._input import open_input
-    from reef.cli.docs._load_batches import LoadProgress, load, told_with
+    from reef.cli.docs._load_batches import LoadProgress, load, progress_in_errors
     from reef.engine import CreateOnly
 
     skip, condition = options.skip, options.condition
@@ -175,7 +175,7 @@ def _load(
         with open_input(
             file, options.input_format, rows_max=options.batch_size, bytes_max=bytes_max
         ) as source:
-            with told_with(LoadProgress()):  # what is refused here must not fence anybody
+            with progress_in_errors(LoadProgress()):  # what is refused here must not fence anybody
                 first = list(itertools.islice(source.batches, 1))
             if not first:
                 return LoadProgress().report()
@@ -183,7 +183,7 @@ def _load(
                 _check_there(db, namespace)
             with db.namespace(**name_and_branch(namespace), schema=schema) as ns:
                 write = ns.patch if is_patch else ns.upsert
-                tally = load(
+                progress = load(
                     ns,
                     source,
                     itertools.chain(first, source.batches),
@@ -194,7 +194,7 @@ def _load(
                     prefix=prefix,
                     is_patch=is_patch,
                 )
-    return tally.report()
+    return progress.report()
 
 
 def _check_there(db: Database, namespace: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # As `reef.store` has them: it takes too long to load for a line of help.
 RACERS_DEFAULT, RACERS_MAX = 8, 256
 ROUNDS_DEFAULT, ROUNDS_MAX = 100, 1_000_000
-_SHOWN_MAX = 10
+_LISTED_MAX = 10
 _RESULTS = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("-", "dim")}
 
 
@@ -109,6 +109,6 @@ def _report(
 
 def _say_what_is_left(url: str, left: Sequence[str]) -> None:
     if left:
-        more = f" and {len(left) - _SHOWN_MAX} more" if len(left) > _SHOWN_MAX else ""
-        shown = ", ".join(left[:_SHOWN_MAX])
-        print(f"reef: could not remove from {url}: {shown}{more}", file=sys.stderr)
+        more = f" and {len(left) - _LISTED_MAX} more" if len(left) > _LISTED_MAX else ""
+        listed = ", ".join(left[:_LISTED_MAX])
+        print(f"reef: could not remove from {url}: {listed}{more}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from reef.cli._report import Part, Report, Table, size_text, told_by_the_command
+from reef.cli._report import Part, Report, Table, reef_log_silenced, size_text
 from reef.cli.arguments import Apply, Scope, Url, connect, derived, no_namespace_text
 from reef.cli.pipeline import RunnerOptions, SparkOptions, run_pass
 from reef.errors import ReefError
@@ -31,7 +31,7 @@ def gc(
     from reef import jobs
 
     runs = spark if spark.names_spark else RunnerOptions(in_process=True)
-    with connect(url) as db, told_by_the_command():
+    with connect(url) as db, reef_log_silenced():
         names = scope.names(db)
         result = run_pass("gc", jobs.collect, db, names, runs=runs, options=options, apply=apply)
         where = db.store.url
@@ -80,8 +80,8 @@ def _as_json(name: str, report: CollectionReport | ReefError) -> dict[str, Any]:
         "expired_snapshots": list(plan.expired),
         "pins": [_pin(fate) for fate in plan.pins],
         "retained": [{"generation": r.generation, "why": r.why} for r in plan.retained],
-        "tallies": [_tally(t) for t in plan.tallies],
-        "deleted": [_tally(t) for t in report.deleted],
+        "tallies": [_count_as_json(t) for t in plan.tallies],
+        "deleted": [_count_as_json(t) for t in report.deleted],
         "published": list(report.published),
         "swept": list(report.swept),
         "problems": list(report.problems),
@@ -98,5 +98,5 @@ def _pin(fate: PinFate) -> dict[str, Any]:
     }
 
 
-def _tally(tally: ObjectCount) -> dict[str, Any]:
-    return {**tally._asdict(), "reason": str(tally.reason)}
+def _count_as_json(count: ObjectCount) -> dict[str, Any]:
+    return {**count._asdict(), "reason": str(count.reason)}

@@ -67,8 +67,8 @@ def _look(
         inspect_segment,
     )
 
-    asked = [] if what is None else [what, *which]
-    match asked:
+    words = [] if what is None else [what, *which]
+    match words:
         case []:
             return inspect_namespace(context, namespace)
         case ["manifest"]:
@@ -84,7 +84,7 @@ def _look(
         case ["block", id, block]:
             number = parse_int("NUMBER", block, 0, LSN_MAX)
             return inspect_block(context, namespace, id, number, rows=limit)
-    raise InvalidInputError.of("WHAT", " ".join(asked), _WHAT)
+    raise InvalidInputError.of("WHAT", " ".join(words), _WHAT)
 
 
 # Values that have parts of their own. Others fill a line or, if they are lists of objects, a table.

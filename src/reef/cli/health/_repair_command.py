@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._report import Part, Report, Table, progress_bars, told_by_the_command
+from reef.cli._report import Part, Report, Table, progress_bars, reef_log_silenced
 from reef.cli.arguments import Apply, Namespace, Url, connect
 from reef.cli.health._verify_command import findings, findings_json, short_key
 
@@ -32,7 +32,7 @@ def repair(
     """
     from reef.doctor import repair as repair_namespace
 
-    with connect(url) as db, told_by_the_command(), progress_bars() as bars:
+    with connect(url) as db, reef_log_silenced(), progress_bars() as bars:
         found = repair_namespace(
             db.context(), namespace, apply=apply, accept_loss=accept_loss, progress=bars
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._report import Part, Report, Table, progress_bars, told_by_the_command
+from reef.cli._report import Part, Report, Table, progress_bars, reef_log_silenced
 from reef.cli.arguments import Scope, Url, connect, derived, no_namespace_text
 from reef.cli.pipeline import RunnerOptions, run_pass
 from reef.errors import InvalidInputError, ReefError
@@ -37,7 +37,7 @@ def verify(
     Exit code 2: problems were found. Notes are not problems: unreferenced objects, and damage that
     repair has dealt with. The options that size tasks apply to --deep.
     """
-    with connect(url) as db, told_by_the_command():
+    with connect(url) as db, reef_log_silenced():
         found = _in_depth(db, scope, options, runs) if deep else _at_a_glance(db, scope, runs)
         where = db.store.url
     reports = [

@@ -9,7 +9,7 @@ import typer
 
 from reef.cli._report import Report, size_text
 from reef.cli.arguments import Namespace, Url, Version, connect
-from reef.cli.docs import Columns, Where, chosen
+from reef.cli.docs import Columns, Where, column_list
 from reef.cli.pipeline._run_pass import DryRun, SparkOptions, watched
 from reef.types import split_namespace
 
@@ -37,31 +37,31 @@ def export(
 
     kind = output_format(format)  # before a session is started
     name, branch = split_namespace(namespace)
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "format": kind,
         "branch": branch,
         **version.as_dict(),
-        "columns": chosen(columns),
+        "columns": column_list(columns),
         "where": where,
     }
     with connect(url) as db:
         if dry_run:
-            return _plan_report(url, name, out, asked)
+            return _plan_report(url, name, out, arguments)
         session = spark.session()
         from reef.spark.files import export as copy
 
         with watched("export", db.context().clock) as watch:
-            result = copy(session, url, name, out, watch=watch, **asked)
+            result = copy(session, url, name, out, watch=watch, **arguments)
     return Report(
         {"url": db.store.url, **dataclasses.asdict(result)},
         [f"{namespace} at LSN {result.lsn}: written to {out} as {kind}"],
     )
 
 
-def _plan_report(url: str, namespace: str, out: str, asked: dict[str, Any]) -> Report:
+def _plan_report(url: str, namespace: str, out: str, arguments: dict[str, Any]) -> Report:
     from reef.spark.files import plan_export
 
-    plan = plan_export(url, namespace, out, **asked)
+    plan = plan_export(url, namespace, out, **arguments)
     facts = {
         "namespace": plan.namespace,
         "LSN": plan.lsn,

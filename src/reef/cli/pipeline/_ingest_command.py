@@ -45,18 +45,18 @@ def ingest(
     kind = input_format(files, options.format)  # before a session is started
     check_options(files, kind, multiline=options.multiline)
     name, branch = split_namespace(namespace)
-    asked = {**options.as_dict(), "format": kind, "branch": branch}
+    arguments = {**options.as_dict(), "format": kind, "branch": branch}
     with connect(url) as db:
-        written = {n: value for n, value in asked.items() if n not in _OF_FILES}
-        WriteOptions.asked(url, name, written)  # raises what is wrong
+        written = {n: value for n, value in arguments.items() if n not in _OF_FILES}
+        WriteOptions.of_arguments(url, name, written)  # raises what is wrong
         if dry_run:
-            how = {n: asked[n] for n in ("format", "id", "operation", "method")}
+            how = {n: arguments[n] for n in ("format", "id", "operation", "method")}
             return _plan_report(plan_ingest(db.context(), namespace, files, **how))
         session = spark.session()
         from reef.spark.files import ingest as load
 
         with watched("ingest", db.context().clock) as watch:
-            result = load(session, url, name, files, schema=declared, watch=watch, **asked)
+            result = load(session, url, name, files, schema=declared, watch=watch, **arguments)
         data = {"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)}
     return Report(data, [_said(result, options.operation)])
 

@@ -89,8 +89,8 @@ def compact(
             if kept is None:
                 return _plans(jobs.preview_compaction(db, names, options=options), save_plan)
             return _plans([_looked_up(db, kept)], None)
-        asked: dict[str, Any] = {"options": options} if kept is None else {"plan": kept}
-        result = run_pass("compact", jobs.compact, db, names, runs=runs, **asked)
+        arguments: dict[str, Any] = {"options": options} if kept is None else {"plan": kept}
+        result = run_pass("compact", jobs.compact, db, names, runs=runs, **arguments)
         if kept is not None:
             _tell_stale(result)
         return pass_report(db.store.url, result, *_notes(result.namespaces, "skipped", "left: "))
@@ -224,8 +224,8 @@ def _rebuilds(found: list[NamespaceResult[RebuildPlan]], options: RebuildOptions
         "nothing was written"
     )
     data = {"pass": "rebuild", "dry_run": True, "namespaces": rows}
-    shown = [{name: row[name] for name in row if name != "passed_by"} for row in rows]
-    return preview_report(found, data, Table.of(shown, "to rebuild"), *notes)
+    table_rows = [{name: row[name] for name in row if name != "passed_by"} for row in rows]
+    return preview_report(found, data, Table.of(table_rows, "to rebuild"), *notes)
 
 
 def _rebuild_row(plan: RebuildPlan, options: RebuildOptions) -> dict[str, Any]:

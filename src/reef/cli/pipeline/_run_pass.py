@@ -128,12 +128,12 @@ def run_pass(
     names: list[str] | None,
     *,
     runs: SparkOptions,
-    **asked: Any,
+    **arguments: Any,
 ) -> _T:
     """Return what a function of `reef.jobs` does; its progress is shown meanwhile."""
     runner = runs.runner(db.context())
     with watched(what, db.context().clock) as watch:
-        return do(db, names, runner=runner, watch=watch, **asked)
+        return do(db, names, runner=runner, watch=watch, **arguments)
 
 
 @contextlib.contextmanager
@@ -144,7 +144,7 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]
         if bars.are_shown:
             bars(what, 0, None, "")
 
-        def told(seen: PassProgress) -> None:
+        def print_progress(seen: PassProgress) -> None:
             nonlocal last
             if bars.are_shown:
                 tasks = f"{seen.tasks_done}/{seen.tasks} tasks  {_about(seen)}"
@@ -162,7 +162,7 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]
             about = ", ".join(filter(None, (tasks, _about(seen))))
             print(f"{what}: {about}{left}", file=sys.stderr, flush=True)
 
-        yield told
+        yield print_progress
 
 
 def _about(seen: PassProgress) -> str:

@@ -84,30 +84,30 @@ class _Ending:
 
     def __init__(self, threads: Threads) -> None:
         self._condition = threads.condition()
-        self._is_told = self._is_waiting = False
+        self._is_asked_to_end = self._is_waiting = False
         self._heard: set[int] = set()
         self.listen()
 
     def listen(self) -> None:
         """Take the signals; again when a Spark session was started, which takes Ctrl-C for itself."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL if number in self._heard else self._told)
+            signal.signal(number, signal.SIG_DFL if number in self._heard else self._on_signal)
 
     def wait(self, seconds: float) -> bool:
-        """Wait, or less if told to end; return whether that is so."""
+        """Wait, but not past a signal to end; return whether there was one."""
         self._is_waiting = True
         try:
             with self._condition:
-                if not self._is_told:
+                if not self._is_asked_to_end:
                     self._condition.wait(seconds)
         except _StopRequested:
             pass
         finally:
             self._is_waiting = False
-        return self._is_told
+        return self._is_asked_to_end
 
-    def _told(self, number: int, _: FrameType | None) -> None:
-        self._is_told = True
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._is_asked_to_end = True
         self._heard.add(number)
         signal.signal(number, signal.SIG_DFL)
         if self._is_waiting:

@@ -62,7 +62,7 @@ class ReefWriter(DataSourceArrowWriter):
         """Decide how rows are stored. Raises InvalidInputError."""
         columns = arrow_columns(schema)
         check_declared(options, columns)
-        self._write = Write.begin(options.place.bucket.open(), options, columns)
+        self._write = Write.begin(options.ref.bucket.open(), options, columns)
         assert self._write.plan is not None
         _check_types(options, self._write.plan)
 
@@ -110,13 +110,13 @@ def write(
     check_stream(source, sequence)
     if source is not None and len(source.encode()) > KEY_BYTES_MAX:
         raise InvalidInputError.of("source", source[:64], f"at most {KEY_BYTES_MAX} bytes of text")
-    asked = WriteOptions.asked(url, namespace, options)
-    return write_rows(df, asked, source=source, sequence=sequence)
+    write_options = WriteOptions.of_arguments(url, namespace, options)
+    return write_rows(df, write_options, source=source, sequence=sequence)
 
 
 def write_rows(
     df: DataFrame,
-    asked: WriteOptions,
+    write_options: WriteOptions,
     *,
     source: str | None = None,
     sequence: int | None = None,
@@ -124,12 +124,14 @@ def write_rows(
     read: ReadRows | None = None,
 ) -> WriteResult:
     """Do what `write` does; `read` makes rows, with these columns, of what tasks get."""
-    context = asked.place.bucket.open()
-    earlier = earlier_load(context, asked)
+    context = write_options.ref.bucket.open()
+    earlier = earlier_load(context, write_options)
     if earlier is not None:
         return WriteResult("bulk", earlier.lsn, 0, replayed=True)
     columns = columns or arrow_columns(df.schema)
-    writing = Write.begin(context, asked, columns, source=source, sequence=sequence, read=read)
+    writing = Write.begin(
+        context, write_options, columns, source=source, sequence=sequence, read=read
+    )
     # Spark would look names up again, and takes those with dots and backticks for something else.
     names = df.columns
     df = df.toDF(*(f"c{number}" for number in range(len(names))))
@@ -153,30 +155,30 @@ def bulk_load(df: DataFrame, url: str, namespace: str, **options: Any) -> WriteR
     `write` does.
     """
     count = options.pop("partitions", None)
-    asked = WriteOptions.asked(url, namespace, {**options, "method": "bulk"})
-    if asked.key_column not in df.columns:
+    write_options = WriteOptions.of_arguments(url, namespace, {**options, "method": "bulk"})
+    if write_options.key_column not in df.columns:
         raise InvalidInputError(
-            f"the columns {', '.join(df.columns)} have no {asked.key_column!r} among them: rename "
+            f"the columns {', '.join(df.columns)} have no {write_options.key_column!r} among them: rename "
             "the one that holds it"
         )
     if count is not None and (not isinstance(count, int) or count < 1):
         raise InvalidInputError.of("partitions", count, "a number of at least 1")
-    return load_rows(df, asked, partitions=count)
+    return load_rows(df, write_options, partitions=count)
 
 
 def load_rows(
     df: DataFrame,
-    asked: WriteOptions,
+    write_options: WriteOptions,
     *,
     partitions: int | None = None,
     columns: pa.Schema | None = None,
     read: ReadRows | None = None,
 ) -> WriteResult:
     """Do what `bulk_load` does, with `columns` and `read` as `write_rows` takes them."""
-    asked = replace(asked, method="bulk", is_sorted=True)
-    count, by = partitions or _partitions(df), df[asked.key_column]
+    write_options = replace(write_options, method="bulk", is_sorted=True)
+    count, by = partitions or _partitions(df), df[write_options.key_column]
     ranged = df.repartitionByRange(by) if count is None else df.repartitionByRange(count, by)
-    return write_rows(ranged.sortWithinPartitions(by), asked, columns=columns, read=read)
+    return write_rows(ranged.sortWithinPartitions(by), write_options, columns=columns, read=read)
 
 
 class _Stage:

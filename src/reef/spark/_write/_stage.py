@@ -101,12 +101,12 @@ class Write:
 
     def open(self) -> Context:
         """Return the bucket, opened."""
-        return self.options.place.bucket.open()
+        return self.options.ref.bucket.open()
 
     @property
     def namespace(self) -> str:
         """The namespace that is written."""
-        return self.options.place.namespace
+        return self.options.ref.namespace
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,20 +191,20 @@ def _stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged
     used = used_columns(write.options, pa.ipc.read_schema(pa.py_buffer(write.columns)))
     given = batches if write.read is None else map(write.read, batches)
     coming = (batch.select(used) for batch in given if batch.num_rows)
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     nbytes = 0
     for batch in coming:
-        held.append(batch)
+        buffered.append(batch)
         nbytes += batch.nbytes
         if nbytes > inline_bytes_max(write.options, task):
-            return _upload(write, chain(held, coming), task)
-    if not held:
+            return _upload(write, chain(buffered, coming), task)
+    if not buffered:
         return Staged(task=task, source=write.source)
     return Staged(
         task=task,
-        rows=sum(batch.num_rows for batch in held),
+        rows=sum(batch.num_rows for batch in buffered),
         nbytes=nbytes,
-        inline=_packed(held),
+        inline=_packed(buffered),
         source=write.source,
     )
 

@@ -95,7 +95,7 @@ class ReefStreamWriter(DataSourceStreamArrowWriter):
     def _batch(self, source: str, number: int, run: str | None = None) -> Write:
         """Return a micro-batch as a write."""
         if run is None:
-            run = self._options.place.bucket.open().rng.randbytes(16).hex()
+            run = self._options.ref.bucket.open().rng.randbytes(16).hex()
         return Write.numbered(self._options, self._columns, source, number, run=run)
 
 

@@ -105,7 +105,7 @@ def earlier_load(context: Context, options: WriteOptions) -> Receipt | None:
     """
     if options.job_key is None:
         return None
-    earlier = find_load(context, options.place.namespace, options.job_key)
+    earlier = find_load(context, options.ref.namespace, options.job_key)
     if earlier is not None and options.operation != "upsert":
         raise IdempotencyError(
             f"job key {options.job_key!r} was used for a load, at LSN {earlier.lsn}, and cannot "

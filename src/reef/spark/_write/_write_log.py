@@ -145,24 +145,24 @@ def cut(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.Record
 
     Where it is cut depends on the rows alone, not on how they were portioned.
     """
-    held: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
     taken = 0
     for batch in batches:
         while batch.num_rows:
             ends = np.cumsum(row_bytes(batch))
             count = int(np.searchsorted(ends, bytes_max - taken, side="right"))
             if count == batch.num_rows:
-                held.append(batch)
+                waiting.append(batch)
                 taken += int(ends[-1])
                 break
-            if count or not held:
+            if count or not waiting:
                 count = max(1, count)
-                held.append(batch.slice(0, count))
+                waiting.append(batch.slice(0, count))
                 batch = batch.slice(count)
-            yield pa.concat_batches(held)
-            held, taken = [], 0
-    if held:
-        yield pa.concat_batches(held)
+            yield pa.concat_batches(waiting)
+            waiting, taken = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:

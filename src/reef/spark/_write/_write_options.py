@@ -27,7 +27,7 @@ from reef.errors import InvalidInputError
 from reef.jobs.load import BUDGET_BYTES_DEFAULT, TARGET_BYTES_DEFAULT, FaceName
 from reef.segment import Duplicates
 from reef.settings import parse_bytes, parse_flag
-from reef.spark.source import PLACE, NamespaceRef, check_names
+from reef.spark.source import NAMESPACE_OPTIONS, NamespaceRef, check_names
 
 Operation = Literal["upsert", "patch", "delete", "create"]
 Method = Literal["auto", "log", "bulk"]
@@ -46,7 +46,7 @@ _SPARKS_OWN = ("checkpointlocation", "queryname")
 class WriteOptions:
     """How rows are written."""
 
-    place: NamespaceRef
+    ref: NamespaceRef
     operation: Operation
     method: Method
     job_key: str | None
@@ -66,8 +66,8 @@ class WriteOptions:
         return "id" if self.face == "documents" else "key"
 
     @staticmethod
-    def asked(url: str, namespace: str, options: Mapping[str, object]) -> WriteOptions:
-        """Return the options of a write that is asked for in Python; None is as if left out."""
+    def of_arguments(url: str, namespace: str, options: Mapping[str, object]) -> WriteOptions:
+        """Return the options of a write that Python code calls; None is as if left out."""
         texts = {name: str(value) for name, value in options.items() if value is not None}
         return WriteOptions.of({**texts, "url": url, "namespace": namespace})
 
@@ -77,9 +77,9 @@ class WriteOptions:
         known = {name.lower(): value for name, value in options.items()}
         if is_stream:
             known = {name: value for name, value in known.items() if name not in _SPARKS_OWN}
-        check_names(known, (*PLACE, *_WRITE, *(_STREAM if is_stream else ())))
+        check_names(known, (*NAMESPACE_OPTIONS, *_WRITE, *(_STREAM if is_stream else ())))
         found = WriteOptions(
-            place=NamespaceRef.of(known),
+            ref=NamespaceRef.of(known),
             operation=_one_of(known, "operation", cast(tuple[Operation], get_args(Operation))),
             method=_one_of(known, "method", cast(tuple[Method], get_args(Method))),
             job_key=_key(known, "job_key"),

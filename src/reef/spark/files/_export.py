@@ -35,7 +35,7 @@ from reef.spark.files._export_plan import find_export
 from reef.spark.files._output_format import OutputFormat, check_out, folder_of, output_format
 from reef.spark.files._settings import set_for_a_while
 from reef.spark.files._watch import Counted, watching
-from reef.spark.source import columns_of
+from reef.spark.source import spark_columns
 
 _DATA = "data"
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
@@ -98,26 +98,26 @@ def export(
         with (
             _cleared_on_failure(folder_of(out)),
             set_for_a_while(spark, _PARQUET),
-            watching(spark, None if watch is None else _telling(watch, found.bytes)),
+            watching(spark, None if watch is None else _progress_reporter(watch, found.bytes)),
         ):
             df = spark.read.format("reef").options(**found.texts).load()
-            every = columns_of(found.version.face, found.version.columns)
+            every = spark_columns(found.version.face, found.version.columns)
             objects = {one.name for one in every if one.type and one.type.kind == "json"}
             _write(df, namespace, folder, kind, objects)
     except (PySparkException, Py4JError, ConnectionError) as error:
         _refuse(out, error)
-    exported = found.version.place.namespace
+    exported = found.version.ref.namespace
     return ExportResult(exported, found.version.lsn, kind, out, tuple(df.columns))
 
 
-def _telling(watch: Watch, size: int) -> Callable[[Counted], None]:
+def _progress_reporter(watch: Watch, size: int) -> Callable[[Counted], None]:
     """Spark does not count what the data source reads: bytes go by the tasks that are done."""
 
-    def told(counted: Counted) -> None:
+    def report(counted: Counted) -> None:
         done = size * counted.tasks_done // max(1, counted.tasks)
         watch(PassProgress(counted.tasks_done, counted.tasks, done, size, counted.rows, 0))
 
-    return told
+    return report
 
 
 @contextmanager

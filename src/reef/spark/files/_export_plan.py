@@ -14,12 +14,12 @@ from reef.spark.source import (
     ReadOptions,
     ReadVersion,
     Scan,
-    chosen,
-    columns_of,
     find_version,
     open_version,
-    plan,
+    plan_scan,
     pushed_where,
+    select_columns,
+    spark_columns,
 )
 
 
@@ -91,13 +91,13 @@ def find_export(
     version = find_version(ReadOptions.of(texts if is_held else {**texts, "hold": "none"}))
     if not {"lsn", "snapshot", "generation"} & texts.keys():
         texts["lsn"] = str(version.lsn)  # the plan names the version that is read
-    every = columns_of(version.face, version.columns)
+    every = spark_columns(version.face, version.columns)
     if columns:
         names = dict.fromkeys([every[0].name, *columns])
         texts["columns"] = json.dumps([*names])  # whatever characters they have
     options = ReadOptions.of(texts)
     pushed_where(options.where, version)
-    names_of = tuple(column.name for column in chosen(every, options.columns))
+    names_of = tuple(column.name for column in select_columns(every, options.columns))
     _check_cases(names_of)
     return Export(version, options, texts, names_of)
 
@@ -125,19 +125,19 @@ def plan_export(
     """
     kind = output_format(format)
     found = find_export(url, namespace, is_held=False, **asked_for)
-    every = columns_of(found.version.face, found.version.columns)
+    every = spark_columns(found.version.face, found.version.columns)
     options = found.options
     scan = Scan(
         found.version,
-        chosen(every, options.columns),
+        select_columns(every, options.columns),
         pushed_where(options.where, found.version),
         options.batch_bytes,
     )
-    ranges = plan(
+    ranges = plan_scan(
         scan, partition_bytes=options.partition_bytes, min_partitions=options.min_partitions
     )
     return ExportPlan(
-        found.version.place.namespace,
+        found.version.ref.namespace,
         found.version.lsn,
         kind,
         out,

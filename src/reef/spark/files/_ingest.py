@@ -80,30 +80,36 @@ def ingest(
     kind = input_format(files, format)
     check_options(files, kind, multiline=multiline)
     declared = dict(schema or {})
-    asked = WriteOptions.asked(url, namespace, options)
-    if asked.face != "documents":
+    write_options = WriteOptions.of_arguments(url, namespace, options)
+    if write_options.face != "documents":
         raise InvalidInputError(
-            f"face = {asked.face!r} cannot be loaded from files: they hold documents"
+            f"face = {write_options.face!r} cannot be loaded from files: they hold documents"
         )
-    known = _known(asked)
+    known = _known(write_options)
     types = {name: Type.parse(text) for name, text in {**known, **declared}.items()}
-    with _told_plainly(files), set_for_a_while(spark, _SETTINGS):
+    with _as_reef_errors(files), set_for_a_while(spark, _SETTINGS):
         there = Files.found(spark, files)
-        with watching(spark, _telling(there, watch)):
+        with watching(spark, _progress_reporter(there, watch)):
             if kind == "csv":
                 check_lines(there, may_break=multiline)
-            if kind == "parquet" and asked.operation == "patch":
+            if kind == "parquet" and write_options.operation == "patch":
                 check_columns(there)
             found = read(
-                there, kind, id, types, asked.operation, declared=declared, multiline=multiline
+                there,
+                kind,
+                id,
+                types,
+                write_options.operation,
+                declared=declared,
+                multiline=multiline,
             )
             _check_declared(declared, found.columns.names)
-            asked = replace(asked, declared={**found.declared, **declared})
-            _check_schema(known, found.columns, asked)
-            if asked.operation == "upsert" and _is_large(found.df, asked):
+            write_options = replace(write_options, declared={**found.declared, **declared})
+            _check_schema(known, found.columns, write_options)
+            if write_options.operation == "upsert" and _is_large(found.df, write_options):
                 df = found.df if found.sortable is None else found.sortable
-                return load_rows(df, asked, columns=found.columns, read=found.read)
-            return write_rows(found.df, asked, columns=found.columns, read=found.read)
+                return load_rows(df, write_options, columns=found.columns, read=found.read)
+            return write_rows(found.df, write_options, columns=found.columns, read=found.read)
 
 
 def _check_declared(declared: Mapping[str, str], columns: Sequence[str]) -> None:
@@ -114,19 +120,21 @@ def _check_declared(declared: Mapping[str, str], columns: Sequence[str]) -> None
             )
 
 
-def _check_schema(known: Mapping[str, str], columns: pa.Schema, asked: WriteOptions) -> None:
+def _check_schema(
+    known: Mapping[str, str], columns: pa.Schema, write_options: WriteOptions
+) -> None:
     """Raise InvalidInputError for columns that no namespace can have, before one is made."""
-    if asked.operation != "delete":
+    if write_options.operation != "delete":
         schema = Schema.EMPTY.added({name: Type.parse(text) for name, text in known.items()})
-        schema_for(schema, columns, asked.declared)
+        schema_for(schema, columns, write_options.declared)
 
 
-def _telling(files: Files, watch: Watch | None) -> Callable[[Counted], None] | None:
+def _progress_reporter(files: Files, watch: Watch | None) -> Callable[[Counted], None] | None:
     if watch is None:
         return None
     size = stored_bytes(files.texts()) or 0
 
-    def told(counted: Counted) -> None:
+    def report(counted: Counted) -> None:
         known = max(size, counted.bytes_past + size * counted.scans, counted.bytes_read)
         watch(
             PassProgress(
@@ -134,13 +142,13 @@ def _telling(files: Files, watch: Watch | None) -> Callable[[Counted], None] | N
             )
         )
 
-    return told
+    return report
 
 
 def _known(options: WriteOptions) -> dict[str, str]:
     """Return the schema of the namespace, if there is one."""
     try:
-        with Documents(options.place.bucket.open(), options.place.namespace, mode="r") as ns:
+        with Documents(options.ref.bucket.open(), options.ref.namespace, mode="r") as ns:
             return ns.schema
     except NotFoundError:
         return {}
@@ -155,8 +163,8 @@ def _is_large(df: DataFrame, options: WriteOptions) -> bool:
 
 
 @contextmanager
-def _told_plainly(files: Sequence[str]) -> Iterator[None]:
-    """Let what Spark says of files be one of our errors, in one line and not told by others too."""
+def _as_reef_errors(files: Sequence[str]) -> Iterator[None]:
+    """Let what Spark says of files be one of our errors, in one line and not logged by others too."""
     loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.addFilter(_silent)

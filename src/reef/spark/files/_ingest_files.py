@@ -20,7 +20,7 @@ from reef.spark.files._input_format import as_spark_takes, without_patterns
 # Whole fields, and then one that is begun by a quote and not ended. Possessive: it never goes back.
 _QUOTED = r'"[^"]*+(?:""[^"]*+)*+'
 _OPEN_LINE = rf'^(?:(?:{_QUOTED}"[^,]*+|[^",][^,]*+|),)*+{_QUOTED}$'
-_SHOWN = 80
+_EXCERPT_CHARS = 80
 
 NOTHING = "\x01"
 """What stands for an empty cell of CSV while Spark reads it, so that a quoted one is another."""
@@ -81,12 +81,12 @@ def check_lines(files: Files, *, may_break: bool) -> None:
     wrong = ~is_text | is_marked
     if not may_break:
         wrong = wrong | (line.contains('"') & line.rlike(_OPEN_LINE))
-    shown = F.make_valid_utf8(line)
+    valid_text = F.make_valid_utf8(line)
     lines = files.texts().where(wrong)
-    found = lines.select(is_text, is_marked, shown, "_metadata.file_path").head()
+    found = lines.select(is_text, is_marked, valid_text, "_metadata.file_path").head()
     if found is None:
         return
-    file, text = unquote(found[3]), found[2][:_SHOWN]
+    file, text = unquote(found[3]), found[2][:_EXCERPT_CHARS]
     if not found[0]:
         raise InvalidInputError(f"{file} is not UTF-8 ({text!r}): convert it, as with iconv")
     if found[1]:

@@ -31,7 +31,7 @@ from reef.spark.files._json_kinds import Kinds
 LINE = "value"
 """The column of lines, as bytes."""
 
-_SHOWN = 80
+_EXCERPT_CHARS = 80
 _SHAPES = 2
 _ROW = re.compile(r"^row (\d+)(?=,)")
 # What JSON has no number for, and Spark writes as text.
@@ -120,7 +120,7 @@ class ReadLines:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch of lines. Raises InvalidInputError, which names the id."""
         batch = _without_blanks(batch)
-        rows = _Documents(self.id).of(batch.column(LINE).to_pylist())
+        rows = _JsonDocuments(self.id).of(batch.column(LINE).to_pylist())
         ids = [row[self.id] for row in rows]
         try:
             columns = [_column(rows, name, Type.parse(t)) for name, t in self.types.items()]
@@ -141,7 +141,7 @@ class _WithIds:
     id: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        documents = _Documents(self.id)
+        documents = _JsonDocuments(self.id)
         for batch in map(_without_blanks, batches):
             ids = [documents.id_text(line) for line in batch.column(LINE).to_pylist()]
             arrays = [pa.array(ids, pa.string()), *batch.columns]
@@ -166,7 +166,7 @@ class _ScanLines:
         yield pa.RecordBatch.from_arrays([packed], names=["found"])
 
     def _summed_up(self, lines: list[str]) -> Lines:
-        rows = _Documents(self.id).of(lines)
+        rows = _JsonDocuments(self.id).of(lines)
         orders = dict.fromkeys(map(tuple, rows))
         names = dict.fromkeys(chain.from_iterable(orders))
         shapes = {tuple(sorted(order)) for order in orders}
@@ -186,7 +186,7 @@ class _BadLineError(Exception):
         self.line = line
 
 
-class _Documents:
+class _JsonDocuments:
     """Documents of lines, with their ids as text: a number is the text that it is."""
 
     def __init__(self, id: str) -> None:
@@ -287,4 +287,4 @@ def _file_of(files: Files, line: bytes) -> str:
 
 
 def _line_text(line: bytes) -> str:
-    return repr(line.decode(errors="replace").strip()[:_SHOWN])
+    return repr(line.decode(errors="replace").strip()[:_EXCERPT_CHARS])

@@ -75,9 +75,9 @@ def plan_ingest(
     """
     kind = input_format(files, format)
     is_here = {file: _is_here(file) for file in files}
-    places = [place for file in files if is_here[file] for place in _input_files(file)]
-    _check_partitions(places)
-    found = [place.path for place in places]
+    inputs = [one for file in files if is_here[file] for one in _input_files(file)]
+    _check_partitions(inputs)
+    found = [one.path for one in inputs]
     unlisted = tuple(file for file in files if not is_here[file])
     size = sum(path.stat().st_size for path in found)
     columns = _columns(found[0], kind) if found else None
@@ -147,9 +147,9 @@ class _InputFile(NamedTuple):
 
 def _input_files(file: str) -> Iterator[_InputFile]:
     """Yield the files of this machine that Spark would read: none that is hidden, as it has it."""
-    place = _local(file)
-    is_pattern = glob.has_magic(place) and not Path(place).exists()
-    names = sorted(glob.glob(place)) if is_pattern else [place]
+    path = _local(file)
+    is_pattern = glob.has_magic(path) and not Path(path).exists()
+    names = sorted(glob.glob(path)) if is_pattern else [path]
     some = False
     for name in names:
         for found in _within(Path(name)):
@@ -170,10 +170,10 @@ def _within(path: Path) -> Iterator[_InputFile]:
                 yield _InputFile(Path(folder, name), partition)
 
 
-def _check_partitions(places: Sequence[_InputFile]) -> None:
+def _check_partitions(inputs: Sequence[_InputFile]) -> None:
     """Raise InvalidInputError for files beside folders `NAME=VALUE`, which Spark would leave out."""
-    inside = next((place for place in places if place.partition), None)
-    beside = next((place for place in places if not place.partition), None)
+    inside = next((one for one in inputs if one.partition), None)
+    beside = next((one for one in inputs if not one.partition), None)
     if inside is not None and beside is not None:
         raise InvalidInputError(
             f"{str(beside.path)!r} is not in a folder such as {inside.partition}, as "

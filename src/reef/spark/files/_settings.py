@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 
 @contextmanager
-def set_for_a_while(spark: SparkSession, asked: Mapping[str, str]) -> Iterator[None]:
+def set_for_a_while(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings while the body runs, and restore them afterwards."""
-    before = {name: spark.conf.get(name, None) for name in asked}
+    before = {name: spark.conf.get(name, None) for name in settings}
     try:
-        for name, value in asked.items():
+        for name, value in settings.items():
             spark.conf.set(name, value)
         yield
     finally:

@@ -43,41 +43,41 @@ class Counted:
 @contextmanager
 def watching(
     spark: SparkSession,
-    told: Callable[[Counted], None] | None,
+    report: Callable[[Counted], None] | None,
     *,
     threads: Threads | None = None,
 ) -> Iterator[None]:
-    """Tell how far Spark is with the jobs of this thread, from another one, and at the end."""
-    if told is None:
+    """Report how far Spark is with the jobs of this thread, from another one, and at the end."""
+    if report is None:
         yield
     elif "connect" in type(spark).__module__:
-        yield from _remotely(spark, told)
+        yield from _remotely(spark, report)
     else:
-        yield from _here(spark.sparkContext, told, threads or SystemThreads())
+        yield from _here(spark.sparkContext, report, threads or SystemThreads())
 
 
 def _here(
-    context: SparkContext, told: Callable[[Counted], None], threads: Threads
+    context: SparkContext, report: Callable[[Counted], None], threads: Threads
 ) -> Iterator[None]:
     tag = f"reef-watch-{os.getpid()}-{next(_runs)}"
     news = threads.condition()
     is_over = False
 
-    def look() -> None:
+    def report_now() -> None:
         with suppress(Py4JError, OSError):  # the JVM may be going down
-            told(_counted(context, tag))
+            report(_counted(context, tag))
 
-    def keep_looking() -> None:
+    def poll() -> None:
         while True:
             with news:
                 if not is_over:
                     news.wait(POLL_SECONDS)
                 if is_over:
                     return
-            look()
+            report_now()
 
     context.addJobTag(tag)
-    thread = threads.start(keep_looking, name="reef-watch")
+    thread = threads.start(poll, name="reef-watch")
     try:
         yield
     finally:
@@ -87,7 +87,7 @@ def _here(
         thread.join()
         with suppress(Py4JError, OSError):
             context.removeJobTag(tag)
-    look()
+    report_now()
 
 
 def _counted(context: SparkContext, tag: str) -> Counted:
@@ -115,13 +115,13 @@ def _counted(context: SparkContext, tag: str) -> Counted:
     return Counted(tasks_done, tasks, bytes_read, bytes_past, scans, rows)
 
 
-def _remotely(spark: SparkSession, told: Callable[[Counted], None]) -> Iterator[None]:
+def _remotely(spark: SparkSession, report: Callable[[Counted], None]) -> Iterator[None]:
     seen: dict[tuple[str | None, int], Any] = {}
 
     def heard(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         seen.update(((operation_id, stage.stage_id), stage) for stage in stages or ())
         known = seen.values()
-        told(
+        report(
             Counted(
                 sum(stage.num_completed_tasks for stage in known),
                 sum(stage.num_tasks for stage in known),

@@ -19,17 +19,17 @@ from reef.spark._freeze import freeze_imports
 from reef.spark.source._filters import push_documents, push_keys
 from reef.spark.source._read_options import ReadOptions
 from reef.spark.source._read_version import ReadVersion
-from reef.spark.source._scan_plan import Scan, ScanRange, plan, pushed_where, read, schema_of
-from reef.spark.source._spark_columns import Column, chosen, columns_of
+from reef.spark.source._scan_plan import Scan, ScanRange, plan_scan, pushed_where, read, schema_of
+from reef.spark.source._spark_columns import Column, select_columns, spark_columns
 
 
 class ReefReader(DataSourceReader):
     """Reads one version of a namespace, with the columns of a Spark schema."""
 
     def __init__(self, options: ReadOptions, version: ReadVersion, schema: StructType) -> None:
-        every = columns_of(version.face, version.columns)
+        every = spark_columns(version.face, version.columns)
         self._options = options
-        columns = chosen(every, tuple(schema.fieldNames()))
+        columns = select_columns(every, tuple(schema.fieldNames()))
         self._layout: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         _check_types(schema, columns)
         pushed = pushed_where(options.where, version)
@@ -38,7 +38,7 @@ class ReefReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return key ranges of about equal size; with nothing to read, one that reads nothing."""
         freeze_imports()
-        ranges = plan(
+        ranges = plan_scan(
             self._scan,
             partition_bytes=self._options.partition_bytes,
             min_partitions=self._options.min_partitions,
@@ -60,7 +60,7 @@ class PushingReader(ReefReader):
         if version.face == "kv":
             self._scan = replace(self._scan, pushed=push_keys(filters))
             return filters
-        every = columns_of(version.face, version.columns)
+        every = spark_columns(version.face, version.columns)
         pushed, left = push_documents(filters, every, schema_of(version), before)
         self._scan = replace(self._scan, pushed=pushed)
         return left
@@ -80,7 +80,7 @@ def reader_of(options: ReadOptions, version: ReadVersion, schema: StructType) ->
 
 def spark_schema(version: ReadVersion, names: tuple[str, ...] | None) -> StructType:
     """Return the schema that Spark sees: all columns, or those called `names`."""
-    columns = chosen(columns_of(version.face, version.columns), names)
+    columns = select_columns(spark_columns(version.face, version.columns), names)
     return from_arrow_schema(pa.schema([column.field for column in columns]))
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from reef.errors import InvalidInputError
 from reef.settings import parse_bytes, parse_flag, parse_int, parse_seconds
 from reef.spark.source._read_options import (
+    NAMESPACE_OPTIONS,
     PARTITION_BYTES_DEFAULT,
-    PLACE,
     SETTING,
     NamespaceRef,
     ReadOptions,
@@ -29,7 +29,7 @@ BYTES_DEFAULT = 256 << 20
 TTL_DEFAULT = "1d"
 
 _NAMES = (
-    *(*PLACE, STARTING, "before", "columns", "snapshot", "snapshot_ttl"),
+    *(*NAMESPACE_OPTIONS, STARTING, "before", "columns", "snapshot", "snapshot_ttl"),
     *("max_bytes_per_batch", "max_slots_per_batch", "partition_bytes"),
 )
 
@@ -45,7 +45,7 @@ class FeedOptions:
 
     texts: tuple[tuple[str, str], ...]
     """Which namespace, and settings: as they were given."""
-    place: NamespaceRef
+    ref: NamespaceRef
     starting: str | int
     """latest, earliest, snapshot, or the LSN after which to begin."""
     snapshot: str | None
@@ -79,9 +79,9 @@ class FeedOptions:
             texts=tuple(
                 (name, value)
                 for name, value in known.items()
-                if name in PLACE or name.startswith(SETTING)
+                if name in NAMESPACE_OPTIONS or name.startswith(SETTING)
             ),
-            place=NamespaceRef.of(known),
+            ref=NamespaceRef.of(known),
             starting=starting,
             snapshot=check_snapshot_id(snapshot) if snapshot else None,
             snapshot_ttl_s=parse_seconds(

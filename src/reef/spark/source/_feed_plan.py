@@ -31,7 +31,7 @@ from reef.engine import (
 from reef.errors import SnapshotExpiredError
 from reef.format import KEY, LSN, TOMBSTONE, LogKind, Prev, SegmentRef
 from reef.spark.source._read_options import NamespaceRef
-from reef.spark.source._read_version import ReadVersion, expired, open_version
+from reef.spark.source._read_version import ReadVersion, open_version, version_expired
 from reef.spark.source._scan_plan import ScanRange
 from reef.spark.source._spark_columns import Column, spark_batch
 
@@ -84,13 +84,13 @@ def plan_log(log: FeedLog, start: Position, end: Position, part_bytes: int) -> l
         header = link.header
         if header.lsn_last <= start.lsn:
             continue
-        place = Position(lsn, header.slot, link.before)
+        position = Position(lsn, header.slot, link.before)
         lsn = header.lsn_last
         if header.kind is LogKind.ATTACH:
-            parts += _attached(log, place, lsn, leads_to, part_bytes)
+            parts += _attached_parts(log, position, lsn, leads_to, part_bytes)
             first = None
         elif first is None or size + header.size > part_bytes:
-            first, size = place, header.size
+            first, size = position, header.size
             parts.append(FeedPart(first, lsn, leads_to))
         else:
             size += header.size
@@ -98,10 +98,10 @@ def plan_log(log: FeedLog, start: Position, end: Position, part_bytes: int) -> l
     return parts
 
 
-def _attached(
-    log: FeedLog, place: Position, lsn: int, leads_to: Prev, part_bytes: int
+def _attached_parts(
+    log: FeedLog, position: Position, lsn: int, leads_to: Prev, part_bytes: int
 ) -> Iterator[AttachedPart]:
-    for entry in log.entries(place, lsn, leads_to=leads_to):
+    for entry in log.entries(position, lsn, leads_to=leads_to):
         for record in entry.log.records:
             refs = sorted(record.segments, key=lambda ref: ref.key_min)
             for group in _groups(refs, part_bytes):
@@ -120,10 +120,10 @@ def _groups(refs: Sequence[SegmentRef], most_bytes: int) -> Iterator[tuple[Segme
 
 
 @dataclass(frozen=True)
-class Shape:
+class StreamShape:
     """What the rows of a stream look like: settled when it starts."""
 
-    place: NamespaceRef
+    ref: NamespaceRef
     face: str
     columns: tuple[Column, ...]
     """Those that the stream's rows have, beside the feed's own."""
@@ -181,14 +181,14 @@ class Shape:
         return pa.StructArray.from_arrays(columns, fields=list(layout), mask=pa.array(~existed))
 
 
-def read_part(part: Part, shape: Shape) -> Iterator[pa.RecordBatch]:
+def read_part(part: Part, shape: StreamShape) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part. Raises RetentionError, SnapshotExpiredError, UnavailableError."""
     if isinstance(part, SnapshotPart):
         yield from _of_snapshot(part, shape)
         return
-    context = shape.place.bucket.open()
+    context = shape.ref.bucket.open()
     at_lsn = _reader(shape).at_lsn if shape.has_before else None
-    feed = Feed(context, shape.place.namespace, at_lsn=at_lsn)
+    feed = Feed(context, shape.ref.namespace, at_lsn=at_lsn)
     stored, before = shape.stored(), shape.has_before
     if isinstance(part, FeedPart):
         rows = feed.changes(part.start, part.upto, stored, before=before, leads_to=part.leads_to)
@@ -198,7 +198,7 @@ def read_part(part: Part, shape: Shape) -> Iterator[pa.RecordBatch]:
         yield shape.given(batch, operations(batch.column(TOMBSTONE)))
 
 
-def _of_snapshot(part: SnapshotPart, shape: Shape) -> Iterator[pa.RecordBatch]:
+def _of_snapshot(part: SnapshotPart, shape: StreamShape) -> Iterator[pa.RecordBatch]:
     names = [field.name for field in shape.stored()]
     view = open_version(part.version).view()
     try:
@@ -209,21 +209,21 @@ def _of_snapshot(part: SnapshotPart, shape: Shape) -> Iterator[pa.RecordBatch]:
             timed = rows.append_column(COMMITTED_AT, times)
             yield shape.given(timed, pa.repeat("snapshot", rows.num_rows))
     except SnapshotExpiredError as error:
-        raise expired(part.version, error) from error
+        raise version_expired(part.version, error) from error
 
 
 _readers: OrderedDict[tuple[object, ...], Reader] = OrderedDict()
 _readers_lock = Lock()
 
 
-def _reader(shape: Shape) -> Reader:
+def _reader(shape: StreamShape) -> Reader:
     """Return a reader of the namespace, the same each time within one process."""
-    context = shape.place.bucket.open()
-    key = (os.getpid(), id(context), shape.place.namespace)
+    context = shape.ref.bucket.open()
+    key = (os.getpid(), id(context), shape.ref.namespace)
     with _readers_lock:
         if key not in _readers:
             face = Face(shape.face, pa.schema([]))
-            _readers[key] = open_for_reading(context, shape.place.namespace, face)
+            _readers[key] = open_for_reading(context, shape.ref.namespace, face)
             while len(_readers) > _READERS_MAX:
                 _readers.popitem(last=False)
         _readers.move_to_end(key)

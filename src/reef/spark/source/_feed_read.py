@@ -47,10 +47,17 @@ from reef.format import KEY, LSN
 from reef.log import ChainPoint
 from reef.manifest import release_snapshot
 from reef.spark.source._feed_options import FeedOptions
-from reef.spark.source._feed_plan import FeedPart, Part, Shape, SnapshotPart, plan_log, read_part
+from reef.spark.source._feed_plan import (
+    FeedPart,
+    Part,
+    SnapshotPart,
+    StreamShape,
+    plan_log,
+    read_part,
+)
 from reef.spark.source._read_version import ReadVersion, find_version
-from reef.spark.source._scan_plan import PushedFilters, Scan, plan
-from reef.spark.source._spark_columns import Column, chosen, columns_of
+from reef.spark.source._scan_plan import PushedFilters, Scan, plan_scan
+from reef.spark.source._spark_columns import Column, select_columns, spark_columns
 from reef.types import LSN_MAX, new_ulid
 
 _OWN = {
@@ -66,7 +73,7 @@ Offset = dict[str, Any]
 
 def feed_schema(version: ReadVersion, options: FeedOptions) -> StructType:
     """Return the columns of a stream of changes."""
-    columns = chosen(columns_of(version.face, version.columns), options.columns)
+    columns = select_columns(spark_columns(version.face, version.columns), options.columns)
     fields = [*_OWN.values(), *(column.field for column in columns)]
     if options.before:
         before = [c.field for c in columns if c.stored != KEY] or [c.field for c in columns]
@@ -133,14 +140,14 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {**behind, _TAKEN: start["snapshot"]} if is_own else behind
         self._release(start.get(_TAKEN))
         is_all = isinstance(limit, ReadAllAvailable)
-        place = self._place(start)
+        position = self._position(start)
         end = log.advance(
-            place,
+            position,
             bytes_max=None if is_all else self._options.bytes_max,
             slots_max=None if is_all else self._options.slots_max,
             upto=self._upto,
         )
-        return _offset(end) if end.lsn > place.lsn else start
+        return _offset(end) if end.lsn > position.lsn else start
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take the newest version as the end of the query."""
@@ -154,10 +161,10 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif "snapshot" in start:
             parts = self._snapshot_parts(start)
         elif "slot" not in end:  # written by hand: the log does not say where it is
-            parts = [FeedPart(self._place(start), end["lsn"], None)]
+            parts = [FeedPart(self._position(start), end["lsn"], None)]
         else:
-            place, size = self._place(start), self._options.partition_bytes
-            parts = plan_log(self._feed(), place, self._place(end), size)
+            position, size = self._position(start), self._options.partition_bytes
+            parts = plan_log(self._feed(), position, self._position(end), size)
         return list(map(InputPartition, parts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -168,7 +175,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Release the snapshot that the stream took, once."""
         if taken is None or taken == self._released:
             return
-        chain = self._options.place.bucket.open().chain(self._options.place.namespace)
+        chain = self._options.ref.bucket.open().chain(self._options.ref.namespace)
         with suppress(NotFoundError):
             chain.publish(
                 lambda head: None if head is None else release_snapshot(head.manifest, taken)
@@ -177,11 +184,11 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _feed(self) -> FeedLog:
         if self._log is None:
-            place = self._options.place
-            self._log = FeedLog(place.bucket.open(), place.namespace)
+            ref = self._options.ref
+            self._log = FeedLog(ref.bucket.open(), ref.namespace)
         return self._log
 
-    def _place(self, offset: Offset) -> Position:
+    def _position(self, offset: Offset) -> Position:
         if "slot" not in offset:
             return self._feed().after(offset["lsn"])
         point = ChainPoint(offset["prev"], offset["checksum"], offset["epoch"])
@@ -191,9 +198,9 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset before the rows of a snapshot: the one that was given, or a new one."""
         id = self._options.snapshot
         if id is None:
-            context = self._options.place.bucket.open()
+            context = self._options.ref.bucket.open()
             id = _PREFIX + new_ulid(context.clock, context.rng)
-            chain = context.chain(self._options.place.namespace)
+            chain = context.chain(self._options.ref.namespace)
             ttl_s = self._options.snapshot_ttl_s
             take_snapshot(context, chain, lambda: self._feed().newest().lsn, ttl_s, id=id)
         version = find_version(self._options.read(id))
@@ -202,23 +209,23 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _snapshot_parts(self, start: Offset) -> list[SnapshotPart]:
         version = find_version(self._options.read(start["snapshot"]))
         scan = Scan(version, self._shape.columns, PushedFilters(), 1)
-        ranges = plan(scan, partition_bytes=self._options.partition_bytes, min_partitions=1)
+        ranges = plan_scan(scan, partition_bytes=self._options.partition_bytes, min_partitions=1)
         return [SnapshotPart(version, keys) for keys in ranges]
 
 
-def _offset(place: Position) -> Offset:
-    slot, checksum, epoch = place.point
+def _offset(position: Position) -> Offset:
+    slot, checksum, epoch = position.point
     return {
-        "lsn": place.lsn,
-        "slot": place.next_slot,
+        "lsn": position.lsn,
+        "slot": position.next_slot,
         "prev": slot,
         "checksum": checksum,
         "epoch": epoch,
     }
 
 
-def _shape(options: FeedOptions, version: ReadVersion, schema: StructType) -> Shape:
-    every = {column.name: column for column in columns_of(version.face, version.columns)}
+def _shape(options: FeedOptions, version: ReadVersion, schema: StructType) -> StreamShape:
+    every = {column.name: column for column in spark_columns(version.face, version.columns)}
     layout: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     if OP not in layout.names:
         raise InvalidInputError(
@@ -235,6 +242,6 @@ def _shape(options: FeedOptions, version: ReadVersion, schema: StructType) -> Sh
             continue
         for name in names:
             wanted.update(
-                {column.name: column for column in chosen(tuple(every.values()), (name,))}
+                {column.name: column for column in select_columns(tuple(every.values()), (name,))}
             )
-    return Shape(options.place, version.face, tuple(wanted.values()), layout)
+    return StreamShape(options.ref, version.face, tuple(wanted.values()), layout)

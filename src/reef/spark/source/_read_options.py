@@ -22,7 +22,7 @@ BATCH_BYTES_DEFAULT = 1 << 20
 PARTITIONS_MAX = 100_000
 SETTING = "reef."
 
-PLACE = ("url", "namespace", "branch")
+NAMESPACE_OPTIONS = ("url", "namespace", "branch")
 _READ = (
     *("lsn", "generation", "snapshot", "columns", "where", "hold", "pushdown"),
     *("partition_bytes", "min_partitions", "batch_bytes"),
@@ -61,7 +61,7 @@ class NamespaceRef:
 class ReadOptions:
     """How a namespace is read."""
 
-    place: NamespaceRef
+    ref: NamespaceRef
     lsn: int | None
     generation: int | None
     snapshot: str | None
@@ -81,7 +81,7 @@ class ReadOptions:
     def of(options: Mapping[str, str]) -> ReadOptions:
         """Return the options of a read. Raises InvalidInputError, which names the option."""
         known = {name.lower(): value for name, value in options.items()}
-        check_names(known, (*PLACE, *_READ))
+        check_names(known, (*NAMESPACE_OPTIONS, *_READ))
         at = [name for name in ("lsn", "generation", "snapshot") if known.get(name)]
         if len(at) > 1:
             raise InvalidInputError(
@@ -95,7 +95,7 @@ class ReadOptions:
                 "long as it lasts: leave hold out"
             )
         return ReadOptions(
-            place=NamespaceRef.of(known),
+            ref=NamespaceRef.of(known),
             lsn=_number(known, "lsn"),
             generation=_number(known, "generation"),
             snapshot=check_snapshot_id(known["snapshot"]) if known.get("snapshot") else None,

@@ -29,18 +29,18 @@ from reef.segment import RowSource, SegmentSource
 from reef.spark.source._read_options import NamespaceRef, ReadOptions
 from reef.types import new_ulid
 
-HOLD_FROM_BYTES = 8 << 30
+SNAPSHOT_FROM_BYTES = 8 << 30
 _OPENED_MAX = 4
 _ATTEMPTS = 5
-_ENOUGH = 0.9
-_HELD = "spark-"
+RENEW_AT_SHARE = 0.9
+SNAPSHOT_PREFIX = "spark-"
 
 
 @dataclass(frozen=True)
 class ReadVersion:
     """A version of a namespace, small enough to travel with every task."""
 
-    place: NamespaceRef
+    ref: NamespaceRef
     generation: int
     lsn: int
     snapshot: str | None
@@ -56,8 +56,8 @@ class ReadVersion:
     @property
     def key(self) -> tuple[object, ...]:
         """The identity of this version."""
-        bucket = msgspec.msgpack.encode(self.place.bucket)
-        return bucket, self.place.namespace, self.generation, self.lsn, self.snapshot, self.replays
+        bucket = msgspec.msgpack.encode(self.ref.bucket)
+        return bucket, self.ref.namespace, self.generation, self.lsn, self.snapshot, self.replays
 
     @property
     def columns(self) -> pa.Schema | None:
@@ -89,10 +89,10 @@ def find_version(options: ReadOptions) -> ReadVersion:
 
 
 def _find(options: ReadOptions) -> ReadVersion:
-    context = options.place.bucket.open()
-    head = context.chain(options.place.namespace).load()
+    context = options.ref.bucket.open()
+    head = context.chain(options.ref.namespace).load()
     face = Face("", pa.schema([])) if head is None else face_of(head.manifest)
-    reader = open_for_reading(context, options.place.namespace, face)
+    reader = open_for_reading(context, options.ref.namespace, face)
     try:
         found = _requested_version(reader, options)
         seconds = _hold_s(context, reader.manifest, options)
@@ -120,7 +120,7 @@ def _requested_version(reader: Reader, options: ReadOptions) -> ReadVersion:
         generation = options.generation
         lsn = applied = reader.at_generation(generation).lsn
     return ReadVersion(
-        place=options.place,
+        ref=options.ref,
         generation=generation,
         lsn=lsn,
         snapshot=options.snapshot,
@@ -140,7 +140,7 @@ def _hold_s(context: Context, manifest: Manifest, options: ReadOptions) -> float
         return options.hold_s
     if options.generation is not None or options.snapshot is not None:
         return 0.0
-    is_large = sum(ref.size for ref in manifest.segments) >= HOLD_FROM_BYTES
+    is_large = sum(ref.size for ref in manifest.segments) >= SNAPSHOT_FROM_BYTES
     return context.settings.snapshot_ttl if is_large else 0.0
 
 
@@ -148,12 +148,14 @@ def _pinned_version(
     context: Context, reader: Reader, version: ReadVersion, seconds: float
 ) -> ReadVersion:
     """Return the same version with a snapshot that holds it. Raises RetentionError."""
-    chain = context.chain(version.place.namespace)
-    held = reader.manifest.snapshots
-    ours = next((s for s in held if s.id.startswith(_HELD) and s.lsn == version.lsn), None)
+    chain = context.chain(version.ref.namespace)
+    snapshots = reader.manifest.snapshots
+    ours = next(
+        (s for s in snapshots if s.id.startswith(SNAPSHOT_PREFIX) and s.lsn == version.lsn), None
+    )
     if ours is not None:
         left_s = (ours.expires_at_us - chain.estimated_now_us) / 1_000_000
-        if left_s >= seconds * _ENOUGH:
+        if left_s >= seconds * RENEW_AT_SHARE:
             return replace(version, snapshot=ours.id)
     head, snapshot = _published(context, chain, reader, version.lsn, seconds, ours)
     applied = head.manifest.last_applied_lsn  # somebody may have folded the log meanwhile
@@ -178,7 +180,7 @@ def _published(
     if ours is not None:
         with suppress(NotFoundError):
             return renew(chain, id=ours.id, ttl_s=seconds)
-    id = _HELD + new_ulid(context.clock, context.rng)
+    id = SNAPSHOT_PREFIX + new_ulid(context.clock, context.rng)
     slot = reader.tail.fold.next_slot - 1
     return create_snapshot(chain, id=id, lsn=lsn, ttl_s=seconds, wal_last_seen=slot)
 
@@ -190,8 +192,8 @@ class OpenVersion:
         """Look for the generation: one GET. The log is replayed when the first view is taken."""
         self.version = version
         self._context = context
-        self._segments = context.segments(version.place.namespace)
-        self._chain = context.chain(version.place.namespace)
+        self._segments = context.segments(version.ref.namespace)
+        self._chain = context.chain(version.ref.namespace)
         self._manifest: Manifest | None = None
         self._state: ReadState | None = None
         try:
@@ -230,7 +232,7 @@ class OpenVersion:
         lsn = self.version.lsn
         if head is None or head.manifest.state != "live":
             raise SnapshotExpiredError(
-                f"namespace {self.version.place.namespace!r} was dropped while it was read"
+                f"namespace {self.version.ref.namespace!r} was dropped while it was read"
             )
         try:
             self._state = self._at(head.manifest, replays=head.manifest.last_applied_lsn < lsn)
@@ -279,14 +281,14 @@ def open_version(version: ReadVersion) -> OpenVersion:
     with _opened_lock:
         found = _opened.get(key)
         if found is None:
-            found = _opened[key] = OpenVersion(version.place.bucket.open(), version)
+            found = _opened[key] = OpenVersion(version.ref.bucket.open(), version)
             while len(_opened) > _OPENED_MAX:
                 _opened.popitem(last=False)
         _opened.move_to_end(key)
     return found
 
 
-def expired(version: ReadVersion, error: SnapshotExpiredError) -> SnapshotExpiredError:
+def version_expired(version: ReadVersion, error: SnapshotExpiredError) -> SnapshotExpiredError:
     """Return the error for a version that has gone while Spark was reading it."""
     advice = (
         "its snapshot ended too early: take it for longer"
@@ -295,6 +297,6 @@ def expired(version: ReadVersion, error: SnapshotExpiredError) -> SnapshotExpire
         "hold, such as hold=2h"
     )
     return SnapshotExpiredError(
-        f"LSN {version.lsn} of namespace {version.place.namespace!r}"
+        f"LSN {version.lsn} of namespace {version.ref.namespace!r}"
         f" was compacted away and collected while it was read: {advice} ({error})"
     )

@@ -22,7 +22,7 @@ from reef.documents.types import Schema
 from reef.errors import InvalidInputError, NotFoundError, SnapshotExpiredError
 from reef.format import KEY
 from reef.segment import SegmentSource
-from reef.spark.source._read_version import OpenVersion, ReadVersion, expired, open_version
+from reef.spark.source._read_version import OpenVersion, ReadVersion, open_version, version_expired
 from reef.spark.source._spark_columns import Column, spark_batch
 
 PARTITION_BYTES_MIN = 1 << 20
@@ -85,7 +85,7 @@ def pushed_where(where: str | None, version: ReadVersion) -> PushedFilters:
     return PushedFilters.of(where, schema_of(version))
 
 
-def plan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[ScanRange]:
+def plan_scan(scan: Scan, *, partition_bytes: int, min_partitions: int) -> list[ScanRange]:
     """Return the ranges to read a scan by, none if nothing can match.
 
     They are of about the same size, at most about `partition_bytes` as stored, and smaller, down to
@@ -186,7 +186,7 @@ def read(scan: Scan, keys: ScanRange, layout: pa.Schema) -> Iterator[pa.RecordBa
         for rows in _gathered(_stored(scan, keys), scan.batch_bytes):
             yield spark_batch(rows, scan.columns, layout)
     except SnapshotExpiredError as error:
-        raise expired(scan.version, error) from error
+        raise version_expired(scan.version, error) from error
 
 
 def _stored(scan: Scan, keys: ScanRange) -> Iterator[pa.RecordBatch]:

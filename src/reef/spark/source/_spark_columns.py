@@ -77,7 +77,7 @@ class Column:
         return _converter(self.type)(column)
 
 
-def columns_of(face: str, schema: pa.Schema | None) -> tuple[Column, ...]:
+def spark_columns(face: str, schema: pa.Schema | None) -> tuple[Column, ...]:
     """Return every column of a namespace of `face`, whose rows have `schema`.
 
     Raises InvalidInputError for a face that has none.
@@ -94,7 +94,7 @@ def columns_of(face: str, schema: pa.Schema | None) -> tuple[Column, ...]:
     return id, *(Column(a.name, a.column, a.type) for a in attributes)
 
 
-def chosen(every: tuple[Column, ...], names: tuple[str, ...] | None) -> tuple[Column, ...]:
+def select_columns(every: tuple[Column, ...], names: tuple[str, ...] | None) -> tuple[Column, ...]:
     """Return the columns called `names`, in that order (None: all). Raises InvalidInputError."""
     if names is None:
         return every
