@@ -54,13 +54,13 @@ class DatabaseFile:
         self._breaks: int | None = None
         self._cookie: bytes | None = None
         """What to show instead of the number of the schema, which another one may have had."""
-        self._was_shown = False
+        self._cookie_was_read = False
         self._has_failed = False
         self._dirty: dict[int, bytes] = {}
         self._size: int | None = None
         """In bytes, if it was written; None: that of the version."""
-        self._least = 0
-        """So many pages of the version are still there; beyond that it was cut, or is new."""
+        self._kept_pages = 0
+        """Pages of the version not truncated since."""
 
     @property
     def lsn(self) -> int:
@@ -112,8 +112,8 @@ class DatabaseFile:
 
         One transaction gets a number that no schema has. If it commits, that number stays.
         """
-        if self._was_shown:
-            self._cookie, self._was_shown, self._is_other = None, False, True
+        if self._cookie_was_read:
+            self._cookie, self._cookie_was_read, self._is_other = None, False, True
         if self._breaks not in (None, version.breaks):
             self._cookie = self.shared.rng.randbytes(4)
         self._breaks = version.breaks
@@ -125,7 +125,7 @@ class DatabaseFile:
             )
         version = self._read_version()
         self.shared.reserve(self, version)
-        self._least = version.n_pages
+        self._kept_pages = version.n_pages
 
     # Reading.
 
@@ -149,7 +149,7 @@ class DatabaseFile:
         data = self._read(amount, 0)
         if len(data) < HEADER_BYTES or 0 in self._dirty:
             return data
-        self._was_shown = True
+        self._cookie_was_read = True
         return with_schema(data, cookie)
 
     def _read(self, amount: int, offset: int) -> bytes:
@@ -170,7 +170,7 @@ class DatabaseFile:
         dirty = self._dirty.get(page_id)
         if dirty is not None:
             return dirty
-        if self._size is not None and page_id >= self._least:
+        if self._size is not None and page_id >= self._kept_pages:
             return version.zeros
         return self.shared.page(page_id, version)
 
@@ -217,7 +217,7 @@ class DatabaseFile:
             if rest:  # bytes that are cut off must not come back when the file grows again
                 self._dirty[n_pages] = self._page(n_pages, version)[:rest] + version.zeros[rest:]
                 n_pages += 1
-            self._least = min(self._least, n_pages)
+            self._kept_pages = min(self._kept_pages, n_pages)
             for page_id in [one for one in self._dirty if one >= n_pages]:
                 del self._dirty[page_id]
         self._size = size
@@ -265,7 +265,7 @@ class DatabaseFile:
             return
         base = self._read_version()
         n_pages = -(-self._size // base.page_size)
-        for page_id in range(self._least, min(base.n_pages, n_pages)):
+        for page_id in range(self._kept_pages, min(base.n_pages, n_pages)):
             self._dirty.setdefault(page_id, base.zeros)
         is_other = self._leave_wal()
         commit = TransactionPages(self._dirty, n_pages)
@@ -280,7 +280,7 @@ class DatabaseFile:
             self._drop()
         self._version = version
         self._serial = -2 if is_other else version.serial
-        self._least = version.n_pages
+        self._kept_pages = version.n_pages
 
     def _leave_wal(self) -> bool:
         """Return whether the header was one of WAL mode, in which it could not be opened again.
@@ -297,7 +297,7 @@ class DatabaseFile:
         self._dirty = {}
         self._size = None
         self._waits = True
-        self._least = self._version.n_pages if self._version is not None else 0
+        self._kept_pages = self._version.n_pages if self._version is not None else 0
 
     # What else there is to say.
 

@@ -70,6 +70,11 @@ def test_commands_and_options_exist(document: Path) -> None:
                 )
 
 
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_help_names_no_types_of_python_and_no_ranges(words: tuple[str, ...]) -> None:
+    assert re.search(r" <\w+|x[<>]|[<>]=x", help_of(words)) is None
+
+
 SECTIONS = [
     section
     for document in ("docs/cli.md", "docs/pipeline.md")

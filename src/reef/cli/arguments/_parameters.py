@@ -14,6 +14,7 @@ A command that returns a `Report` takes `--json`; one with a parameter `as_json`
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -70,11 +71,29 @@ def register(app: typer.Typer, commands: Mapping[str, _Command | Derived]) -> No
             about = inspect.getdoc(command.command)
             app.command(name, cls=deferred, help=about)(lambda: None)
         else:
-            app.command(name)(_flat(command, None))
+            app.command(name, cls=PlainHelpCommand)(_flat(command, None))
+
+
+class PlainHelpCommand(TyperCommand):
+    """A command whose help leaves out Python's types, `NAME <str>`, and ranges, `[x>=0]`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options."""
+        records: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for parameter in self.get_params(ctx):
+            without_range: Any = copy.copy(parameter)
+            without_range.min = without_range.max = None
+            if (record := without_range.get_help_record(ctx)) is not None:
+                name, about = record
+                records[parameter.param_type_name].append((name.partition(" <")[0], about))
+        for kind, listed in records.items():
+            if listed:
+                with formatter.section(f"{kind.capitalize()}s"):
+                    formatter.write_dl(listed)
 
 
 def _deferred(derived_command: Derived) -> type[TyperCommand]:
-    class Deferred(TyperCommand):
+    class Deferred(PlainHelpCommand):
         """Stands for a command until it is called: `reef --help` must not load the engine."""
 
         def make_context(self, *arguments: Any, **more: Any) -> Any:

@@ -106,9 +106,9 @@ def show(
 
 
 def standing(url: Url, scope: Scope) -> Report:
-    """List jobs that may still publish, or that were killed.
+    """List standing jobs, which have begun and not ended.
 
-    Garbage collection keeps the objects of these jobs. `reef jobs end` ends a job.
+    They still run, or were killed. Garbage collection keeps their objects. `reef jobs end` ends one.
     """
     import msgspec
 
@@ -130,7 +130,7 @@ def end(
     scope: Scope,
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="JOB", help="Ids of jobs, from `reef jobs standing`."),
+        typer.Argument(metavar="JOB", help="Ids of standing jobs, from `reef jobs standing`."),
     ] = None,
     older_than: Annotated[
         str | None,
@@ -139,7 +139,7 @@ def end(
         ),
     ] = None,
 ) -> Report:
-    """End jobs, so that they can publish nothing more.
+    """End standing jobs, so that they can publish nothing more.
 
     `reef gc` may then delete what they wrote. Give the ids of jobs of a namespace; or
     --all-older-than, with a namespace or --all. A job that still runs fails. Exit code 2: some job
@@ -171,7 +171,7 @@ def end(
 
 jobs_app = group(
     "jobs",
-    "Show finished passes; list and end unfinished jobs.",
+    "Show finished passes; list and end standing jobs.",
     {"list": list_passes, "show": show, "standing": standing, "end": end},
 )
 
