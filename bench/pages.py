@@ -241,7 +241,7 @@ def _compact(db: Database, name: str, *, full: bool = False) -> None:
     layers, _ = context.settings.compaction_cadence
     options = CompactionOptions(
         min_input_files=layers,
-        target_file_size_bytes=context.settings.image_layer_target_bytes,
+        target_size_bytes=context.settings.image_layer_target_bytes,
         full=full,
     )
     compact(db, name, options=options).namespaces[0].returned()

@@ -116,7 +116,7 @@ def _index(db: Database, runner: Runner, part_bytes: int) -> int:
 
 def _compact(db: Database, runner: Runner, part_bytes: int, codec: Codec = "lz4") -> int:
     """Compact everything into one run; return how many tasks did it."""
-    options = CompactionOptions(full=True, target_file_size_bytes=part_bytes, bottom_codec=codec)
+    options = CompactionOptions(full=True, target_size_bytes=part_bytes, bottom_codec=codec)
     done = compact(db, NAMESPACE, runner=runner, options=options)
     check(not done.failed and done.totals["dropped"], f"segments were merged: {done}")
     return done.tasks.count

@@ -65,7 +65,7 @@ def check(store: Pages, history: History, lsns: range) -> None:
 def fold_and_collect(db: Database, *, replaced: set[str] | None = None) -> None:
     """Fold everything into an image, and collect until `replaced` are gone, or else once."""
     context = db.context()
-    options = CompactionOptions(full=True, min_input_files=2, target_file_size_bytes=4096)
+    options = CompactionOptions(full=True, min_input_files=2, target_size_bytes=4096)
     compact(context, NAME, InProcess(context), options=options)
 
     def are_gone() -> bool:

@@ -96,7 +96,7 @@ def _index(scene: Scene) -> Any:
 
 def _compact(scene: Scene) -> Any:
     options = CompactionOptions(
-        target_file_size_bytes=3000,
+        target_size_bytes=3000,
         min_input_files=2,
         full=True,
         memory_bytes=100 << 20,  # the least there is: few runs at a time, several publishes
@@ -107,9 +107,9 @@ def _compact(scene: Scene) -> Any:
 def _compact_in_groups(scene: Scene) -> Any:
     """Publish what has keys in common in several groups."""
     options = CompactionOptions(
-        target_file_size_bytes=6000,
-        max_file_group_size_bytes=1,
-        max_concurrent_file_group_rewrites=2,
+        target_size_bytes=6000,
+        group_size_bytes=1,
+        concurrency=2,
         min_input_files=2,
         full=True,
     )

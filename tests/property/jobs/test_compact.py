@@ -212,15 +212,15 @@ class Bucket:
 def options(draw: st.DrawFn) -> CompactionOptions:
     low = draw(st.none() | keys)
     return CompactionOptions(
-        target_file_size_bytes=draw(st.sampled_from([1, 700, 2500, 1 << 20])),
+        target_size_bytes=draw(st.sampled_from([1, 700, 2500, 1 << 20])),
         min_input_files=draw(st.integers(2, 4)),
-        max_concurrent_file_group_rewrites=draw(st.integers(1, 3)),
-        max_file_group_size_bytes=draw(st.sampled_from([1, 1500, 8 << 30])),
+        concurrency=draw(st.integers(1, 3)),
+        group_size_bytes=draw(st.sampled_from([1, 1500, 8 << 30])),
         max_bytes=draw(st.sampled_from([None, None, 1000, 3000])),
         full=draw(st.booleans()),
         start=b"" if low is None else low,
         end=None if low is None or draw(st.booleans()) else low + b"\xff",
-        raise_floor=draw(st.booleans()),
+        keep_floor=draw(st.booleans()),
         memory_bytes=(64 + 18 * draw(st.sampled_from([2, 3, 10]))) << 20,
     )
 

@@ -66,7 +66,7 @@ PASSES: dict[str, Callable[[Story], Drive]] = {
             db,
             ["pairs"],
             runner=runner,
-            options=CompactionOptions(target_file_size_bytes=1500, min_input_files=2, full=True),
+            options=CompactionOptions(target_size_bytes=1500, min_input_files=2, full=True),
         )
     ),
     "rebuild": lambda story: lambda db, runner: jobs.rebuild(db, ["pairs"], runner=runner),

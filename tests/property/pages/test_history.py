@@ -72,7 +72,7 @@ class Story:
 
     def compact(self, *, full: bool) -> None:
         context = self.database().context()
-        options = CompactionOptions(full=full, target_file_size_bytes=1 << 20, min_input_files=2)
+        options = CompactionOptions(full=full, target_size_bytes=1 << 20, min_input_files=2)
         result = compact(context, NAME, InProcess(context), options=options)
         assert result.groups
         assert [group.error for group in result.groups if group.error] == []

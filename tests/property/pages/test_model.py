@@ -143,7 +143,7 @@ class Story:
             options = CompactionOptions(
                 full=self.rng.random() < 0.3,
                 min_input_files=2,
-                target_file_size_bytes=self.rng.choice((400, 1 << 20)),
+                target_size_bytes=self.rng.choice((400, 1 << 20)),
             )
             compact(context, namespace, InProcess(context), options=options)
             return

@@ -131,9 +131,7 @@ class Life:
 
     def compact(self, act: Act | None = None) -> None:
         """Merge everything, in many ranges."""
-        options = CompactionOptions(
-            full=True, target_file_size_bytes=16 << 10, memory_bytes=1 << 30
-        )
+        options = CompactionOptions(full=True, target_size_bytes=16 << 10, memory_bytes=1 << 30)
         with self._step("compact", act):
             done = jobs.compact(self._db, NAME, runner=self.runner, options=options)
         assert not done.failed, done.failed

@@ -45,7 +45,7 @@ def test_deltas_become_an_image_and_a_branch_its_own(spark: SparkSession, tmp_pa
 
         runner = spark_runner(db.context(), spark)
         assert index(db, runner=runner).failed == ()
-        options = CompactionOptions(full=True, target_file_size_bytes=32 << 10)
+        options = CompactionOptions(full=True, target_size_bytes=32 << 10)
         merged = compact(db, runner=runner, options=options)
         assert {record.namespace: record.state for record in merged.records} == {
             "app.db": "done",

@@ -310,15 +310,15 @@ class Story:
         start, end = sorted(rng.sample(KEYS, 2))
         is_ranged = rng.random() < 0.3
         return CompactionOptions(
-            target_file_size_bytes=rng.choice((1, 700, 2500, 1 << 20)),
+            target_size_bytes=rng.choice((1, 700, 2500, 1 << 20)),
             min_input_files=rng.choice((2, 2, 3, 4)),
-            max_concurrent_file_group_rewrites=rng.randint(1, 3),
-            max_file_group_size_bytes=rng.choice((1, 1500, 8 << 30)),
+            concurrency=rng.randint(1, 3),
+            group_size_bytes=rng.choice((1, 1500, 8 << 30)),
             max_bytes=rng.choice((None, None, 1000, 5000)),
             start=start.encode() if is_ranged else b"",
             end=end.encode() if is_ranged and rng.random() < 0.7 else None,
             full=rng.random() < 0.2,
-            raise_floor=rng.random() < 0.6,
+            keep_floor=rng.random() >= 0.6,
             memory_bytes=(64 + 18 * rng.choice((2, 3, 10))) << 20,
         )
 

@@ -23,7 +23,7 @@ from tests.support.engine.collecting import NAMESPACE, World
 from tests.support.jobs.passes import compact
 
 MIB = 1 << 20
-SMALL = CompactionOptions(target_file_size_bytes=MIB)
+SMALL = CompactionOptions(target_size_bytes=MIB)
 
 
 class Shop(World):

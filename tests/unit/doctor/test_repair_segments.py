@@ -106,7 +106,7 @@ def test_what_it_replaced_may_have_to_be_restored_itself(serial: Bucket) -> None
 def compact_some(bucket: Bucket, **options: Any) -> None:
     """Compact by the pipeline, some keys of all runs."""
     context = bucket.context()
-    options = {"target_file_size_bytes": 2500, "min_input_files": 2, **options}
+    options = {"target_size_bytes": 2500, "min_input_files": 2, **options}
     compact(context, NAMESPACE, InProcess(context), options=CompactionOptions(**options))
 
 
@@ -134,7 +134,7 @@ def test_what_took_some_keys_is_itself_restored_as_those_runs_were_then(serial: 
     """What is left of them by now does not show the keys that it took."""
     compact_some(serial, start=b"k100", end=b"k400")
     outputs = [ref for ref in serial.manifest.segments if ref.level]
-    compact_some(serial, full=True, start=b"k100", end=b"k400", target_file_size_bytes=1 << 20)
+    compact_some(serial, full=True, start=b"k100", end=b"k400", target_size_bytes=1 << 20)
     assert any(ref.clip_key_min is not None for ref in serial.manifest.segments)
     rows = serial.read()
     (ref,) = (ref for ref in serial.manifest.segments if ref.clip_key_min == ref.clip_key_max)
@@ -149,9 +149,9 @@ def test_what_took_some_keys_is_itself_restored_as_those_runs_were_then(serial: 
 def test_a_clipped_segment_without_its_tail_is_restored_from_what_it_replaced(
     serial: Bucket,
 ) -> None:
-    compact_some(serial, full=True, target_file_size_bytes=1 << 20)
+    compact_some(serial, full=True, target_size_bytes=1 << 20)
     (whole,) = serial.manifest.segments
-    compact_some(serial, full=True, start=b"k200", end=b"k300", target_file_size_bytes=2000)
+    compact_some(serial, full=True, start=b"k200", end=b"k300", target_size_bytes=2000)
     assert any(ref.id == whole.id for ref in serial.manifest.segments)
     rows = serial.read()
     flip(serial.segment(whole), 60)
@@ -230,9 +230,9 @@ def test_what_nothing_can_restore_is_lost_only_if_that_is_accepted(
 
 def test_nothing_is_lost_by_damage_where_another_segment_is_seen(collected: Bucket) -> None:
     bucket = collected
-    compact_some(bucket, full=True, target_file_size_bytes=1 << 20)
+    compact_some(bucket, full=True, target_size_bytes=1 << 20)
     (whole,) = bucket.manifest.segments
-    compact_some(bucket, full=True, start=b"k200", end=b"k300", target_file_size_bytes=2000)
+    compact_some(bucket, full=True, start=b"k200", end=b"k300", target_size_bytes=2000)
     bucket.collect()
     rows, path = bucket.read(), bucket.segment(whole)
     tail = check_segment(bucket.context().store, NAMESPACE, whole, whole.size, deep=False).tail

@@ -25,9 +25,9 @@ def sliced(shop: Shop, **more: Any) -> CompactionOptions:
     for mark in (b"1", b"2", b"3", b"4"):
         shop.run(0, 300, mark=mark)
     return CompactionOptions(
-        target_file_size_bytes=3000,
-        max_file_group_size_bytes=6000,
-        max_concurrent_file_group_rewrites=1,
+        target_size_bytes=3000,
+        group_size_bytes=6000,
+        concurrency=1,
         **more,
     )
 
@@ -145,9 +145,9 @@ def test_a_tombstone_goes_with_its_group_and_nothing_comes_back(shop: Shop) -> N
     odd = {b"key-%05d" % i: b"odd-%05d" % i * 9 for i in range(1, 300, 2)}
     shop.flush(odd, [b"key-%05d" % i for i in range(0, 300, 2)])
     options = CompactionOptions(
-        target_file_size_bytes=3000,
-        max_file_group_size_bytes=1,
-        max_concurrent_file_group_rewrites=1,
+        target_size_bytes=3000,
+        group_size_bytes=1,
+        concurrency=1,
         max_bytes=9000,
     )
     before = shop.contents()
@@ -167,9 +167,7 @@ def test_a_tombstone_goes_with_its_group_and_nothing_comes_back(shop: Shop) -> N
 def test_a_task_names_only_what_has_keys_in_its_range(shop: Shop) -> None:
     for low in range(0, 400, 40):
         shop.run(low, low + 80)  # each overlaps its neighbours only
-    options = CompactionOptions(
-        target_file_size_bytes=2000, max_file_group_size_bytes=6000, min_input_files=2
-    )
+    options = CompactionOptions(target_size_bytes=2000, group_size_bytes=6000, min_input_files=2)
     plan = shop.planned(options)
     assert len(plan.groups) > 2
     assert all(len(group.inputs) < 8 for group in plan.groups)
@@ -191,7 +189,7 @@ def test_a_task_names_only_what_has_keys_in_its_range(shop: Shop) -> None:
 def test_a_pass_reads_no_more_than_asked(shop: Shop) -> None:
     for low in (0, 1000):
         shop.run(low, low + 200, times=4)
-    options = CompactionOptions(target_file_size_bytes=2000)
+    options = CompactionOptions(target_size_bytes=2000)
     whole = shop.planned(options).bytes_in
     options = msgspec.structs.replace(options, max_bytes=whole // 3)
     before = shop.contents()

@@ -33,11 +33,11 @@ def test_a_namespace_that_is_not_there_is_said(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("target_file_size_bytes", 0),
+        ("target_size_bytes", 0),
         ("min_input_files", 1),
-        ("max_concurrent_file_group_rewrites", 0),
+        ("concurrency", 0),
         ("memory_bytes", 1 << 20),
-        ("max_file_group_size_bytes", 0),
+        ("group_size_bytes", 0),
         ("max_bytes", 0),
         ("end", b""),
     ],
@@ -78,7 +78,7 @@ def test_a_plan_can_be_kept_and_applied_later(shop: Shop) -> None:
 
 def test_a_large_group_is_cut_into_ranges_of_about_the_target_size(shop: Shop) -> None:
     shop.run(0, 300, times=4)
-    options = CompactionOptions(target_file_size_bytes=sum(ref.size for ref in shop.segments) // 6)
+    options = CompactionOptions(target_size_bytes=sum(ref.size for ref in shop.segments) // 6)
     (group,) = shop.planned(options).groups
     assert 5 <= len(group.ranges) <= 7
     sizes = [some.bytes_in for some in group.ranges]
@@ -113,7 +113,7 @@ def test_small_neighbours_become_one_file_and_large_ones_are_moved(shop: Shop) -
     small = [ref for ref in shop.segments if ref.rows == 10]
     (large,) = (ref for ref in shop.segments if ref.rows == 500)
     assert sum(ref.size for ref in small) < large.size
-    options = CompactionOptions(target_file_size_bytes=large.size)
+    options = CompactionOptions(target_size_bytes=large.size)
     before = shop.contents()
     result = shop.compact(options)
     (group,) = result.published
@@ -135,7 +135,7 @@ def test_small_neighbours_become_one_file_and_large_ones_are_moved(shop: Shop) -
 def test_large_files_that_share_no_key_are_moved_and_nothing_is_written(shop: Shop) -> None:
     for low in range(0, 400, 100):
         shop.run(low, low + 40)
-    options = CompactionOptions(target_file_size_bytes=min(ref.size for ref in shop.segments))
+    options = CompactionOptions(target_size_bytes=min(ref.size for ref in shop.segments))
     objects = shop.segments
     result = shop.compact(options)
     assert [group.outputs for group in result.published] == [()]
@@ -151,7 +151,7 @@ def test_no_output_lies_across_what_was_moved(shop: Shop) -> None:
         shop.run(low, low + 10)
     shop.run(100, 500)
     target = max(ref.size for ref in shop.segments)
-    shop.compact(CompactionOptions(target_file_size_bytes=target))
+    shop.compact(CompactionOptions(target_size_bytes=target))
     assert sorted((ref.key_min, ref.rows) for ref in shop.segments) == [
         (b"key-00000", 40),
         (b"key-00100", 400),
@@ -176,7 +176,7 @@ def test_only_the_asked_keys_of_large_runs_are_rewritten(shop: Shop) -> None:
     inputs = shop.segments
     before = shop.contents()
     options = CompactionOptions(
-        target_file_size_bytes=3000, start=b"key-00100", end=b"key-00200", raise_floor=False
+        target_size_bytes=3000, start=b"key-00100", end=b"key-00200", keep_floor=True
     )
     plan = shop.planned(options)
     assert (plan.groups[0].keys[0], plan.groups[-1].keys[1]) == (b"key-00100", b"key-00200")
@@ -204,7 +204,7 @@ def test_only_the_asked_keys_of_large_runs_are_rewritten(shop: Shop) -> None:
     shop.collect()
     assert shop.contents() == before
     # What is left on both sides is not worth it by its depth, but it keeps whole objects.
-    rest = CompactionOptions(target_file_size_bytes=3000, min_input_files=5, raise_floor=False)
+    rest = CompactionOptions(target_size_bytes=3000, min_input_files=5, keep_floor=True)
     assert all("compacted in part" in group.reason for group in shop.planned(rest).groups)
     shop.compact(rest)
     assert {ref.level for ref in shop.segments} == {1}

@@ -24,7 +24,7 @@ from tests.support.jobs.shop import MIB, SMALL, Shop
 def test_the_bottom_alone_is_zstd_where_that_is_asked_for(shop: Shop) -> None:
     shop.base(0, 400)
     shop.run(0, 20, times=4)
-    shop.compact(CompactionOptions(target_file_size_bytes=MIB, bottom_codec="zstd"))
+    shop.compact(CompactionOptions(target_size_bytes=MIB, bottom_codec="zstd"))
     assert {footer.codec for footer in shop.footers("compact")} == {"lz4"}
     shop.compact(CompactionOptions(full=True, bottom_codec="zstd"))
     assert {footer.codec for footer in shop.footers("compact")} == {"zstd"}
@@ -65,7 +65,7 @@ def test_a_task_that_runs_twice_uses_another_name(shop: Shop) -> None:
 def test_groups_are_published_as_they_complete(shop: Shop) -> None:
     for low in (0, 1000, 2000):
         shop.run(low, low + 40, times=4)
-    options = CompactionOptions(target_file_size_bytes=100, max_concurrent_file_group_rewrites=1)
+    options = CompactionOptions(target_size_bytes=100, concurrency=1)
     plan = shop.planned(options)
     assert len(plan.groups) == 3
     before = shop.contents()
@@ -184,7 +184,7 @@ def test_two_that_begin_at_once_one_wins(shop: Shop) -> None:
 def test_a_move_alone_is_stopped_too(shop: Shop) -> None:
     for low in range(0, 400, 100):
         shop.run(low, low + 40)
-    options = CompactionOptions(target_file_size_bytes=min(ref.size for ref in shop.segments))
+    options = CompactionOptions(target_size_bytes=min(ref.size for ref in shop.segments))
     plan = shop.planned(options)
     (group,) = plan.groups
     assert not group.inputs

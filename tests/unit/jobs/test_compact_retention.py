@@ -19,7 +19,7 @@ def test_a_tombstone_goes_only_where_no_older_run_has_keys(shop: Shop) -> None:
     for i in range(4):
         shop.flush({b"zzz-%d" % i: b"1", b"zzz-a": b"1"}, [b"zzz-01", b"zzz-%d" % (i + 1)])
     fresh = [ref.size for ref in shop.segments if ref.rows < 400]
-    options = CompactionOptions(target_file_size_bytes=min(sum(fresh[:4]), sum(fresh[4:])))
+    options = CompactionOptions(target_size_bytes=min(sum(fresh[:4]), sum(fresh[4:])))
     over, beside = shop.planned(options).groups
     assert {some.is_bottom for some in over.ranges} == {False}
     assert {some.is_bottom for some in beside.ranges} == {True}
@@ -129,7 +129,7 @@ def test_what_a_snapshot_shows_stays_until_it_has_expired(shop: Shop) -> None:
 
 def test_without_raising_the_floor_nothing_is_dropped(shop: Shop) -> None:
     shop.run(0, 10, times=4)
-    result = shop.compact(CompactionOptions(raise_floor=False))
+    result = shop.compact(CompactionOptions(keep_floor=True))
     assert (result.rows_in, result.rows_out, result.floor_lsn) == (40, 40, 0)
 
 
@@ -141,7 +141,7 @@ def test_keys_that_are_all_deleted_leave_one_tombstone_that_names_what_was_repla
     shop.flush(None, [b"key-%05d" % i for i in range(200)])
     inputs = {ref.id for ref in shop.segments}
     target = sum(ref.size for ref in shop.segments) // 3
-    result = shop.compact(CompactionOptions(target_file_size_bytes=target, full=True))
+    result = shop.compact(CompactionOptions(target_size_bytes=target, full=True))
     assert len(result.published[0].outputs) > 1
     assert [(ref.rows, ref.tombstones) for ref in shop.segments] == [(1, 1)] * len(shop.segments)
     assert shop.contents() == {}

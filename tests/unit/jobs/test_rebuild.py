@@ -119,7 +119,7 @@ def test_what_compaction_dropped_is_not_seen_again(world: World) -> None:
 def test_segments_of_which_only_a_part_is_left(seed: int) -> None:
     world = World(seed)
     world.flush(4)
-    options = CompactionOptions(min_input_files=2, target_file_size_bytes=2000, max_bytes=3000)
+    options = CompactionOptions(min_input_files=2, target_size_bytes=2000, max_bytes=3000)
     context = world.db().context()
     compact(context, NS, InProcess(context), options=options)
     before = world.manifest

@@ -51,7 +51,7 @@ class Shelf:
 
     def compact(self, target_bytes: int = 32 << 10) -> None:
         context = self.database().context()
-        options = CompactionOptions(full=True, target_file_size_bytes=target_bytes)
+        options = CompactionOptions(full=True, target_size_bytes=target_bytes)
         compact(context, NAME, InProcess(context), options=options)
 
     def cold(self, **settings: Any) -> Pages:
@@ -361,8 +361,8 @@ def test_a_compaction_goes_by_the_settings_of_pages() -> None:
         shelf.write(range(200))
     plan = plan_of()
     assert plan is not None
-    assert (plan.options.target_file_size_bytes, plan.options.min_input_files) == (20_000, 3)
+    assert (plan.options.target_size_bytes, plan.options.min_input_files) == (20_000, 3)
     assert len(plan.groups[0].ranges) > 2
-    said = plan_of(options=CompactionOptions(target_file_size_bytes=4000))
+    said = plan_of(options=CompactionOptions(target_size_bytes=4000))
     assert said is not None
-    assert said.options.target_file_size_bytes == 4000
+    assert said.options.target_size_bytes == 4000

@@ -19,15 +19,9 @@ from reef.cli.arguments._parameters import parameter
 from reef.errors import InvalidInputError
 from reef.settings import BYTES_MAX, SECONDS_MAX, parse_bytes, parse_seconds
 
-# Options that are not called as their fields are.
-_NAMES = {
-    "max_concurrent_file_group_rewrites": "--concurrency",
-    "max_file_group_size_bytes": "--group-size",
-    "memory_bytes": "--memory",
-    "raise_floor": "--keep-floor",
-    "target_bytes": "--target-size",
-    "target_file_size_bytes": "--target-size",
-}
+# Nouns of a size: an option `--memory SIZE` needs no unit, whereas `--task-bytes SIZE` would say
+# nothing without.
+_NOUNS_OF_SIZE = ("size", "memory")
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ class _Field:
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is on or off; the option stands for what the default is not."""
+        """Whether it is off unless the option is given."""
         return self.type is bool
 
     def annotation(self) -> object:
@@ -59,7 +53,7 @@ class _Field:
     def value(self, given: Any) -> object:
         """Return what was given as the struct has it. Raises InvalidInputError."""
         if self.is_flag:
-            return not next(iter(self.defaults.values()))
+            return True
         if self._is_size:
             return parse_bytes(self.option, given, 0, BYTES_MAX)
         if self.type is int and given < 0:
@@ -122,15 +116,12 @@ class StructOptions:
             if field.name in found:
                 found[field.name].defaults[inner] = default
                 continue
-            prefix = "--no-" if default is True else "--"
-            option = _NAMES.get(field.name, prefix + field.name.replace("_", "-"))
             text = _docstrings(owner).get(field.name, "")
-            help, _, otherwise = text.partition("False: " if default is True else "None: ")
-            if default is True:
-                help = otherwise[:1].upper() + otherwise[1:]
-            elif otherwise:
+            help, _, otherwise = text.partition("None: ")
+            if otherwise:
                 default = otherwise.removesuffix(".")
             type = _without_none(field.type)
+            option = _option_of(field.name)
             found[field.name] = _Field(field.name, option, type, help.strip(), {inner: default})
         return cls(struct, list(found.values()))
 
@@ -162,6 +153,11 @@ class StructOptions:
         return re.sub(r"^\w+\b", lambda match: named.get(match[0], match[0]), text)
 
 
+def _option_of(field: str) -> str:
+    stem = field.removesuffix("_bytes")
+    return "--" + (stem if stem.endswith(_NOUNS_OF_SIZE) else field).replace("_", "-")
+
+
 def _leaves(
     struct: msgspec.Struct, name: str = ""
 ) -> Iterator[tuple[str, type[msgspec.Struct], msgspec.structs.FieldInfo, object]]:
@@ -187,7 +183,7 @@ def _replaced(struct: msgspec.Struct, values: Mapping[str, object]) -> msgspec.S
 def _docstrings(struct: type) -> dict[str, str]:
     """Return the docstring below each field.
 
-    `None: 4` in one says what the option's default is; `False: ...` what it means to turn it off.
+    `None: 4` in one says what the option's default is.
     """
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
     assert isinstance(definition, ast.ClassDef)

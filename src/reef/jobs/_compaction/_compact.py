@@ -151,7 +151,7 @@ def begin_compaction(context: Context, plan: CompactionPlan) -> Compaction:
     """
     job = Job.begin(context, plan.namespace, "compact", compactor=True)
     with job.given_up_on_error():
-        if plan.options.raise_floor:
+        if not plan.options.keep_floor:
             floor = reachable_floor(context, job.head.manifest, job.now_us)
             if floor > job.head.manifest.retention.floor_lsn:
                 job.publish(lambda m: _with_floor(m, floor, job))
@@ -237,7 +237,7 @@ def compact_namespace(
 def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
     """Carry out a plan once, some groups at a time."""
     compaction = begin_compaction(context, plan)
-    at_once = plan.options.max_concurrent_file_group_rewrites
+    at_once = plan.options.concurrency
     results: list[GroupResult] = []
     with compaction.job.given_up_on_error():
         for first in range(0, len(plan.groups), at_once):

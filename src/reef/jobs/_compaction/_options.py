@@ -1,4 +1,4 @@
-"""Options of a compaction, named as in Iceberg."""
+"""Options of a compaction. docs/pipeline.md has the names that Iceberg gives them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PAGES = "pages"
 class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to compact. Raises InvalidInputError for values that make no sense."""
 
-    target_file_size_bytes: int | None = None
+    target_size_bytes: int | None = None
     """The size of new segments. None: 256MiB; for pages, the setting image_layer_target_bytes."""
     min_input_files: int | None = None
     """Merge only where there are at least this many runs or small files.
 
     None: 4; for pages, the setting compaction_cadence.
     """
-    max_concurrent_file_group_rewrites: int = 5
+    concurrency: int = 5
     """How many groups of a namespace are merged at once."""
-    max_file_group_size_bytes: int = 8 << 30
+    group_size_bytes: int = 8 << 30
     """The most one group reads. A killed pass loses the groups in progress, no more."""
     max_bytes: int | None = None
     """About the most this pass reads; the next pass continues. None: no limit."""
@@ -41,11 +41,8 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Compact only keys below this one."""
     full: bool = False
     """Rewrite everything into one run."""
-    raise_floor: bool = True
-    """Raise the retention floor to the time travel window first.
-
-    False: drop no version that can be read now.
-    """
+    keep_floor: bool = False
+    """Drop no version that can be read now."""
     bottom_codec: Literal["lz4", "zstd"] = "lz4"
     """Codec of the bottom run: lz4 reads in about half the time, zstd is smaller."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
@@ -53,10 +50,10 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def __post_init__(self) -> None:
         bounds = (
-            ("target_file_size_bytes", 1, BYTES_MAX),
+            ("target_size_bytes", 1, BYTES_MAX),
             ("min_input_files", 2, 1_000_000),
-            ("max_concurrent_file_group_rewrites", 1, 1_000_000),
-            ("max_file_group_size_bytes", 1, BYTES_MAX),
+            ("concurrency", 1, 1_000_000),
+            ("group_size_bytes", 1, BYTES_MAX),
             ("memory_bytes", TASK_BYTES + 2 * SOURCE_BYTES, BYTES_MAX),
         )
         for name, low, high in bounds:
@@ -81,15 +78,15 @@ class CompactionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         inputs = settings.compaction_cadence[0] if is_pages else _INPUTS_MIN
         return msgspec.structs.replace(
             self,
-            target_file_size_bytes=self.target_file_size_bytes or size,
+            target_size_bytes=self.target_size_bytes or size,
             min_input_files=self.min_input_files or inputs,
         )
 
     @property
     def target_bytes(self) -> int:
-        """`target_file_size_bytes`, settled."""
-        assert self.target_file_size_bytes is not None
-        return self.target_file_size_bytes
+        """`target_size_bytes`, settled."""
+        assert self.target_size_bytes is not None
+        return self.target_size_bytes
 
     @property
     def inputs_min(self) -> int:

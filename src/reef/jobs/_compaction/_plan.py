@@ -191,7 +191,7 @@ class _GroupBuilder:
                 self._is_short = True
                 self._skip(chosen, sum(some.bytes_in for some in ranges[at:]), one.start)
                 break
-            if held and size + one.bytes_in > self._options.max_file_group_size_bytes:
+            if held and size + one.bytes_in > self._options.group_size_bytes:
                 groups.append(tuple(held))
                 held, size = [], 0
             held.append(one)

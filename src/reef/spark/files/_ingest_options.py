@@ -32,7 +32,7 @@ class IngestOptions(msgspec.Struct, frozen=True, kw_only=True):
     method: Method = "auto"
     """How to write: through the log; bulk, which attaches sorted segments at once; or auto, which
     decides by size."""
-    target_bytes: int = TARGET_BYTES_DEFAULT
+    target_size_bytes: int = TARGET_BYTES_DEFAULT
     """The size of the segments of a bulk load."""
     memory_bytes: int = BUDGET_BYTES_DEFAULT
     """About how much one task of a bulk load holds in memory."""
@@ -40,12 +40,13 @@ class IngestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """CSV: allow line breaks in quoted values. One task reads each file."""
 
     def __post_init__(self) -> None:
-        for name in ("target_bytes", "memory_bytes"):
+        for name in ("target_size_bytes", "memory_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} is {getattr(self, name)}; give at least 1")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return them as arguments of `ingest`."""
-        found = msgspec.structs.asdict(self)
-        found["memory"] = found.pop("memory_bytes")
-        return found
+        """Return them as arguments of `ingest`: those of a size are options of the data source."""
+        arguments = msgspec.structs.asdict(self)
+        arguments["target_bytes"] = arguments.pop("target_size_bytes")
+        arguments["memory"] = arguments.pop("memory_bytes")
+        return arguments

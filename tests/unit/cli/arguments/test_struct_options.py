@@ -33,10 +33,10 @@ def test_every_field_is_an_option_with_a_help_text(name: str) -> None:
 def test_texts_become_values() -> None:
     found = options("CompactionOptions")
     made = given(
-        found, memory_bytes="1GiB", start="k", full=True, raise_floor=True, bottom_codec="zstd"
+        found, memory_bytes="1GiB", start="k", full=True, keep_floor=True, bottom_codec="zstd"
     )
     assert made == jobs.CompactionOptions(
-        memory_bytes=1 << 30, start=b"k", full=True, raise_floor=False, bottom_codec="zstd"
+        memory_bytes=1 << 30, start=b"k", full=True, keep_floor=True, bottom_codec="zstd"
     )
 
 

@@ -197,7 +197,7 @@ def test_an_export_counts_a_segment_once_however_often_it_is_referred_to(
                 kv.flush()
         context = db.context()
         some = CompactionOptions(
-            min_input_files=2, target_file_size_bytes=2000, start=b"100", end=b"200"
+            min_input_files=2, target_size_bytes=2000, start=b"100", end=b"200"
         )
         compact(db, "b", runner=InProcess(context), options=some)
         refs = context.chain("b").load().manifest.segments  # type: ignore[union-attr]
