@@ -9,7 +9,7 @@ import typer
 
 import reef
 from reef.cli import _branch_commands, _kv, _snapshot, _sqlite, docs
-from reef.cli.arguments import register
+from reef.cli.arguments import add_commands
 from reef.cli.health import check_store, gc, inspect, repair, stats, verify
 from reef.cli.pipeline import compact, export, index, ingest, jobs_app, rebuild, worker
 from reef.errors import InvalidInputError
@@ -27,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-register(
+add_commands(
     app,
     {
         "stats": stats,

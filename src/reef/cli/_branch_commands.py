@@ -29,10 +29,10 @@ def create(
     source: Source = None,
 ) -> Report:
     """Create a branch in constant time. Does not disturb the writer of its parent."""
-    return create_branch(url, namespace, branch, source, lsn)
+    return branch_report(url, namespace, branch, source, lsn)
 
 
-def create_branch(url: str, name: str, branch: str, source: str | None, lsn: int | None) -> Report:
+def branch_report(url: str, name: str, branch: str, source: str | None, lsn: int | None) -> Report:
     """Make a branch of a namespace or, with `source`, of one of its branches."""
     from reef.engine import create_branch
 

@@ -122,7 +122,7 @@ def get(
 ) -> Report:
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
     wanted = coding.parse_key(key)
-    with _reading(url, namespace, version) as kv:
+    with _open_version(url, namespace, version) as kv:
         value = kv.get(wanted)
     if value is None:
         print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
@@ -151,8 +151,8 @@ def put(
     once = _once(idempotency_key)
     with connect(url) as db:
         settings = db.context().settings
-        data = _value(coding, value, file, settings.log_segment_max_bytes)
-        _check_size(settings, len(wanted) + len(data))
+        data = _given_value(coding, value, file, settings.log_segment_max_bytes)
+        _check_request_size(settings, len(wanted) + len(data))
         with db.kv(**name_and_branch(namespace)) as kv:
             receipt = kv.put(wanted, data, idempotency_key=once)
     return _receipt_report(receipt)
@@ -170,7 +170,7 @@ def delete(
     wanted = coding.parse_key(key)
     once = _once(idempotency_key)
     with connect(url) as db:
-        _check_size(db.context().settings, len(wanted))
+        _check_request_size(db.context().settings, len(wanted))
         with db.kv(**name_and_branch(namespace)) as kv:
             receipt = kv.delete(wanted, idempotency_key=once)
     return _receipt_report(receipt)
@@ -204,12 +204,12 @@ def scan(
         return None if text is None else coding.parse(name, text)
 
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
-    with _reading(url, namespace, version) as kv:
+    with _open_version(url, namespace, version) as kv:
         batches = kv.scan(start=low, end=high, prefix=same, reverse=reverse)
         columns = ((batch.column(0).to_pylist(), batch.column(1).to_pylist()) for batch in batches)
         rows = itertools.chain.from_iterable(zip(*some, strict=True) for some in columns)
         for key, value in itertools.islice(rows, limit and min(limit, sys.maxsize)):
-            sys.stdout.buffer.write(_line(coding, key, None if keys_only else value, as_json))
+            sys.stdout.buffer.write(_pair_line(coding, key, None if keys_only else value, as_json))
 
 
 app = group(
@@ -225,12 +225,12 @@ def _once(key: str | None) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _reading(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
+def _open_version(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
     with connect(url) as db, db.kv(**name_and_branch(namespace), mode="r") as kv:
         yield kv if version.is_newest else kv.at(**version.as_dict())
 
 
-def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:
+def _given_value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:
     if (value is None) == (file is None):
         given = "neither" if value is None else "both"
         raise InvalidInputError(f"VALUE and --file: {given} given; give one of the two")
@@ -254,7 +254,7 @@ def _value(coding: Coding, value: str | None, file: Path | None, most: int) -> b
     return data
 
 
-def _check_size(settings: Settings, nbytes: int) -> None:
+def _check_request_size(settings: Settings, nbytes: int) -> None:
     """Raise InvalidInputError for a write that its writer would refuse as too large."""
     for name in ("log_segment_max_bytes", "memtable_max_bytes"):
         limit = getattr(settings, name)
@@ -272,7 +272,7 @@ def _receipt_report(receipt: Receipt) -> Report:
     )
 
 
-def _line(coding: Coding, key: bytes, value: bytes | None, as_json: bool) -> bytes:
+def _pair_line(coding: Coding, key: bytes, value: bytes | None, as_json: bool) -> bytes:
     """Return a pair, or a key without its value, as a line."""
     if not as_json:
         return coding.raw(key) + (b"" if value is None else b"\t" + coding.raw(value)) + b"\n"

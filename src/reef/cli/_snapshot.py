@@ -48,10 +48,10 @@ def create(
         face = face_of(newest_manifest(context, namespace))
         reader = open_for_reading(context, namespace, face)
         try:
-            taken = reader.snapshot(_seconds(context, ttl), id=id).snapshot
+            taken = reader.snapshot(_ttl_seconds(context, ttl), id=id).snapshot
         finally:
             reader.close()
-    return Report(_as_json(taken), [taken.id])
+    return Report(_snapshot_as_json(taken), [taken.id])
 
 
 def list_(url: Url, namespace: Namespace) -> Report:
@@ -60,7 +60,7 @@ def list_(url: Url, namespace: Namespace) -> Report:
 
     with connect(url) as db:
         found = newest_manifest(db.context(), namespace).snapshots
-    rows = [_as_json(one) for one in found]
+    rows = [_snapshot_as_json(one) for one in found]
     table_rows = [{**row, "expires_at_us": row["expires_at_us"] or "never"} for row in rows]
     return Report({"namespace": namespace, "snapshots": rows}, [Table.of(table_rows, "snapshots")])
 
@@ -71,10 +71,10 @@ def renew(url: Url, namespace: Namespace, id: Id, ttl: Ttl = None) -> Report:
 
     with connect(url) as db:
         context = db.context()
-        _, renewed = renew(context.chain(namespace), id=id, ttl_s=_seconds(context, ttl))
+        _, renewed = renew(context.chain(namespace), id=id, ttl_s=_ttl_seconds(context, ttl))
     end = renewed.expires_at_us
     until = time_text(end) if end else "it is released"
-    return Report(_as_json(renewed), [f"{renewed.id} lasts until {until}"])
+    return Report(_snapshot_as_json(renewed), [f"{renewed.id} lasts until {until}"])
 
 
 def release(url: Url, namespace: Namespace, id: Id) -> None:
@@ -99,13 +99,13 @@ app = group(
 )
 
 
-def _seconds(context: Context, ttl: str | None) -> float | None:
+def _ttl_seconds(context: Context, ttl: str | None) -> float | None:
     if ttl is None:
         return context.settings.snapshot_ttl
     return None if ttl == FOR_GOOD else parse_seconds("ttl", ttl, low=0.001)
 
 
-def _as_json(snapshot: Snapshot) -> dict[str, object]:
+def _snapshot_as_json(snapshot: Snapshot) -> dict[str, object]:
     return {
         "id": snapshot.id,
         "generation": snapshot.generation,

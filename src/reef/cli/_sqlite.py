@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._branch_commands import Name, Source, create_branch
+from reef.cli._branch_commands import Name, Source, branch_report
 from reef.cli._ctrl_c import unwind
 from reef.cli._report import Report, Table, progress_bars, size_text
 from reef.cli._streams import failure_of
@@ -128,7 +128,7 @@ def branch_(
     from reef.sqlite import parse_location
 
     location = parse_location(url).with_version(source, lsn)
-    return create_branch(location.bucket, location.name, name, location.branch, location.lsn)
+    return branch_report(location.bucket, location.name, name, location.branch, location.lsn)
 
 
 def log(

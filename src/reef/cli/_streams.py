@@ -24,8 +24,8 @@ class _Descriptor(io.FileIO):
 
 def prepare_streams() -> None:
     """Make stdout and stderr streams that exist, take every character, and know of their failures."""
-    sys.stdout = _opened(sys.stdout, 1)
-    sys.stderr = _opened(sys.stderr, 2)
+    sys.stdout = _writable_stream(sys.stdout, 1)
+    sys.stderr = _writable_stream(sys.stderr, 2)
 
 
 def failure_of(stream: TextIO) -> OSError | None:
@@ -44,7 +44,7 @@ def discard(stream: TextIO) -> None:
             os.close(nowhere)
 
 
-def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
+def _writable_stream(stream: TextIO | None, descriptor: int) -> TextIO:
     if stream is None:  # closed (`>&-`): the number would go to the next file that is opened
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     else:

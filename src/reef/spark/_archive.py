@@ -20,7 +20,7 @@ import pyspark
 from reef.errors import UnavailableError
 
 
-def _release(java: Path) -> str:
+def _java_release(java: Path) -> str:
     """Return what a Java installation says of itself, without running it."""
     path = java.resolve().parents[1] / "release"
     return path.read_text() if path.is_file() else ""
@@ -31,7 +31,7 @@ def archive_path() -> Path:
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
     jars = Path(pyspark.__file__).with_name("jars").stat().st_mtime_ns  # another, once reinstalled
-    key = hashlib.sha256(f"{java.resolve()} {_release(java)} {jars}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{java.resolve()} {_java_release(java)} {jars}".encode()).hexdigest()[:12]
     # Beside the jars that it lists by their paths: no other environment could use it.
     return Path(sys.prefix, "share", "reef", f"spark-{pyspark.__version__}-{key}.jsa")
 

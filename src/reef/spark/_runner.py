@@ -30,7 +30,7 @@ from reef.jobs import Bucket, Progress, Task, TaskOutcome, TaskWire
 from reef.spark._freeze import freeze_imports
 from reef.spark._java_error import reason_of
 from reef.spark._session import open_session
-from reef.spark._spread import spread
+from reef.spark._spread import balanced_parts
 from reef.threads import SystemThreads, Threads
 
 PARTS_MIN = 32
@@ -113,7 +113,7 @@ class SparkRunner:
             return []
         spark = self._spark
         with _raised_plainly(name):
-            parts = spread(
+            parts = balanced_parts(
                 weights or [1] * len(payloads), max(PARTS_MIN, PARTS_PER_SLOT * self.parallelism)
             )
             groups = [

@@ -77,7 +77,7 @@ def open_session(
         if spark is not None:
             _check_running(spark, master, remote, settings)
         elif address := remote or (not master and os.environ.get("SPARK_REMOTE")):
-            spark = _connect(app_name, address, settings)
+            spark = _connect_remote(app_name, address, settings)
         else:
             spark = start_session(app_name, master, settings, use_archive(), is_quiet=is_quiet)
     return spark
@@ -132,7 +132,7 @@ def _let_go() -> None:
     gateway = SparkContext._gateway
     if gateway is not None and (gateway is _launched or not _is_alive(gateway)):
         SparkContext._gateway = SparkContext._jvm = None
-        _end(gateway)
+        _end_jvm(gateway)
 
 
 def _is_alive(gateway: Any) -> bool:
@@ -144,7 +144,7 @@ def _is_alive(gateway: Any) -> bool:
     return True
 
 
-def _end(gateway: Any) -> None:
+def _end_jvm(gateway: Any) -> None:
     """End a JVM that no session runs in, if it has not ended."""
     with suppress(Py4JError, OSError):
         gateway.shutdown()
@@ -252,7 +252,7 @@ def _check_running(
             ) from error
 
 
-def _connect(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSession:
+def _connect_remote(app_name: str, address: str, conf: Mapping[str, str]) -> SparkSession:
     """Return a session of a Spark Connect server."""
     if find_spec("grpc") is None:
         raise InvalidInputError(

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 
-def spread(weights: Sequence[int], parts_max: int) -> list[list[int]]:
+def balanced_parts(weights: Sequence[int], parts_max: int) -> list[list[int]]:
     """Return the positions of `weights` in at most `parts_max` parts of about the same weight.
 
     The heaviest first, within a part and among them: what takes longest begins first.

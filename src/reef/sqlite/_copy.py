@@ -67,7 +67,7 @@ def import_file(
     with ExitStack() as stack:
         path, page_size = _locked_source(Path(source), stack)
         # First: opening it for writing would fence its writer.
-        _check_free(db, name, branch, page_size)
+        _check_name_is_free(db, name, branch, page_size)
         pages = stack.enter_context(db.pages(name, branch=branch, page_size=page_size))
         size = path.stat().st_size
         total = size // page_size
@@ -88,7 +88,7 @@ def import_file(
     return CopyResult(lsn, total, page_size, size)
 
 
-def _check_free(db: Database, name: str, branch: str | None, page_size: int) -> None:
+def _check_name_is_free(db: Database, name: str, branch: str | None, page_size: int) -> None:
     """Raise AlreadyExistsError if there is anything but what an import has left that was cut short.
 
     If that is of another page size, make way.
@@ -118,7 +118,7 @@ def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
             raise InvalidInputError(
                 f"{str(source)!r} is empty: expected an SQLite database with something in it"
             )
-        check(connection, str(source))
+        check_integrity(connection, str(source))
         if connection.execute("PRAGMA journal_mode").get == "wal":  # the newest is not in the file
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reef-import-"))
             copy = Path(folder) / "copy.db"
@@ -142,7 +142,7 @@ def _locked_source(source: Path, stack: ExitStack) -> tuple[Path, int]:
     return source, page_size
 
 
-def check(connection: apsw.Connection, name: str) -> None:
+def check_integrity(connection: apsw.Connection, name: str) -> None:
     """Raise CorruptError if SQLite finds fault with a database."""
     found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
     if found != ["ok"]:
@@ -172,7 +172,7 @@ def export_file(
             size = _write_pages(view, partial, progress)
             flags = apsw.SQLITE_OPEN_READONLY
             with closing(apsw.Connection(str(partial), flags=flags)) as connection:
-                check(connection, str(path))
+                check_integrity(connection, str(path))
             os.link(partial, path)  # unlike a rename, it does not replace what came there meanwhile
     except FileExistsError:
         raise AlreadyExistsError(

@@ -43,7 +43,7 @@ class DatabaseVersion:
         self.n_pages = self.behind[-1].n_pages if self.behind else self.n_pages_durable
 
 
-def merged(
+def merged_transactions(
     commits: Iterable[TransactionPages], n_pages_before: int, zeros: bytes
 ) -> TransactionPages:
     """Return one commit that does what `commits` do one after the other.

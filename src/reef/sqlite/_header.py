@@ -33,19 +33,19 @@ def said_size(first: bytes) -> int:
     """Return the file size in SQLite's header; 0 if it has none."""
     if not is_database(first) or not _says_page_count(first):
         return 0
-    page_size = _number(first[_PAGE_SIZE])
+    page_size = _uint(first[_PAGE_SIZE])
     page_size = 65536 if page_size == 1 else page_size
-    return page_size * _number(first[_PAGE_COUNT])
+    return page_size * _uint(first[_PAGE_COUNT])
 
 
 def without_wal(first: bytes) -> bytes:
     """Return a first page in rollback mode: in WAL mode it could not be opened again."""
-    return _with(first, _JOURNAL_MODE, _ROLLBACK) if first[_JOURNAL_MODE] == _WAL else first
+    return _with_field(first, _JOURNAL_MODE, _ROLLBACK) if first[_JOURNAL_MODE] == _WAL else first
 
 
 def with_schema(first: bytes, number: bytes) -> bytes:
     """Return the beginning of a file with another number of the schema."""
-    return _with(first, _SCHEMA, number)
+    return _with_field(first, _SCHEMA, number)
 
 
 def renumbered(first: bytes, *others: bytes) -> bytes:
@@ -54,15 +54,15 @@ def renumbered(first: bytes, *others: bytes) -> bytes:
     How many pages there are goes by the number of the change: if it was of another one, as old
     SQLites leave it, none is said.
     """
-    counter = _next(page[_COUNTER] for page in (first, *others))
+    counter = _number_above(page[_COUNTER] for page in (first, *others))
     said = first[_PAGE_COUNT] if _says_page_count(first) else bytes(4)
-    first = _with(first, _SCHEMA, _next(page[_SCHEMA] for page in (first, *others)))
+    first = _with_field(first, _SCHEMA, _number_above(page[_SCHEMA] for page in (first, *others)))
     for field_at, number in (
         (_COUNTER, counter),
         (_PAGE_COUNT, said),
         (_COUNTER_OF_PAGE_COUNT, counter),
     ):
-        first = _with(first, field_at, number)
+        first = _with_field(first, field_at, number)
     return first
 
 
@@ -70,14 +70,14 @@ def _says_page_count(first: bytes) -> bool:
     return first[_COUNTER] == first[_COUNTER_OF_PAGE_COUNT]
 
 
-def _with(first: bytes, field_at: slice, field: bytes) -> bytes:
+def _with_field(first: bytes, field_at: slice, field: bytes) -> bytes:
     return first[: field_at.start] + field + first[field_at.stop :]
 
 
-def _number(field: bytes) -> int:
+def _uint(field: bytes) -> int:
     return int.from_bytes(field, "big")
 
 
-def _next(fields: Iterable[bytes]) -> bytes:
+def _number_above(fields: Iterable[bytes]) -> bytes:
     """Return the number behind the greatest, as SQLite keeps them."""
-    return ((max(map(_number, fields)) + 1) % 2**32).to_bytes(4, "big")
+    return ((max(map(_uint, fields)) + 1) % 2**32).to_bytes(4, "big")

@@ -67,14 +67,14 @@ class Registry:
             key = self._key(location, opening)
             found = self._open.get(key)
             if found is None:
-                found = self._open[key] = _opened(location, opening)
+                found = self._open[key] = _open_store(location, opening)
             else:
-                _check_same("settings", opening.settings, found.opening.settings, location)
-                _check_same("options", location.options, found.options, location)
+                _check_same_opening("settings", opening.settings, found.opening.settings, location)
+                _check_same_opening("options", location.options, found.options, location)
             defer_interrupts()
             found.uses += 1
             if self._open.get(key) is not found:  # closed by the collector on the way here
-                found = self._open[key] = _opened(location, opening)
+                found = self._open[key] = _open_store(location, opening)
                 found.uses = 1
             return found.shared
 
@@ -121,7 +121,7 @@ class Registry:
         return identity, location.name, location.branch
 
 
-def _check_same(
+def _check_same_opening(
     what: str, given: Mapping[str, object], there: Mapping[str, object], location: Location
 ) -> None:
     if given and given != there:
@@ -131,7 +131,7 @@ def _check_same(
         )
 
 
-def _opened(location: Location, opening: Opening) -> _Open:
+def _open_store(location: Location, opening: Opening) -> _Open:
     from reef.database import connect
 
     db = opening.database or connect(location.bucket, **opening.settings)

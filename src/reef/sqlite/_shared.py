@@ -36,7 +36,7 @@ from reef.errors import (
 )
 from reef.format import log_key
 from reef.sqlite._behind import Behind, Holder, Queued
-from reef.sqlite._database_version import DatabaseVersion, TransactionPages, merged
+from reef.sqlite._database_version import DatabaseVersion, TransactionPages, merged_transactions
 from reef.sqlite._header import said_size
 from reef.sqlite._page_cache import PageCache
 
@@ -338,7 +338,9 @@ class SharedStore:
                 raise FencedError(
                     f"{self.label} was taken over by another writer: begin a new transaction to go on"
                 )
-        commit = merged((one.commit for one in queued), base.n_pages_durable, base.zeros)
+        commit = merged_transactions(
+            (one.commit for one in queued), base.n_pages_durable, base.zeros
+        )
         view = self._write(pages, commit)
         with self._cond:
             now = self._version

@@ -32,7 +32,7 @@ from reef.segment import write_segment
 from reef.spark.source._data_source import ReefDataSource
 from reef.spark.source._feed_options import FeedOptions, is_feed
 from reef.spark.source._feed_plan import AttachedPart, FeedPart, plan_log
-from reef.spark.source._feed_read import FeedReader, feed_schema
+from reef.spark.source._feed_read import FeedReader, stream_schema
 from reef.spark.source._read_version import find_version
 from reef.types import new_ulid
 
@@ -50,7 +50,7 @@ class ChangesSource(ReefDataSource):
         if not is_feed(self.options):
             return super().schema()
         options = FeedOptions.of(self.options)
-        return feed_schema(self._found(options.read()), options)
+        return stream_schema(self._found(options.read()), options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = FeedOptions.of(self.options)
@@ -219,7 +219,7 @@ def reader(db: reef.Database, **options: object) -> FeedReader:
     texts = {"url": db.store.url, "namespace": "ns", **{k: str(v) for k, v in options.items()}}
     parsed = FeedOptions.of(texts)
     version = find_version(parsed.read())
-    return FeedReader(parsed, version, feed_schema(version, parsed))
+    return FeedReader(parsed, version, stream_schema(version, parsed))
 
 
 def rows_between(stream: FeedReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:

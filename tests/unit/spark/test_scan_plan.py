@@ -37,7 +37,7 @@ from reef.spark.source._scan_plan import (
     ScanRange,
     _cuts,
     plan_scan,
-    read,
+    read_range,
     schema_of,
 )
 from reef.spark.source._spark_columns import select_columns, spark_columns
@@ -89,7 +89,7 @@ def rows_of(scan: Scan, ranges: list[ScanRange] | None = None) -> list[Row]:
     layout = layout_of(scan)
     found: list[Row] = []
     for keys in sent[1]:
-        for batch in read(sent[0], keys, layout):
+        for batch in read_range(sent[0], keys, layout):
             assert batch.schema.equals(layout)
             batch.validate(full=True)
             found += batch.to_pylist()
@@ -286,7 +286,7 @@ def test_batches_are_put_together_up_to_a_size(db: Database, url: str) -> None:
 
     def count(batch_bytes: int) -> int:
         scan = scan_of(version, batch_bytes=batch_bytes)
-        return sum(1 for _ in read(scan, ScanRange(b"", None), layout_of(scan)))
+        return sum(1 for _ in read_range(scan, ScanRange(b"", None), layout_of(scan)))
 
     assert count(1) > 3
     assert count(1 << 20) == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reef.spark._spread import spread
+from reef.spark._spread import balanced_parts
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=200), st.integers(1, 40))
 def test_spread_gives_every_place_once_in_few_even_parts(weights: list[int], most: int) -> None:
-    parts = spread(weights, most)
+    parts = balanced_parts(weights, most)
     assert sorted(place for part in parts for place in part) == [*range(len(weights))]
     assert len(parts) == min(most, len(weights))
     assert all(parts)
@@ -21,4 +21,4 @@ def test_spread_gives_every_place_once_in_few_even_parts(weights: list[int], mos
 
 
 def test_one_heavy_descriptor_has_a_part_of_its_own() -> None:
-    assert spread([1, 1, 100, 1, 1, 1], 3)[0] == [2]
+    assert balanced_parts([1, 1, 100, 1, 1, 1], 3)[0] == [2]

@@ -28,7 +28,7 @@ from reef.manifest import Head, ManifestChain
 from reef.spark._write import _merge_parts, _stage, _write_commit, _write_log
 from reef.spark._write._stage import Staged, Write, inline_bytes_max, stage
 from reef.spark._write._write_commit import WriteResult, abort, commit
-from reef.spark._write._write_log import cut, row_bytes
+from reef.spark._write._write_log import cut_batches, row_bytes
 from reef.spark._write._write_options import WriteOptions, parse_declared
 
 COLUMNS = pa.schema([("id", pa.string()), ("n", pa.int64())])
@@ -598,16 +598,16 @@ def portions(batch: pa.RecordBatch, step: int) -> Iterator[pa.RecordBatch]:
 @pytest.mark.parametrize("step", [1, 7, 64, 200])
 def test_where_rows_are_cut_does_not_depend_on_how_they_come(step: int) -> None:
     batch = many()
-    sizes = [one.num_rows for one in cut(portions(batch, step), 700)]
-    assert sizes == [one.num_rows for one in cut([batch], 700)]
+    sizes = [one.num_rows for one in cut_batches(portions(batch, step), 700)]
+    assert sizes == [one.num_rows for one in cut_batches([batch], 700)]
     assert sum(sizes) == 200
     assert len(sizes) > 5
-    assert pa.Table.from_batches(cut(portions(batch, step), 700)).equals(
+    assert pa.Table.from_batches(cut_batches(portions(batch, step), 700)).equals(
         pa.Table.from_batches([batch])
     )
-    for one in cut(portions(batch, step), 700):
+    for one in cut_batches(portions(batch, step), 700):
         assert row_bytes(one).sum() <= 700
 
 
 def test_a_row_larger_than_a_batch_is_one() -> None:
-    assert [one.num_rows for one in cut([many()], 1)] == [1] * 200
+    assert [one.num_rows for one in cut_batches([many()], 1)] == [1] * 200

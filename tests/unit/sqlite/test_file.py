@@ -21,7 +21,7 @@ from reef.errors import (
 )
 from reef.pages import PageView
 from reef.sqlite._database_file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
-from reef.sqlite._database_version import TransactionPages, merged
+from reef.sqlite._database_version import TransactionPages, merged_transactions
 from reef.sqlite._header import said_size
 from reef.sqlite._shared import Busy, SharedStore
 from reef.store import Store, open_store
@@ -465,7 +465,7 @@ def test_merging_commits_is_doing_one_after_the_other() -> None:
             pages = {i: rng.randbytes(1) for i in range(n_pages) if rng.random() < 0.4}
             model = {i: model.get(i, b"\0") for i in range(n_pages)} | pages
             commits.append(TransactionPages(pages, n_pages))
-        one = merged(commits, len(base), b"\0")
+        one = merged_transactions(commits, len(base), b"\0")
         found = {i: base.get(i, b"\0") for i in range(one.n_pages)} | dict(one.pages)
         assert found == model
         assert one.n_pages == n_pages

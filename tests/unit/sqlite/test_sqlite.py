@@ -482,11 +482,11 @@ def test_the_collector_may_close_a_connection_while_another_is_opened(url: str) 
     code = (
         "import gc, sys, reef.sqlite\n"
         "from reef.sqlite import _registry\n"
-        "opened = _registry._opened\n"
+        "opened = _registry._open_store\n"
         "def slowly(*args):\n"
         "    gc.collect()\n"
         "    return opened(*args)\n"
-        "_registry._opened = slowly\n"
+        "_registry._open_store = slowly\n"
         "gc.disable()\n"
         "held = [reef.sqlite.connect(sys.argv[1])]\n"
         "held[0].set_exec_trace(lambda *_: held is not None)\n"  # a cycle

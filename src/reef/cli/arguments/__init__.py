@@ -1,6 +1,6 @@
 """What commands take: how functions become commands, and the arguments that several share.
 
-group, register, derived, AsJson
+group, add_commands, derived, AsJson
                       functions as commands; the fields of an Options struct as options; `--json`
 Url, Namespace, Scope, Apply
                       the bucket, a namespace, one or all, `--apply`
@@ -26,7 +26,7 @@ from reef.cli.arguments._bucket_arguments import (
     name_and_branch,
     no_namespace_text,
 )
-from reef.cli.arguments._parameters import AsJson, derived, group, register
+from reef.cli.arguments._parameters import AsJson, add_commands, derived, group
 from reef.cli.arguments._version_arguments import (
     IDEMPOTENCY_BYTES_MAX,
     PREFIX_BYTES_MAX,
@@ -49,6 +49,7 @@ __all__ = [
     "StartLsn",
     "Url",
     "Version",
+    "add_commands",
     "check_bucket_exists",
     "check_idempotency",
     "connect",
@@ -56,5 +57,4 @@ __all__ = [
     "group",
     "name_and_branch",
     "no_namespace_text",
-    "register",
 ]

@@ -59,11 +59,11 @@ def derived(struct: str, *, omit: Collection[str] = ()) -> Callable[[_Command], 
 def group(name: str, help: str, commands: Mapping[str, _Command | Derived]) -> typer.Typer:
     """Return commands under one name."""
     app = typer.Typer(name=name, help=help, add_completion=False, rich_markup_mode=None)
-    register(app, commands)
+    add_commands(app, commands)
     return app
 
 
-def register(app: typer.Typer, commands: Mapping[str, _Command | Derived]) -> None:
+def add_commands(app: typer.Typer, commands: Mapping[str, _Command | Derived]) -> None:
     """Add commands to the command line."""
     for name, command in commands.items():
         if isinstance(command, Derived):
@@ -115,7 +115,7 @@ def _flat(command: _Command, options: StructOptions | None) -> _Command:
             groups[one.name] = options.make, [field.name for field in options.fields]
             parameters += options.parameters()
         elif dataclasses.is_dataclass(one.annotation):
-            fields = _fields(one.annotation)
+            fields = _field_parameters(one.annotation)
             groups[one.name] = cast(_Command, one.annotation), [field.name for field in fields]
             parameters += fields
         elif one.name != "as_json":
@@ -140,7 +140,7 @@ def _flat(command: _Command, options: StructOptions | None) -> _Command:
     return flat
 
 
-def _fields(group: Any) -> list[inspect.Parameter]:
+def _field_parameters(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     empty = inspect.Parameter.empty
     return [

@@ -140,7 +140,7 @@ class StructOptions:
             if given[field.name] is not None and given[field.name] is not False
         }
         try:
-            made = _replaced(self.struct(), values)
+            made = _with_values(self.struct(), values)
             check: Callable[[], None] = getattr(made, "check", lambda: None)
             check()
         except InvalidInputError as error:
@@ -170,11 +170,11 @@ def _leaves(
             yield name, type(struct), field, value
 
 
-def _replaced(struct: msgspec.Struct, values: Mapping[str, object]) -> msgspec.Struct:
+def _with_values(struct: msgspec.Struct, values: Mapping[str, object]) -> msgspec.Struct:
     changed: dict[str, object] = {}
     for name in struct.__struct_fields__:
         if isinstance(inner := getattr(struct, name), msgspec.Struct):
-            changed[name] = _replaced(inner, values)
+            changed[name] = _with_values(inner, values)
         elif name in values:
             changed[name] = values[name]
     return msgspec.structs.replace(struct, **changed)

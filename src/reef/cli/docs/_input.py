@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from reef.cli.docs._text_cells import cells_of_text, decoded, refusal
+from reef.cli.docs._text_cells import bytes_of_base64, cell_refusal, cells_of_text
 from reef.errors import InvalidInputError
 
 STDIN = "-"
@@ -78,18 +78,18 @@ def open_input(path: str, format: str | None, *, rows_max: int, bytes_max: int) 
         raise InvalidInputError(
             "Parquet cannot be read from stdin, because reading begins at its end: give a file"
         )
-    with _opened("FILE", path) as stream:
+    with _open_file("FILE", path) as stream:
         size = None if path == STDIN else os.fstat(stream.fileno()).st_size or None
         if format == "parquet":
             yield Input(_parquet(stream, path, rows_max, bytes_max), size)
         else:
-            batches = _csv if format == "csv" else _json_lines
+            batches = _csv_batches if format == "csv" else _json_lines
             yield Input(batches(_InputLines(stream, path), rows_max, bytes_max), size)
 
 
 def read_ids(path: str, *, rows_max: int) -> Iterator[list[str]]:
     """Yield the ids of a file, or of stdin: one a line. Raises InvalidInputError."""
-    with _opened("--file", path) as stream:
+    with _open_file("--file", path) as stream:
         ids: list[str] = []
         for text in _InputLines(stream, path):
             if id := text.rstrip("\r\n"):
@@ -102,7 +102,7 @@ def read_ids(path: str, *, rows_max: int) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def _opened(option: str, path: str) -> Iterator[IO[bytes]]:
+def _open_file(option: str, path: str) -> Iterator[IO[bytes]]:
     if path == STDIN:
         if sys.stdin is None:
             raise InvalidInputError(
@@ -163,7 +163,7 @@ class _JsonBatch(Batch):
         for name, type in coded.items():
             for row, line in zip(rows, self.numbers, strict=True):
                 if row.get(name) is not None:
-                    row[name] = decoded(row[name], type, line, name)
+                    row[name] = bytes_of_base64(row[name], type, line, name)
         return rows
 
 
@@ -180,7 +180,7 @@ def _json_lines(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[B
             yield _JsonBatch(numbers, lines.read_bytes, rows)
             rows, numbers, size = [], [], 0
         row = parse_document(text, f"line {lines.number}")
-        _check_id(row, lines.number)
+        _check_text_id(row, lines.number)
         rows.append(row)
         numbers.append(lines.number)
         size += len(text)
@@ -188,7 +188,7 @@ def _json_lines(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[B
         yield _JsonBatch(numbers, lines.read_bytes, rows)
 
 
-def _check_id(row: dict[str, Any], line: int) -> None:
+def _check_text_id(row: dict[str, Any], line: int) -> None:
     if not isinstance(row.get("id"), str):
         got = f"it is {type(row['id']).__name__}" if "id" in row else "there is none"
         raise InvalidInputError(f"line {line}, attribute 'id': expected text, but {got}")
@@ -220,7 +220,7 @@ class _CsvBatch(Batch):
         ]
 
 
-def _csv(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
+def _csv_batches(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader(lines, strict=True)
     names = _header(reader)
@@ -243,7 +243,7 @@ def _csv(lines: _InputLines, rows_max: int, bytes_max: int) -> Iterator[Batch]:
                 f"line {line}: expected {len(names)} cells, as in the header, got {len(row)}"
             )
         if not row[id_at]:
-            raise refusal(line, "id", "", "text that is not empty", "no id")
+            raise cell_refusal(line, "id", "", "text that is not empty", "no id")
         nbytes = sum(map(len, row))
         if rows and (len(rows) >= rows_max or size + nbytes > bytes_max):
             yield _CsvBatch(numbers, lines.read_bytes, names, rows)

@@ -81,7 +81,7 @@ def key_of(prefix: bytes | None, number: int) -> bytes | None:
     return None if prefix is None else b"%s/%d" % (prefix, number)
 
 
-def load(
+def load_batches(
     ns: Documents,
     source: Input,
     batches: Iterator[Batch],

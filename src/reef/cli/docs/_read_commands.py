@@ -42,7 +42,7 @@ def get(
     columns: Columns = None,
 ) -> None:
     """Print documents by id. Exit code 2 and a line on stderr for each id that does not exist."""
-    from reef.cli.docs._text_cells import row_of
+    from reef.cli.docs._text_cells import printed_row
 
     format = chosen_format(output, otherwise="jsonl")
     with _open_version(url, namespace, version) as view:
@@ -55,7 +55,7 @@ def get(
             if document is None:
                 printer.nothing()
             else:
-                printer.rows([row_of(document, names, types)])
+                printer.rows([printed_row(document, names, types)])
         printer.end()
     missing = [id for id, document in zip(ids, found, strict=True) if document is None]
     for id in missing:
@@ -108,7 +108,7 @@ def query(
     A table omits vectors unless --columns names them. If more documents follow, the token for
     --after is on stderr, or in the JSON.
     """
-    from reef.cli.docs._text_cells import rows_of
+    from reef.cli.docs._text_cells import printed_rows
 
     format = chosen_format(output, otherwise="table", limit=limit)
     query: dict[str, Any] = {"where": where, "order_by": order_of(order_by)}
@@ -140,7 +140,7 @@ def query(
         with open_output(output.path) as write:
             printer = Printer(write, format, names)
             for batch in itertools.chain(first, portions):
-                printer.rows(rows_of(batch.select(names), types))
+                printer.rows(printed_rows(batch.select(names), types))
             printer.end(lsn=view.lsn, after=pages.token)
     if pages.token is not None and format != "json":
         print(f"reef: more documents follow: --after {pages.token}", file=sys.stderr)
@@ -171,7 +171,7 @@ def sql(
     ] = False,
 ) -> None:
     """Run a SELECT on the table `docs`. Prints the first 50 rows, or all with another --format."""
-    from reef.cli.docs._text_cells import rows_of
+    from reef.cli.docs._text_cells import printed_rows
 
     format = chosen_format(output, otherwise="table")
     if text == "-":
@@ -187,7 +187,7 @@ def sql(
     with open_output(output.path) as write:
         printer = Printer(write, format, found.schema.names, key="rows", keep_nulls=True)
         for batch in found.slice(0, found.num_rows - rest).to_batches(max_chunksize=_PAGE_ROWS):
-            printer.rows(rows_of(batch, {}))
+            printer.rows(printed_rows(batch, {}))
         printer.end(lsn=view.lsn)
     if rest:
         print(f"reef: {rest} more rows; --format jsonl or csv prints all", file=sys.stderr)

@@ -51,14 +51,14 @@ class Printer:
         if format == "json":
             write(b'{"%s": [' % key.encode())
         elif format == "csv":
-            write(_csv([names]))
+            write(_csv_lines([names]))
 
     def rows(self, rows: Rows) -> None:
         """Write some rows."""
         if self._format == "table":
             self._waiting += [[_short(text_of(cell)) for cell in row] for row in rows]
         elif self._format == "csv":
-            self._write(_csv([text_of(cell) for cell in row] for row in rows))
+            self._write(_csv_lines([text_of(cell) for cell in row] for row in rows))
         elif self._format == "jsonl":
             self._write(b"".join(self._encode(self._object(row)) + b"\n" for row in rows))
         else:
@@ -105,7 +105,7 @@ def open_output(path: str) -> Iterator[Callable[[bytes], object]]:
     except OSError as error:
         raise InvalidInputError(f"--output {path!r} cannot be written: {error}") from error
     try:
-        yield _guarded(stream, path)
+        yield _write_naming(stream, path)
         _guard(path, stream.close)
         if is_replaced:
             _guard(path, lambda: written.replace(target))
@@ -135,7 +135,7 @@ def chosen_format(output: Output, *, otherwise: str, limit: int | None = None) -
     return format
 
 
-def _guarded(stream: io.BufferedWriter, path: str) -> Callable[[bytes], object]:
+def _write_naming(stream: io.BufferedWriter, path: str) -> Callable[[bytes], object]:
     return lambda data: _guard(path, lambda: stream.write(data))
 
 
@@ -146,7 +146,7 @@ def _guard(path: str, do: Callable[[], object]) -> None:
         raise NotWrittenError(f"{path} could not be written: {error.strerror}") from error
 
 
-def _csv(rows: Iterable[Sequence[str]]) -> bytes:
+def _csv_lines(rows: Iterable[Sequence[str]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode(errors="replace")

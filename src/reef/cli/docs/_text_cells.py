@@ -25,21 +25,21 @@ _DIGITS_MAX = 20  # of what fits into 64 bits
 _TEXTS = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, bytes)
 
 
-def refusal(line: int, name: str, value: object, expected: str, got: str) -> InvalidInputError:
+def cell_refusal(line: int, name: str, value: object, expected: str, got: str) -> InvalidInputError:
     """Return the error that says which value of which line is not what was expected."""
     return InvalidInputError(
         f"line {line}, attribute {name!r} = {reprlib.repr(value)}: expected {expected}, got {got}"
     )
 
 
-def decoded(value: Any, type: str, line: int, name: str) -> Any:
+def bytes_of_base64(value: Any, type: str, line: int, name: str) -> Any:
     """Return the bytes, or the list of them, that base64 in JSON stands for."""
     try:
         if type == "[]bytes" and isinstance(value, list):
             return [base64.b64decode(item, validate=True) for item in value]
         return base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
-        raise refusal(line, name, value, f"{type}, in base64", str(error)) from error
+        raise cell_refusal(line, name, value, f"{type}, in base64", str(error)) from error
 
 
 def cells_of_text(
@@ -57,7 +57,7 @@ def cells_of_text(
         try:
             values.append(read(cell) if cell else None)
         except CELL_ERRORS as error:
-            raise refusal(line, name, cell, type, cell_failure(type, error)) from error
+            raise cell_refusal(line, name, cell, type, cell_failure(type, error)) from error
     return values
 
 
@@ -92,7 +92,7 @@ def _all_json(cells: Sequence[str]) -> bool:
 # Out.
 
 
-def rows_of(batch: pa.RecordBatch, types: Mapping[str, str]) -> list[tuple[Any, ...]]:
+def printed_rows(batch: pa.RecordBatch, types: Mapping[str, str]) -> list[tuple[Any, ...]]:
     """Return rows of values that JSON can hold; `types` are those of attributes, by name."""
     names = batch.schema.names
     columns = [
@@ -102,7 +102,7 @@ def rows_of(batch: pa.RecordBatch, types: Mapping[str, str]) -> list[tuple[Any, 
     return list(zip(*columns, strict=True))
 
 
-def row_of(
+def printed_row(
     document: Mapping[str, Any], names: Sequence[str], types: Mapping[str, str]
 ) -> list[Any]:
     """Return the values of one document, in the order of `names`."""

@@ -46,7 +46,7 @@ def put(
     if create_only and options.condition is not None:
         raise InvalidInputError("both --create-only and --condition given; give at most one")
     declared = pairs_of("--schema", schema)
-    return _load(url, namespace, file, options, declared, create_only=create_only)
+    return _load_file(url, namespace, file, options, declared, create_only=create_only)
 
 
 def patch(
@@ -67,7 +67,7 @@ def patch(
     Takes the changes from a file, or changes all documents that match --where. In JSON, null deletes an attribute. In CSV, an empty cell leaves it as it is.
     """
     if file is not None and where is None and set is None:
-        return _load(url, namespace, file, options, is_patch=True)
+        return _load_file(url, namespace, file, options, is_patch=True)
     if file is not None or where is None or set is None:
         raise InvalidInputError("what to patch is unclear; give either FILE, or --where with --set")
     from reef.cli.docs._load_batches import LoadProgress, key_of
@@ -149,7 +149,7 @@ def schema(
     return Report({"namespace": namespace, "attributes": found}, [table])
 
 
-def _load(
+def _load_file(
     url: str,
     namespace: str,
     file: str,
@@ -160,13 +160,13 @@ def _load(
     is_patch: bool = False,
 ) -> Report:
     from reef.cli.docs._input import open_input
-    from reef.cli.docs._load_batches import LoadProgress, load, progress_in_errors
+    from reef.cli.docs._load_batches import LoadProgress, load_batches, progress_in_errors
     from reef.engine import CreateOnly
 
     skip, condition = options.skip, options.condition
     check_namespace(namespace)
     prefix = options.prefix
-    _check_types(schema or {})
+    _check_declared_types(schema or {})
     if skip and not (is_patch or create_only or condition is not None):
         raise InvalidInputError("--skip given alone; give --create-only or --condition too")
     met: Any = CreateOnly() if create_only else condition
@@ -183,7 +183,7 @@ def _load(
                 _check_there(db, namespace)
             with db.namespace(**name_and_branch(namespace), schema=schema) as ns:
                 write = ns.patch if is_patch else ns.upsert
-                progress = load(
+                progress = load_batches(
                     ns,
                     source,
                     itertools.chain(first, source.batches),
@@ -212,7 +212,7 @@ def _check_filter(db: Database, namespace: str, where: str) -> None:
         parse_filter(where, ns.view().schema)
 
 
-def _check_types(types: dict[str, str]) -> None:
+def _check_declared_types(types: dict[str, str]) -> None:
     from reef.documents.types import Schema, Type
 
     Schema.EMPTY.added({name: Type.parse(text) for name, text in types.items()})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reef.cli._report import Part, Report, Table, reef_log_silenced, size_text
 from reef.cli.arguments import Apply, Scope, Url, connect, derived, no_namespace_text
-from reef.cli.pipeline import RunnerOptions, SparkOptions, run_pass
+from reef.cli.pipeline import RunnerOptions, SparkOptions, run_watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
@@ -33,20 +33,20 @@ def gc(
     runs = spark if spark.names_spark else RunnerOptions(in_process=True)
     with connect(url) as db, reef_log_silenced():
         names = scope.names(db)
-        result = run_pass("gc", jobs.collect, db, names, runs=runs, options=options, apply=apply)
+        result = run_watched("gc", jobs.collect, db, names, runs=runs, options=options, apply=apply)
         where = db.store.url
     found = [(one.namespace, one.outcome) for one in result.namespaces]
     if scope.namespace is not None and isinstance(alone := found[0][1], ReefError):
         raise alone
-    reports = [_as_json(name, report) for name, report in found]
+    reports = [_gc_as_json(name, report) for name, report in found]
     return Report(
         {"url": where, "applied": apply, "namespaces": reports},
-        [part for one in found for part in _parts(*one)] or [no_namespace_text(where)],
+        [part for one in found for part in _gc_parts(*one)] or [no_namespace_text(where)],
         is_problem=bool(result.failed),
     )
 
 
-def _parts(name: str, report: CollectionReport | ReefError) -> Iterator[Part]:
+def _gc_parts(name: str, report: CollectionReport | ReefError) -> Iterator[Part]:
     if isinstance(report, ReefError):
         yield f"{name}: {report}"
         return
@@ -68,7 +68,7 @@ def _parts(name: str, report: CollectionReport | ReefError) -> Iterator[Part]:
     yield f"{name}: {objects} objects, {size_text(size)} {verb}"
 
 
-def _as_json(name: str, report: CollectionReport | ReefError) -> dict[str, Any]:
+def _gc_as_json(name: str, report: CollectionReport | ReefError) -> dict[str, Any]:
     if isinstance(report, ReefError):
         return {"namespace": name, "applied": False, "problems": [str(report)]}
     plan = report.plan

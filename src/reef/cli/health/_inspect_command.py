@@ -53,7 +53,7 @@ def inspect(
     """
     with connect(url) as db:
         found = _look(db.context(), namespace, what, which or [], limit, deep)
-    return Report(found, _parts(found), is_problem=bool(found.get("damage")))
+    return Report(found, _inspect_parts(found), is_problem=bool(found.get("damage")))
 
 
 def _look(
@@ -96,12 +96,12 @@ _BYTES = frozenset(
 )
 
 
-def _parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
+def _inspect_parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
     """Yield what was found: single values first, then sections and tables."""
     known = {name: value for name, value in found.items() if name not in _DAMAGE}
     long = {name: value for name, value in known.items() if _is_long(name, value)}
     facts = {
-        label_of(name): value_text(name, _plain(name, value))
+        label_of(name): value_text(name, _printable(name, value))
         for name, value in known.items()
         if name not in long and (name not in _SECTIONS or value is not None)
     }
@@ -117,13 +117,13 @@ def _parts(found: Mapping[str, Any], prefix: str = "") -> Iterator[Part]:
         if name == "records":
             for number, record in enumerate(value):
                 yield f"\nrecord {number}"
-                yield from _parts(_said_of(record))
+                yield from _inspect_parts(_said_of(record))
         elif isinstance(value, dict):
             new = {n: v for n, v in value.items() if n not in found or v != found[n]}
-            yield from _parts(new, "blocks of " if name == "columns" else "")
+            yield from _inspect_parts(new, "blocks of " if name == "columns" else "")
         else:
             # Bounds of attributes are only in JSON.
-            rows = [{n: _plain(n, v) for n, v in row.items() if ":" not in n} for row in value]
+            rows = [{n: _printable(n, v) for n, v in row.items() if ":" not in n} for row in value]
             yield Table.of(rows, prefix + name)
             if name == "rows" and found["count"] > len(value):
                 yield f"and {found['count'] - len(value)} more (--limit)"
@@ -143,7 +143,7 @@ def _is_long(name: str, value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-def _plain(name: str, value: Any) -> Any:
+def _printable(name: str, value: Any) -> Any:
     """Return a value with bytes, which JSON has as base64, as text."""
     if not isinstance(value, str) or (name not in _BYTES and not name.startswith(("min:", "max:"))):
         return value

@@ -49,10 +49,10 @@ def repair(
         "problems": findings_json(found.problems),
         "notes": findings_json(found.notes),
     }
-    return Report(data, _parts(found, apply, accept_loss), is_problem=not found.is_mended)
+    return Report(data, _repair_parts(found, apply, accept_loss), is_problem=not found.is_mended)
 
 
-def _parts(report: RepairReport, apply: bool, accept_loss: bool) -> Iterator[Part]:
+def _repair_parts(report: RepairReport, apply: bool, accept_loss: bool) -> Iterator[Part]:
     if report.steps:
         rows = (
             (s.state, s.kind, short_key(s.key), s.text, s.lost or "nothing") for s in report.steps

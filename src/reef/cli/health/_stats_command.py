@@ -26,22 +26,22 @@ def stats(url: Url, scope: Scope) -> Report:
         where = db.store.url
     return Report(
         {"url": where, "namespaces": found},
-        _parts(where, found, scope.every),
+        _stats_parts(where, found, scope.every),
         is_problem=any(one["error"] or one["damaged"] for one in found),
     )
 
 
-def _parts(url: str, found: list[dict[str, Any]], every: bool) -> Iterator[Part]:
+def _stats_parts(url: str, found: list[dict[str, Any]], every: bool) -> Iterator[Part]:
     if not found:
         yield no_namespace_text(url)
     elif every:
         columns = ("namespace", "generation", "segments", "rows in them", "unfolded log", "bytes")
-        yield Table((*columns, "damaged"), map(_line, found), "namespaces")
+        yield Table((*columns, "damaged"), map(_namespace_row, found), "namespaces")
     else:
-        yield from _one(found[0])
+        yield from _namespace_parts(found[0])
 
 
-def _line(one: dict[str, Any]) -> tuple[object, ...]:
+def _namespace_row(one: dict[str, Any]) -> tuple[object, ...]:
     if one["error"]:
         return one["namespace"], None, None, None, None, None, one["error"]
     unfolded = one.get("unfolded_log")
@@ -56,7 +56,7 @@ def _line(one: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _one(one: dict[str, Any]) -> Iterator[Part]:
+def _namespace_parts(one: dict[str, Any]) -> Iterator[Part]:
     unfolded = one.get("unfolded_log", {"slots": 0, "bytes": 0})
     facts = {name.replace("_", " "): one[name] for name in _PLAIN if name in one}
     facts["unfolded log"] = f"{unfolded['slots']} slots, {size_text(unfolded['bytes'])}"

@@ -10,7 +10,7 @@ import typer
 
 from reef.cli._report import Part, Report, Table, progress_bars, reef_log_silenced
 from reef.cli.arguments import Scope, Url, connect, derived, no_namespace_text
-from reef.cli.pipeline import RunnerOptions, run_pass
+from reef.cli.pipeline import RunnerOptions, run_watched
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def verify(
         found = _in_depth(db, scope, options, runs) if deep else _at_a_glance(db, scope, runs)
         where = db.store.url
     reports = [
-        _unreadable(name, deep, report) if isinstance(report, ReefError) else report
+        _unreadable_report(name, deep, report) if isinstance(report, ReefError) else report
         for name, report in found
     ]
     return Report(
-        {"url": where, "deep": deep, "namespaces": [_as_json(r) for r in reports]},
-        [part for one in reports for part in _parts(one)] or [no_namespace_text(where)],
+        {"url": where, "deep": deep, "namespaces": [_verify_as_json(r) for r in reports]},
+        [part for one in reports for part in _verify_parts(one)] or [no_namespace_text(where)],
         is_problem=any(report.problems for report in reports),
     )
 
@@ -77,11 +77,11 @@ def _in_depth(
     names = scope.names(db)
     if scope.namespace is not None:
         newest_manifest(db.context(), scope.namespace)  # raises if it does not exist
-    found = run_pass("verify", jobs.verify, db, names, runs=runs, options=options).namespaces
+    found = run_watched("verify", jobs.verify, db, names, runs=runs, options=options).namespaces
     return [(one.namespace, one.outcome) for one in found]
 
 
-def _unreadable(namespace: str, deep: bool, error: ReefError) -> VerifyReport:
+def _unreadable_report(namespace: str, deep: bool, error: ReefError) -> VerifyReport:
     from reef.doctor import Finding, VerifyReport
 
     found = Finding("unreadable", f"namespaces/{namespace}/", str(error))
@@ -105,21 +105,21 @@ def short_key(key: str) -> str:
     return key.split("/", 2)[-1]
 
 
-def _parts(report: VerifyReport) -> Iterator[Part]:
+def _verify_parts(report: VerifyReport) -> Iterator[Part]:
     yield from findings(report.problems, "problems")
     yield from findings(report.notes, "notes")
-    looked = ", ".join(_counted(n, what.replace("_", " ")) for what, n in report.checked.items())
-    verdict = _counted(len(report.problems), "problems") if report.problems else "no problems"
+    looked = ", ".join(_count_text(n, what.replace("_", " ")) for what, n in report.checked.items())
+    verdict = _count_text(len(report.problems), "problems") if report.problems else "no problems"
     advice = "; `reef repair` lists what it can repair" if report.problems else ""
     depth = "" if report.deep else " (blocks were not read: --deep)"
     yield f"{report.namespace}: {verdict} in {looked}{depth}{advice}"
 
 
-def _counted(count: int, plural: str) -> str:
+def _count_text(count: int, plural: str) -> str:
     return f"{count} {plural.removesuffix('s') if count == 1 else plural}"
 
 
-def _as_json(report: VerifyReport) -> dict[str, Any]:
+def _verify_as_json(report: VerifyReport) -> dict[str, Any]:
     found = dataclasses.asdict(report)
     found |= {name: findings_json(getattr(report, name)) for name in ("problems", "notes")}
     found["ok"] = not report.problems

@@ -5,7 +5,7 @@ worker                           fold and compact, round after round
 ingest, export                   files into a namespace, and out of one
 jobs_app                         `reef jobs`: what passes did, and unfinished jobs
 RunnerOptions, SparkOptions      where a pass runs
-run_pass                         a pass with its progress shown
+run_watched                      a pass with its progress shown
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reef.cli.pipeline._export_command import export
 from reef.cli.pipeline._ingest_command import ingest
 from reef.cli.pipeline._jobs import jobs_app
 from reef.cli.pipeline._rewrite import compact, index, rebuild
-from reef.cli.pipeline._run_pass import RunnerOptions, SparkOptions, run_pass
+from reef.cli.pipeline._run_pass import RunnerOptions, SparkOptions, run_watched
 from reef.cli.pipeline._worker_command import worker
 
 __all__ = [
@@ -26,6 +26,6 @@ __all__ = [
     "ingest",
     "jobs_app",
     "rebuild",
-    "run_pass",
+    "run_watched",
     "worker",
 ]

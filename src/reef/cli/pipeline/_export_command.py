@@ -46,7 +46,7 @@ def export(
     }
     with connect(url) as db:
         if dry_run:
-            return _plan_report(url, name, out, arguments)
+            return _export_plan_report(url, name, out, arguments)
         session = spark.session()
         from reef.spark.files import export as copy
 
@@ -58,7 +58,7 @@ def export(
     )
 
 
-def _plan_report(url: str, namespace: str, out: str, arguments: dict[str, Any]) -> Report:
+def _export_plan_report(url: str, namespace: str, out: str, arguments: dict[str, Any]) -> Report:
     from reef.spark.files import plan_export
 
     plan = plan_export(url, namespace, out, **arguments)

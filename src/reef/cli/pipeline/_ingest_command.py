@@ -51,7 +51,7 @@ def ingest(
         WriteOptions.of_arguments(url, name, written)  # raises what is wrong
         if dry_run:
             how = {n: arguments[n] for n in ("format", "id", "operation", "method")}
-            return _plan_report(plan_ingest(db.context(), namespace, files, **how))
+            return _ingest_plan_report(plan_ingest(db.context(), namespace, files, **how))
         session = spark.session()
         from reef.spark.files import ingest as load
 
@@ -76,7 +76,7 @@ def _said(result: WriteResult, operation: str) -> str:
     return "; ".join([f"{operation}: {result.rows:,} documents", *left, at])
 
 
-def _plan_report(plan: IngestPlan) -> Report:
+def _ingest_plan_report(plan: IngestPlan) -> Report:
     listed = f"{len(plan.files):,}, {size_text(plan.bytes)}"
     if plan.unlisted:
         listed += f", and what Spark finds at {', '.join(plan.unlisted)}"

@@ -122,7 +122,7 @@ def standing(url: Url, scope: Scope) -> Report:
         for intent in intents
     ]
     data = {"standing": rows, "failed": failed}
-    return Report(data, [Table.of(rows, "standing jobs"), *_lines(failed)])
+    return Report(data, [Table.of(rows, "standing jobs"), *_failure_lines(failed)])
 
 
 def end(
@@ -161,7 +161,7 @@ def end(
         f"{one['namespace']}: job {one['job']} ended in generation {one['generation']}"
         for one in ended
     ]
-    parts += _lines(failed)
+    parts += _failure_lines(failed)
     return Report(
         {"ended": ended, "failed": failed},
         parts or [f"no job stands for longer than {older_than}"],
@@ -176,7 +176,7 @@ jobs_app = group(
 )
 
 
-def _lines(failed: dict[str, str]) -> list[str]:
+def _failure_lines(failed: dict[str, str]) -> list[str]:
     return [f"{name}: {said}" for name, said in failed.items()]
 
 

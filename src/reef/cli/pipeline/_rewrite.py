@@ -11,7 +11,13 @@ import typer
 
 from reef.cli._report import Report, Table, key_text, size_text
 from reef.cli.arguments import Scope, Url, connect, derived
-from reef.cli.pipeline._run_pass import DryRun, RunnerOptions, pass_report, preview_report, run_pass
+from reef.cli.pipeline._run_pass import (
+    DryRun,
+    RunnerOptions,
+    pass_report,
+    preview_report,
+    run_watched,
+)
 from reef.errors import InvalidInputError, NotFoundError, StalePlanError
 
 if TYPE_CHECKING:
@@ -49,7 +55,7 @@ def index(
         names = scope.names(db)
         if dry_run:
             return _backlogs(jobs.preview_index(db, names, options=options), options)
-        result = run_pass("index", jobs.index, db, names, runs=runs, options=options)
+        result = run_watched("index", jobs.index, db, names, runs=runs, options=options)
         return pass_report(db.store.url, result)
 
 
@@ -90,7 +96,7 @@ def compact(
                 return _plans(jobs.preview_compaction(db, names, options=options), save_plan)
             return _plans([_looked_up(db, kept)], None)
         arguments: dict[str, Any] = {"options": options} if kept is None else {"plan": kept}
-        result = run_pass("compact", jobs.compact, db, names, runs=runs, **arguments)
+        result = run_watched("compact", jobs.compact, db, names, runs=runs, **arguments)
         if kept is not None:
             _tell_stale(result)
         return pass_report(db.store.url, result, *_notes(result.namespaces, "skipped", "left: "))
@@ -116,7 +122,7 @@ def rebuild(
         names = scope.names(db)
         if dry_run:
             return _rebuilds(jobs.preview_rebuild(db, names, options=options), options)
-        result = run_pass("rebuild", jobs.rebuild, db, names, runs=runs, options=options)
+        result = run_watched("rebuild", jobs.rebuild, db, names, runs=runs, options=options)
         return pass_report(db.store.url, result, *_notes(result.namespaces, "passed_by"))
 
 

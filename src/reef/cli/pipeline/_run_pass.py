@@ -121,7 +121,7 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
 
-def run_pass(
+def run_watched(
     what: str,
     do: Callable[..., _T],
     db: Database,

@@ -64,7 +64,7 @@ class ReefWriter(DataSourceArrowWriter):
         check_declared(options, columns)
         self._write = Write.begin(options.ref.bucket.open(), options, columns)
         assert self._write.plan is not None
-        _check_types(options, self._write.plan)
+        _check_column_types(options, self._write.plan)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
@@ -227,7 +227,7 @@ def check_declared(options: WriteOptions, columns: pa.Schema) -> None:
             )
 
 
-def _check_types(options: WriteOptions, plan: LoadPlan) -> None:
+def _check_column_types(options: WriteOptions, plan: LoadPlan) -> None:
     """Raise InvalidInputError for a declared type of an attribute that has another one."""
     for name, text in options.declared.items():
         known = plan.document_schema.find(name)

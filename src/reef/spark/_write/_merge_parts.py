@@ -42,12 +42,12 @@ def merge_parts(context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPar
     dropped = 0
     while len(runs) > FAN_IN:
         merged = [
-            _merged(context, plan, runs[first : first + FAN_IN])
+            _merge_some(context, plan, runs[first : first + FAN_IN])
             for first in range(0, len(runs), FAN_IN)
         ]
         dropped += sum(part.dropped for part in merged)
         runs = merged
-    last = _merged(context, plan, runs)
+    last = _merge_some(context, plan, runs)
     return msgspec.structs.replace(last, dropped=last.dropped + dropped)
 
 
@@ -77,7 +77,7 @@ def part_rows(context: Context, plan: LoadPlan, part: LoadedPart) -> Iterator[pa
     )
 
 
-def _merged(context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPart]) -> LoadedPart:
+def _merge_some(context: Context, plan: LoadPlan, runs: Sequence[Run | LoadedPart]) -> LoadedPart:
     if len(runs) == 1 and isinstance(runs[0], LoadedPart):
         return msgspec.structs.replace(runs[0], dropped=0)
     unique = UniqueKeys(plan.duplicates)

@@ -88,11 +88,11 @@ class Write:
         All tasks of one `run` get the same intent. What other runs have left of it ends with it.
         """
         key = options.job_key or f"{source}/{sequence}"
-        attempts = f"{LOAD_KIND}-{_digest(key)}-"
+        attempts = f"{LOAD_KIND}-{_short_hash(key)}-"
         return Write(
             options,
             columns,
-            attempts + _digest(run),
+            attempts + _short_hash(run),
             key,
             source=source,
             sequence=sequence,
@@ -125,7 +125,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int = 0
 
 
-def _digest(text: str) -> str:
+def _short_hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -182,12 +182,12 @@ def inline_bytes_max(options: WriteOptions, task: int) -> int:
 def stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
     """Keep the rows of a task, or their error, where the commit finds them."""
     try:
-        return _stage(write, batches, task)
+        return _stage_rows(write, batches, task)
     except InvalidInputError as error:
         return Staged(task=task, source=write.source, error=str(error))
 
 
-def _stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
+def _stage_rows(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged:
     used = used_columns(write.options, pa.ipc.read_schema(pa.py_buffer(write.columns)))
     given = batches if write.read is None else map(write.read, batches)
     coming = (batch.select(used) for batch in given if batch.num_rows)
@@ -204,12 +204,12 @@ def _stage(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Staged
         task=task,
         rows=sum(batch.num_rows for batch in buffered),
         nbytes=nbytes,
-        inline=_packed(buffered),
+        inline=_as_ipc(buffered),
         source=write.source,
     )
 
 
-def stored(plan: LoadPlan, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+def as_stored_rows(plan: LoadPlan, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     """Return rows of a DataFrame in the columns of segments. Raises InvalidInputError."""
     if plan.face == "kv" and "value" not in batch.schema.names:  # to be deleted: nobody looks at it
         batch = batch.append_column("value", pa.array([b""] * batch.num_rows, pa.binary()))
@@ -233,7 +233,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
         """Give way in each batch to later rows of the same id, and count those that do."""
         nonlocal gone
         for batch in batches:
-            kept = stored(plan, batch)
+            kept = as_stored_rows(plan, batch)
             gone += batch.num_rows - kept.num_rows
             yield kept
 
@@ -261,7 +261,7 @@ def _upload(write: Write, batches: Iterable[pa.RecordBatch], task: int) -> Stage
     )
 
 
-def _packed(batches: list[pa.RecordBatch]) -> bytes:
+def _as_ipc(batches: list[pa.RecordBatch]) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as out:
         for batch in batches:

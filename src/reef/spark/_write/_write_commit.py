@@ -43,7 +43,7 @@ from reef.jobs.load import (
 from reef.kv import KeyValue
 from reef.segment import UniqueKeys
 from reef.spark._write._merge_parts import FAN_IN, Run, are_disjoint, merge_parts, merged_rows
-from reef.spark._write._stage import Staged, Write, inline_rows, planned, stored
+from reef.spark._write._stage import Staged, Write, as_stored_rows, inline_rows, planned
 from reef.spark._write._write_log import LogWriteResult, write_batches
 from reef.spark._write._write_options import WriteOptions
 
@@ -92,10 +92,10 @@ def commit(write: Write, staged: Sequence[Staged]) -> WriteResult:
         if uploaded is not None:
             abandon_load(context, uploaded, may_be_committed=False)
         return WriteResult("bulk", earlier.lsn, 0, replayed=True)
-    plan = _plan(context, write, staged)
+    plan = _load_plan(context, write, staged)
     if _method(context, write, staged) == "bulk":
         return _bulk(context, write, plan, staged)
-    return _log(context, write, plan, staged)
+    return _commit_by_log(context, write, plan, staged)
 
 
 def earlier_load(context: Context, options: WriteOptions) -> Receipt | None:
@@ -148,7 +148,7 @@ def _method(context: Context, write: Write, staged: Sequence[Staged]) -> str:
     return "bulk" if is_large or any(one.part is not None for one in staged) else "log"
 
 
-def _plan(context: Context, write: Write, staged: Sequence[Staged]) -> LoadPlan:
+def _load_plan(context: Context, write: Write, staged: Sequence[Staged]) -> LoadPlan:
     """Return how rows are stored. Raises StalePlanError if tasks found different schemas."""
     plans = [one.plan for one in staged if one.plan is not None]
     if any(plan != plans[0] for plan in plans):
@@ -164,7 +164,7 @@ def _bulk(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Stage
     if not parts:
         # An intent that uploaded segments and ended since must not stand again: they may be gone.
         register_load(context, plan)
-    runs, dropped = _runs(plan, staged)
+    runs, dropped = _sorted_runs(plan, staged)
     if len(parts) < len(runs) or not are_disjoint(parts):
         parts = [merge_parts(context, plan, runs)]
         dropped += parts[0].dropped
@@ -182,13 +182,15 @@ def _bulk(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Stage
     )
 
 
-def _log(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Staged]) -> WriteResult:
-    runs, dropped = _runs(plan, staged)
+def _commit_by_log(
+    context: Context, write: Write, plan: LoadPlan, staged: Sequence[Staged]
+) -> WriteResult:
+    runs, dropped = _sorted_runs(plan, staged)
     is_uploaded = any(one.part is not None for one in staged)
     if len(runs) > FAN_IN and is_uploaded:
         merged = merge_parts(context, plan, runs)
         runs, dropped = [merged], dropped + merged.dropped
-    written, unique = _tried(context, lambda: _write(context, write, plan, runs))
+    written, unique = _tried(context, lambda: _write_through_log(context, write, plan, runs))
     if is_uploaded:
         end_load(context, plan)  # copied into the log, so the segments are not needed
     return WriteResult(
@@ -201,7 +203,7 @@ def _log(context: Context, write: Write, plan: LoadPlan, staged: Sequence[Staged
     )
 
 
-def _write(
+def _write_through_log(
     context: Context, write: Write, plan: LoadPlan, runs: Sequence[Run | LoadedPart]
 ) -> tuple[LogWriteResult, UniqueKeys]:
     unique = UniqueKeys(plan.duplicates)
@@ -211,7 +213,7 @@ def _write(
         return write_batches(handle, write, plan, rows, _batch_bytes(context)), unique
 
 
-def _runs(plan: LoadPlan, staged: Sequence[Staged]) -> tuple[list[Run | LoadedPart], int]:
+def _sorted_runs(plan: LoadPlan, staged: Sequence[Staged]) -> tuple[list[Run | LoadedPart], int]:
     """Return what tasks have staged as sorted runs, in their order, and how many rows that dropped.
 
     What came back in the messages of tasks that follow upon each other is one run.
@@ -225,7 +227,7 @@ def _runs(plan: LoadPlan, staged: Sequence[Staged]) -> tuple[list[Run | LoadedPa
             dropped += sum(part.dropped for part in parts)
             continue
         table = pa.concat_tables([inline_rows(one) for one in some])
-        rows = stored(plan, table)
+        rows = as_stored_rows(plan, table)
         rows = rows.take(pc.array_sort_indices(rows.column(0)))  # stable: the last stays the last
         unique = UniqueKeys(plan.duplicates)
         runs.append(partial(iter, list(unique.batches([rows]))))

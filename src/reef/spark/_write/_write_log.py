@@ -68,7 +68,7 @@ def write_batches(
             written.add(earlier, 0)
             return written
     send = _sender(handle, write, plan)
-    batches = cut(rows, bytes_max)
+    batches = cut_batches(rows, bytes_max)
     number, batch = 0, next(batches, None)
     while batch is not None:
         following = next(batches, None)
@@ -114,10 +114,10 @@ def _sender(
     }
     _declare(handle, _new(plan))
     word = "patches" if operation == "patch" else "upserts"
-    return lambda rows, said: handle.write(**{word: _named(rows, names)}, **how, **said)
+    return lambda rows, said: handle.write(**{word: _document_table(rows, names)}, **how, **said)
 
 
-def _named(rows: pa.RecordBatch, names: dict[str, str]) -> pa.Table:
+def _document_table(rows: pa.RecordBatch, names: dict[str, str]) -> pa.Table:
     """Return stored rows as a table of documents."""
     columns = {"id": rows.column(KEY).cast(pa.string())}
     columns |= {name: rows.column(column) for column, name in names.items()}
@@ -140,7 +140,7 @@ def _declare(handle: Documents, types: dict[str, str]) -> None:
         handle.alter(add=missing)
 
 
-def cut(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
+def cut_batches(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of at most `bytes_max`, or of one row that takes more.
 
     Where it is cut depends on the rows alone, not on how they were portioned.

@@ -82,7 +82,7 @@ class WriteOptions:
             ref=NamespaceRef.of(known),
             operation=_one_of(known, "operation", cast(tuple[Operation], get_args(Operation))),
             method=_one_of(known, "method", cast(tuple[Method], get_args(Method))),
-            job_key=_key(known, "job_key"),
+            job_key=_key_option(known, "job_key"),
             duplicates=_one_of(known, "duplicates", cast(tuple[Duplicates], get_args(Duplicates))),
             skips=parse_flag("skip", known.get("skip", "off")),
             declared=parse_declared(known.get("declared", "")),
@@ -94,7 +94,7 @@ class WriteOptions:
                 "memory", known.get("memory", BUDGET_BYTES_DEFAULT), 1, 1 << 40
             ),
             is_sorted=parse_flag("sorted", known.get("sorted", "off")),
-            query_id=_key(known, "query_id"),
+            query_id=_key_option(known, "query_id"),
         )
         found._check(is_stream)
         # Deleting an id twice is the same as once.
@@ -150,7 +150,7 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[_T, ...]) -> _
     raise InvalidInputError.of(name, options[name], f"one of {', '.join(allowed)}")
 
 
-def _key(options: Mapping[str, str], name: str) -> str | None:
+def _key_option(options: Mapping[str, str], name: str) -> str | None:
     text = options.get(name)
     if not text:
         return None

@@ -103,9 +103,9 @@ def export(
             df = spark.read.format("reef").options(**found.texts).load()
             every = spark_columns(found.version.face, found.version.columns)
             objects = {one.name for one in every if one.type and one.type.kind == "json"}
-            _write(df, namespace, folder, kind, objects)
+            _write_files(df, namespace, folder, kind, objects)
     except (PySparkException, Py4JError, ConnectionError) as error:
-        _refuse(out, error)
+        _raise_reef_error(out, error)
     exported = found.version.ref.namespace
     return ExportResult(exported, found.version.lsn, kind, out, tuple(df.columns))
 
@@ -132,9 +132,11 @@ def _cleared_on_failure(folder: str | None) -> Iterator[None]:
         raise
 
 
-def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat, objects: Set[str]) -> None:
+def _write_files(
+    df: DataFrame, namespace: str, out: str, kind: OutputFormat, objects: Set[str]
+) -> None:
     if kind == "csv":
-        _plain(df).write.options(**_TIMES).csv(
+        _csv_columns(df).write.options(**_TIMES).csv(
             out,
             header=True,
             escape='"',
@@ -144,7 +146,7 @@ def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat, objects:
     elif kind == "jsonl" and objects.isdisjoint(df.columns):
         df.write.options(**_TIMES).json(out, ignoreNullFields=False)
     elif kind == "jsonl":
-        _lines(df, objects).write.options(**_AS_IT_IS).csv(out)
+        _json_lines(df, objects).write.options(**_AS_IT_IS).csv(out)
     elif kind == "parquet":
         df.write.parquet(out)
     elif kind == "delta":
@@ -153,7 +155,7 @@ def _write(df: DataFrame, namespace: str, out: str, kind: OutputFormat, objects:
         _write_iceberg(df, namespace, out)
 
 
-def _lines(df: DataFrame, objects: Set[str]) -> DataFrame:
+def _json_lines(df: DataFrame, objects: Set[str]) -> DataFrame:
     """Return rows as lines of JSON, in which `objects`, whose text is JSON, stand as they are.
 
     Spark's own writer would have them as text within text; its variants change numbers and orders.
@@ -171,7 +173,7 @@ def _lines(df: DataFrame, objects: Set[str]) -> DataFrame:
     return df.select(F.concat(F.lit("{"), F.concat_ws(",", *members), F.lit("}")))
 
 
-def _plain(df: DataFrame) -> DataFrame:
+def _csv_columns(df: DataFrame) -> DataFrame:
     """Return columns as CSV can hold them."""
     columns = []
     for field in df.schema:
@@ -210,7 +212,7 @@ def _is_taken(error: BaseException) -> bool:
     return "PATH_ALREADY_EXISTS" in str(error)
 
 
-def _refuse(out: str, error: Exception) -> NoReturn:
+def _raise_reef_error(out: str, error: Exception) -> NoReturn:
     """Raise what Spark says as an error of ours."""
     if _is_taken(error):
         raise InvalidInputError(

@@ -36,13 +36,13 @@ def read_cells(batch: pa.RecordBatch, cells: Mapping[str, Cells]) -> pa.RecordBa
     if not cells:
         return batch
     columns = [
-        _column(column, cells[name], InputColumn(name)) if name in cells else column
+        _typed_cells(column, cells[name], InputColumn(name)) if name in cells else column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _column(column: pa.Array, cells: Cells, spot: InputColumn) -> pa.Array:
+def _typed_cells(column: pa.Array, cells: Cells, spot: InputColumn) -> pa.Array:
     type = Type.parse(cells.type)
     if type.kind in ("string", "datetime", "uuid", "json") or pa.types.is_null(column.type):
         return column
@@ -56,10 +56,12 @@ def _column(column: pa.Array, cells: Cells, spot: InputColumn) -> pa.Array:
                     return values
             except pa.ArrowInvalid:
                 pass  # such as +7; or the error below names the value
-    return _read(column, type, spot, cells.is_declared)
+    return _read_one_by_one(column, type, spot, cells.is_declared)
 
 
-def _read(column: pa.Array, type: Type, spot: InputColumn, is_declared: bool) -> pa.Array:
+def _read_one_by_one(
+    column: pa.Array, type: Type, spot: InputColumn, is_declared: bool
+) -> pa.Array:
     """Return the values of cells one by one; what they are given as loses nothing, or is refused."""
     cells = column.to_pylist()
     read = cell_reader(type.text, is_declared=is_declared)
@@ -67,7 +69,7 @@ def _read(column: pa.Array, type: Type, spot: InputColumn, is_declared: bool) ->
     values = []
     for i, cell in enumerate(cells):
         try:
-            values.append(None if cell is None else _value(cell, type, read))
+            values.append(None if cell is None else _cell_value(cell, type, read))
         except CELL_ERRORS as error:
             raise spot.refusal(i, cell, type.text, cell_failure(type.text, error)) from error
 
@@ -85,7 +87,7 @@ def _read(column: pa.Array, type: Type, spot: InputColumn, is_declared: bool) ->
         raise spot.refusal(i, cells[i], type.text, said) from error
 
 
-def _value(cell: str, type: Type, read: Callable[[str], Any]) -> Any:
+def _cell_value(cell: str, type: Type, read: Callable[[str], Any]) -> Any:
     value = read(cell)
     if type.kind in ("list", "vector") and not isinstance(value, list):
         raise ValueError("no list")

@@ -27,7 +27,7 @@ from reef.spark._write._batch_write import load_rows, stored_bytes, write_rows
 from reef.spark._write._write_commit import WriteResult
 from reef.spark._write._write_options import WriteOptions
 from reef.spark.files._ingest_files import Files, check_columns, check_lines
-from reef.spark.files._ingest_read import ID, read
+from reef.spark.files._ingest_read import ID, read_files
 from reef.spark.files._input_format import LARGE_BYTES, check_options, input_format
 from reef.spark.files._settings import set_for_a_while
 from reef.spark.files._watch import Counted, watching
@@ -94,7 +94,7 @@ def ingest(
                 check_lines(there, may_break=multiline)
             if kind == "parquet" and write_options.operation == "patch":
                 check_columns(there)
-            found = read(
+            found = read_files(
                 there,
                 kind,
                 id,
@@ -103,7 +103,7 @@ def ingest(
                 declared=declared,
                 multiline=multiline,
             )
-            _check_declared(declared, found.columns.names)
+            _check_schema_option(declared, found.columns.names)
             write_options = replace(write_options, declared={**found.declared, **declared})
             _check_schema(known, found.columns, write_options)
             if write_options.operation == "upsert" and _is_large(found.df, write_options):
@@ -112,7 +112,7 @@ def ingest(
             return write_rows(found.df, write_options, columns=found.columns, read=found.read)
 
 
-def _check_declared(declared: Mapping[str, str], columns: Sequence[str]) -> None:
+def _check_schema_option(declared: Mapping[str, str], columns: Sequence[str]) -> None:
     for name in declared:
         if name not in columns:
             raise InvalidInputError(

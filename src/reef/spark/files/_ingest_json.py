@@ -40,7 +40,7 @@ _NO_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 
 def lines_of(files: Files) -> DataFrame:
     """Return the lines of files, and the columns that the names of their folders give."""
-    return files.texts(lineSep="\n").withColumn(LINE, _bytes())
+    return files.texts(lineSep="\n").withColumn(LINE, _line_bytes())
 
 
 def with_ids(lines: DataFrame, id: str) -> DataFrame:
@@ -123,7 +123,7 @@ class ReadLines:
         rows = _JsonDocuments(self.id).of(batch.column(LINE).to_pylist())
         ids = [row[self.id] for row in rows]
         try:
-            columns = [_column(rows, name, Type.parse(t)) for name, t in self.types.items()]
+            columns = [_typed_column(rows, name, Type.parse(t)) for name, t in self.types.items()]
         except InvalidInputError as error:
             said = _ROW.sub(lambda row: f"id {ids[int(row[1])]!r}", str(error))
             raise InvalidInputError(said) from error
@@ -240,19 +240,19 @@ def _texts(column: pa.Array) -> pa.Array:
         raise _BadLineError(why, line) from None
 
 
-def _column(rows: list[dict[str, Any]], name: str, type: Type) -> pa.Array:
+def _typed_column(rows: list[dict[str, Any]], name: str, type: Type) -> pa.Array:
     spot = InputColumn(name)
     values = [row.get(name) for row in rows]
     if type.text in ("bytes", "[]bytes"):
-        values = _replaced(values, _decoded, type, spot)
+        values = _texts_replaced(values, _from_base64, type, spot)
     elif type.text in ("float64", "[]float64"):
-        values = _replaced(values, lambda text: _NO_NUMBERS.get(text, text), type, spot)
+        values = _texts_replaced(values, lambda text: _NO_NUMBERS.get(text, text), type, spot)
     read = read_values(values, type, spot)
     assert read is not None
     return read.values
 
 
-def _replaced(
+def _texts_replaced(
     values: list[Any], read: Callable[[str], Any], of: Type, spot: InputColumn
 ) -> list[Any]:
     """Return values with what stands for a text among them, or in lists, in its place."""
@@ -272,16 +272,18 @@ def _replaced(
     return found
 
 
-def _decoded(text: str) -> bytes:
+def _from_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _bytes() -> Column:
+def _line_bytes() -> Column:
     return F.col(LINE).cast("binary")
 
 
 def _file_of(files: Files, line: bytes) -> str:
-    found = files.texts(lineSep="\n").where(_bytes() == F.lit(line)).select("_metadata.file_path")
+    found = (
+        files.texts(lineSep="\n").where(_line_bytes() == F.lit(line)).select("_metadata.file_path")
+    )
     row = found.head()
     return "a file that was changed meanwhile" if row is None else unquote(row[0])
 

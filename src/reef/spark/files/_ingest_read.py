@@ -59,7 +59,7 @@ class FileRows:
     """The same as `df` with a column of ids, if that has none."""
 
 
-def read(
+def read_files(
     files: Files,
     kind: InputFormat,
     id: str,
@@ -84,7 +84,7 @@ def read(
         df, cells, found = read_csv(files, id, types, declared, multiline)
     if id not in df.columns:
         raise InvalidInputError.of("--id", id, f"one of the columns {', '.join(df.columns)}")
-    _check_id(id, df.columns)
+    _check_id_column(id, df.columns)
     numbers = {
         field.name: _unsigned(field)
         for field in df.schema
@@ -170,7 +170,7 @@ def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Oper
     df = lines_of(files)
     found = look_through(files, df, id)
     folders = arrow_columns(StructType(df.schema.fields[1:]))
-    _check_id(id, found.attributes)
+    _check_id_column(id, found.attributes)
     for name in folders.names:
         if name == id or name in found.attributes:
             raise InvalidInputError(
@@ -190,7 +190,7 @@ def _read_json(files: Files, id: str, known: Mapping[str, Type], operation: Oper
     )
 
 
-def _check_id(id: str, names: Iterable[str]) -> None:
+def _check_id_column(id: str, names: Iterable[str]) -> None:
     if id != ID and ID in names:
         raise InvalidInputError(
             f"--id = {id!r}, but the files have a column {ID!r} as well: give --id "

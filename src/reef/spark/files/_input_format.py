@@ -74,13 +74,13 @@ def plan_ingest(
     NotFoundError for a branch that does not exist.
     """
     kind = input_format(files, format)
-    is_here = {file: _is_here(file) for file in files}
+    is_here = {file: _is_local(file) for file in files}
     inputs = [one for file in files if is_here[file] for one in _input_files(file)]
     _check_partitions(inputs)
     found = [one.path for one in inputs]
     unlisted = tuple(file for file in files if not is_here[file])
     size = sum(path.stat().st_size for path in found)
-    columns = _columns(found[0], kind) if found else None
+    columns = _file_columns(found[0], kind) if found else None
     if columns is not None and kind != "jsonl" and id not in columns:
         raise InvalidInputError.of("--id", id, f"one of the columns {', '.join(columns)}")
     if method == "auto":
@@ -110,7 +110,7 @@ def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -
     """Raise InvalidInputError for files that Spark would ignore, and for unsuitable options."""
     for file in files:
         name = PurePosixPath(file).name
-        is_file = Path(_local(file)).is_file() if _is_here(file) else _suffix(name) in _SUFFIXES
+        is_file = Path(_local(file)).is_file() if _is_local(file) else _suffix(name) in _SUFFIXES
         if name.startswith(_HIDDEN) and is_file:
             raise InvalidInputError(
                 f"Spark ignores {file!r}, because its name begins with '_' or '.': rename it"
@@ -121,7 +121,7 @@ def check_options(files: Sequence[str], kind: InputFormat, *, multiline: bool) -
 
 def as_spark_takes(file: str) -> str:
     """Return an address for Spark: the name of an existing file is not a pattern."""
-    is_there = _is_here(file) and Path(_local(file)).exists()
+    is_there = _is_local(file) and Path(_local(file)).exists()
     return without_patterns(file) if is_there else file
 
 
@@ -130,7 +130,7 @@ def without_patterns(file: str) -> str:
     return _PATTERN.sub(r"\\\g<0>", file)
 
 
-def _is_here(file: str) -> bool:
+def _is_local(file: str) -> bool:
     return urlsplit(file).scheme in ("", "file")
 
 
@@ -152,14 +152,14 @@ def _input_files(file: str) -> Iterator[_InputFile]:
     names = sorted(glob.glob(path)) if is_pattern else [path]
     some = False
     for name in names:
-        for found in _within(Path(name)):
+        for found in _files_within(Path(name)):
             some = True
             yield found
     if not some:
         raise InvalidInputError(f"there is no file {file!r}")
 
 
-def _within(path: Path) -> Iterator[_InputFile]:
+def _files_within(path: Path) -> Iterator[_InputFile]:
     if path.is_file() and not path.name.startswith(_HIDDEN):
         yield _InputFile(path, "")
     for folder, folders, names in os.walk(path):
@@ -181,7 +181,7 @@ def _check_partitions(inputs: Sequence[_InputFile]) -> None:
         )
 
 
-def _columns(path: Path, kind: InputFormat) -> tuple[str, ...] | None:
+def _file_columns(path: Path, kind: InputFormat) -> tuple[str, ...] | None:
     if kind == "parquet":
         try:
             return tuple(pq.read_schema(path).names)

@@ -51,12 +51,12 @@ def watching(
     if report is None:
         yield
     elif "connect" in type(spark).__module__:
-        yield from _remotely(spark, report)
+        yield from _report_remotely(spark, report)
     else:
-        yield from _here(spark.sparkContext, report, threads or SystemThreads())
+        yield from _report_in_process(spark.sparkContext, report, threads or SystemThreads())
 
 
-def _here(
+def _report_in_process(
     context: SparkContext, report: Callable[[Counted], None], threads: Threads
 ) -> Iterator[None]:
     tag = f"reef-watch-{os.getpid()}-{next(_runs)}"
@@ -65,7 +65,7 @@ def _here(
 
     def report_now() -> None:
         with suppress(Py4JError, OSError):  # the JVM may be going down
-            report(_counted(context, tag))
+            report(_read_counters(context, tag))
 
     def poll() -> None:
         while True:
@@ -90,7 +90,7 @@ def _here(
     report_now()
 
 
-def _counted(context: SparkContext, tag: str) -> Counted:
+def _read_counters(context: SparkContext, tag: str) -> Counted:
     jvm: Any = context._jsc.sc()
     tracker, store = context.statusTracker(), jvm.statusStore()
     jobs = (tracker.getJobInfo(job) for job in jvm.statusTracker().getJobIdsForTag(tag))
@@ -115,7 +115,7 @@ def _counted(context: SparkContext, tag: str) -> Counted:
     return Counted(tasks_done, tasks, bytes_read, bytes_past, scans, rows)
 
 
-def _remotely(spark: SparkSession, report: Callable[[Counted], None]) -> Iterator[None]:
+def _report_remotely(spark: SparkSession, report: Callable[[Counted], None]) -> Iterator[None]:
     seen: dict[tuple[str | None, int], Any] = {}
 
     def heard(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:

@@ -19,7 +19,14 @@ from reef.spark._freeze import freeze_imports
 from reef.spark.source._filters import push_documents, push_keys
 from reef.spark.source._read_options import ReadOptions
 from reef.spark.source._read_version import ReadVersion
-from reef.spark.source._scan_plan import Scan, ScanRange, plan_scan, pushed_where, read, schema_of
+from reef.spark.source._scan_plan import (
+    Scan,
+    ScanRange,
+    plan_scan,
+    pushed_where,
+    read_range,
+    schema_of,
+)
 from reef.spark.source._spark_columns import Column, select_columns, spark_columns
 
 
@@ -31,7 +38,7 @@ class ReefReader(DataSourceReader):
         self._options = options
         columns = select_columns(every, tuple(schema.fieldNames()))
         self._layout: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        _check_types(schema, columns)
+        _check_schema_types(schema, columns)
         pushed = pushed_where(options.where, version)
         self._scan = Scan(version, columns, pushed, options.batch_bytes)
 
@@ -48,7 +55,7 @@ class ReefReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
         freeze_imports()
-        return read(self._scan, partition.value, self._layout)
+        return read_range(self._scan, partition.value, self._layout)
 
 
 class PushingReader(ReefReader):
@@ -84,7 +91,7 @@ def spark_schema(version: ReadVersion, names: tuple[str, ...] | None) -> StructT
     return from_arrow_schema(pa.schema([column.field for column in columns]))
 
 
-def _check_types(schema: StructType, columns: tuple[Column, ...]) -> None:
+def _check_schema_types(schema: StructType, columns: tuple[Column, ...]) -> None:
     """Raise InvalidInputError if a schema names another type than a column has."""
     for wanted, column in zip(schema.fields, columns, strict=True):
         has: StructField = from_arrow_schema(pa.schema([column.field])).fields[0]

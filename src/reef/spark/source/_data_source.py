@@ -26,7 +26,7 @@ from reef.spark._write._stream import stream_writer_of
 from reef.spark._write._write_options import WriteOptions
 from reef.spark.source._batch_reader import reader_of, spark_schema
 from reef.spark.source._feed_options import FeedOptions, is_feed
-from reef.spark.source._feed_read import FeedReader, feed_schema
+from reef.spark.source._feed_read import FeedReader, stream_schema
 from reef.spark.source._read_options import ReadOptions
 from reef.spark.source._read_version import ReadVersion, find_version
 from reef.spark.source._scan_plan import pushed_where
@@ -46,7 +46,7 @@ class ReefDataSource(DataSource):
         """Return the columns of the version that this DataFrame will read, or of the changes."""
         if is_feed(self.options):
             feed = FeedOptions.of(self.options)
-            return feed_schema(self._found(feed.read()), feed)
+            return stream_schema(self._found(feed.read()), feed)
         options = ReadOptions.of(self.options)
         version = self._found(options)
         pushed_where(

@@ -71,7 +71,7 @@ _TAKEN = "taken"
 Offset = dict[str, Any]
 
 
-def feed_schema(version: ReadVersion, options: FeedOptions) -> StructType:
+def stream_schema(version: ReadVersion, options: FeedOptions) -> StructType:
     """Return the columns of a stream of changes."""
     columns = select_columns(spark_columns(version.face, version.columns), options.columns)
     fields = [*_OWN.values(), *(column.field for column in columns)]

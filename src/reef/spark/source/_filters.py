@@ -76,7 +76,7 @@ def push_documents(
     left: list[Filter] = []
     for filter in filters:
         try:
-            where = _where(filter, known)
+            where = _where_of(filter, known)
             parse_filter(where, schema)
         except (_DoubtfulError, InvalidInputError):
             left.append(filter)
@@ -89,18 +89,18 @@ def push_keys(filters: Sequence[Filter]) -> PushedFilters:
     """Return the keys that filters on the column `key` leave; they do not say all that filters do."""
     start, end = b"", None
     for filter in filters:
-        low, high = _key_range(filter)
+        low, high = _filtered_keys(filter)
         start = max(start, low)
         end = high if end is None else end if high is None else min(end, high)
     return PushedFilters(start, end)
 
 
-def _where(filter: Filter, known: dict[str, Column]) -> Where:
+def _where_of(filter: Filter, known: dict[str, Column]) -> Where:
     if isinstance(filter, Not):
         if isinstance(filter.child, In) and None in filter.child.value:
             raise _DoubtfulError  # never true
-        return "Not", _where(filter.child, known)
-    column = _column(filter, known)
+        return "Not", _where_of(filter.child, known)
+    column = _filtered_column(filter, known)
     name, kind = column.name, _kind(column)
     match filter:
         case IsNull():
@@ -110,12 +110,12 @@ def _where(filter: Filter, known: dict[str, Column]) -> Where:
         case EqualNullSafe(_, None):
             return name, "IsNull"
         case EqualNullSafe(_, value):
-            equal = (name, "Eq", _value(kind, value))
+            equal = (name, "Eq", _filter_value(kind, value))
             return "And", [("Not", (name, "IsNull")), equal]
         case In(_, values):
             if len(values) > VALUES_MAX:
                 raise _DoubtfulError
-            return name, "In", [_value(kind, value) for value in values if value is not None]
+            return name, "In", [_filter_value(kind, value) for value in values if value is not None]
         case StringStartsWith(_, str(text)) if kind == "string":
             return name, "Glob", _literal(text) + "*"
         case StringEndsWith(_, str(text)) if kind == "string":
@@ -125,13 +125,13 @@ def _where(filter: Filter, known: dict[str, Column]) -> Where:
     order = _ORDERS.get(type(filter), "")
     if not order or (order != "Eq" and kind not in _ORDERED):
         raise _DoubtfulError
-    value = _value(kind, filter.value)  # type: ignore[attr-defined]
+    value = _filter_value(kind, filter.value)  # type: ignore[attr-defined]
     if kind == "float64" and order in _OPPOSITE:
         return "Not", (name, _OPPOSITE[order], value)
     return name, order, value
 
 
-def _column(filter: Filter, known: dict[str, Column]) -> Column:
+def _filtered_column(filter: Filter, known: dict[str, Column]) -> Column:
     path: tuple[str, ...] = getattr(filter, "attribute", ())
     if len(path) != 1 or path[0] not in known:
         raise _DoubtfulError
@@ -146,7 +146,7 @@ def _literal(text: str) -> str:
     return like_to_glob("".join(f"\\{char}" if char in "%_\\" else char for char in text), "\\")
 
 
-def _value(kind: str, value: object) -> object:
+def _filter_value(kind: str, value: object) -> object:
     """Return a value of Spark's as a filter of documents takes it; raise if it is not certain."""
     match kind, value:
         case ("string", str()) | ("bool", bool()):
@@ -173,7 +173,7 @@ def _is_canonical(text: str) -> bool:
         return False
 
 
-def _key_range(filter: Filter) -> tuple[bytes, bytes | None]:
+def _filtered_keys(filter: Filter) -> tuple[bytes, bytes | None]:
     if getattr(filter, "attribute", ()) != ("key",):
         return b"", None
     match filter:

@@ -96,8 +96,8 @@ class ReadOptions:
             )
         return ReadOptions(
             ref=NamespaceRef.of(known),
-            lsn=_number(known, "lsn"),
-            generation=_number(known, "generation"),
+            lsn=_number_option(known, "lsn"),
+            generation=_number_option(known, "generation"),
             snapshot=check_snapshot_id(known["snapshot"]) if known.get("snapshot") else None,
             columns=parse_columns(known["columns"]) if "columns" in known else None,
             hold_s=hold_s,
@@ -156,7 +156,7 @@ def _needed(options: Mapping[str, str], name: str, what: str) -> str:
     return value
 
 
-def _number(options: Mapping[str, str], name: str) -> int | None:
+def _number_option(options: Mapping[str, str], name: str) -> int | None:
     return parse_int(name, options[name], 0, LSN_MAX) if options.get(name) else None
 
 

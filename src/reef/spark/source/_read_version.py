@@ -79,7 +79,7 @@ def find_version(options: ReadOptions) -> ReadVersion:
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return _find(options)
+            return _find_once(options)
         except RetentionError:
             # A compaction raised the floor above the newest version that was just found: it is not
             # the newest any more.
@@ -88,7 +88,7 @@ def find_version(options: ReadOptions) -> ReadVersion:
     raise AssertionError
 
 
-def _find(options: ReadOptions) -> ReadVersion:
+def _find_once(options: ReadOptions) -> ReadVersion:
     context = options.ref.bucket.open()
     head = context.chain(options.ref.namespace).load()
     face = Face("", pa.schema([])) if head is None else face_of(head.manifest)
@@ -125,13 +125,15 @@ def _requested_version(reader: Reader, options: ReadOptions) -> ReadVersion:
         lsn=lsn,
         snapshot=options.snapshot,
         replays=lsn > applied,
-        attached=_between(tail.attached, applied, lsn),
+        attached=_attached_between(tail.attached, applied, lsn),
         face=face_of(manifest).name,
         schema=b"" if tail.schema is None else tail.schema.serialize().to_pybytes(),
     )
 
 
-def _between(refs: tuple[SegmentRef, ...], above: int, through: int) -> tuple[SegmentRef, ...]:
+def _attached_between(
+    refs: tuple[SegmentRef, ...], above: int, through: int
+) -> tuple[SegmentRef, ...]:
     return tuple(ref for ref in refs if above < (ref.version or ref.lsn_max) <= through)
 
 
@@ -157,18 +159,18 @@ def _pinned_version(
         left_s = (ours.expires_at_us - chain.estimated_now_us) / 1_000_000
         if left_s >= seconds * RENEW_AT_SHARE:
             return replace(version, snapshot=ours.id)
-    head, snapshot = _published(context, chain, reader, version.lsn, seconds, ours)
+    head, snapshot = _take_or_renew(context, chain, reader, version.lsn, seconds, ours)
     applied = head.manifest.last_applied_lsn  # somebody may have folded the log meanwhile
     return replace(
         version,
         generation=head.generation,
         snapshot=snapshot.id,
         replays=version.lsn > applied,
-        attached=_between(version.attached, applied, version.lsn),
+        attached=_attached_between(version.attached, applied, version.lsn),
     )
 
 
-def _published(
+def _take_or_renew(
     context: Context,
     chain: ManifestChain,
     reader: Reader,

@@ -177,19 +177,19 @@ def _blocks(source: SegmentSource, scan: Scan, large_bytes: int) -> list[tuple[b
     return list(zip(keys, np.add.reduceat(sizes, first).tolist(), strict=True))
 
 
-def read(scan: Scan, keys: ScanRange, layout: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_range(scan: Scan, keys: ScanRange, layout: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range as batches of exactly `layout`, which has a field for each column.
 
     Raises SnapshotExpiredError if the version is gone, UnavailableError, CorruptError.
     """
     try:
-        for rows in _gathered(_stored(scan, keys), scan.batch_bytes):
+        for rows in _resized(_stored_batches(scan, keys), scan.batch_bytes):
             yield spark_batch(rows, scan.columns, layout)
     except SnapshotExpiredError as error:
         raise version_expired(scan.version, error) from error
 
 
-def _stored(scan: Scan, keys: ScanRange) -> Iterator[pa.RecordBatch]:
+def _stored_batches(scan: Scan, keys: ScanRange) -> Iterator[pa.RecordBatch]:
     view = open_version(scan.version).view()
     if scan.version.face != "documents":
         return view.scan(start=keys.start, end=keys.end, columns=scan.stored, ordered=False)
@@ -200,22 +200,22 @@ def _stored(scan: Scan, keys: ScanRange) -> Iterator[pa.RecordBatch]:
     return rows.batches(scan.stored, start=keys.start, end=keys.end, ordered=False)
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _resized(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield rows in batches of about `most_bytes`: each costs Spark time, however small it is."""
     some: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         if some and not some[0].schema.equals(batch.schema):
-            yield _joined(some)
+            yield _one_batch(some)
             some, size = [], 0
         some.append(batch)
         size += pa.ipc.get_record_batch_size(batch)
         if size >= most_bytes // 2:  # the next piece is about as large as this one
-            yield _joined(some)
+            yield _one_batch(some)
             some, size = [], 0
     if some:
-        yield _joined(some)
+        yield _one_batch(some)
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -112,12 +112,12 @@ def spark_batch(
 ) -> pa.RecordBatch:
     """Return stored rows as the batch that Spark gets; `layout` has a field for each column."""
     arrays = [
-        _as(column.given(rows), field.type) for column, field in zip(columns, layout, strict=True)
+        _cast(column.given(rows), field.type) for column, field in zip(columns, layout, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=layout)
 
 
-def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     # Types that differ in names and nullability inside of lists only: no values are touched.
     return array if array.type == kind and not pa.types.is_nested(kind) else array.cast(kind)
 
@@ -138,13 +138,13 @@ def _converter(type: Type) -> Convert:
         case "uuid":
             return _uuid_text
         case "vector":
-            return _vectors
+            return _vector_lists
         case "sparse":
             return lambda column: column.cast(_SPARSE)
         case "list":
             assert type.item is not None
             item = _converter(type.item)
-            return lambda column: _items(column, item)
+            return lambda column: _converted_lists(column, item)
     return lambda column: column
 
 
@@ -162,7 +162,7 @@ def _uuid_text(column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), whole, pa.scalar(None, pa.string()))
 
 
-def _vectors(column: pa.Array) -> pa.Array:
+def _vector_lists(column: pa.Array) -> pa.Array:
     """Return vectors of a fixed size as lists of floats; those of 32 bits are not copied."""
     size = column.type.list_size
     values = column.values.slice(column.offset * size, len(column) * size)
@@ -175,7 +175,7 @@ def _vectors(column: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, values, type=_FLOATS, mask=mask)
 
 
-def _items(column: pa.ListArray, convert: Convert) -> pa.Array:
+def _converted_lists(column: pa.ListArray, convert: Convert) -> pa.Array:
     """Return lists with their items converted."""
     items = convert(column.values)
     kind = pa.list_(pa.field(_ITEM, items.type, nullable=False))
