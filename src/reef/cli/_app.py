@@ -78,6 +78,6 @@ def invoke(arguments: Sequence[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     except _UsageError as error:
-        said: str = getattr(error, "format_message", error.__str__)()
-        raise InvalidInputError(f"{said} (reef --help)") from error
+        message: str = getattr(error, "format_message", error.__str__)()
+        raise InvalidInputError(f"{message} (reef --help)") from error
     return 0

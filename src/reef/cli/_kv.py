@@ -122,7 +122,7 @@ def get(
 ) -> Report:
     """Print the value of a key. Exit code 2, and a line on stderr: the key is not there."""
     wanted = coding.parse_key(key)
-    with _open_version(url, namespace, version) as kv:
+    with _open_pairs(url, namespace, version) as kv:
         value = kv.get(wanted)
     if value is None:
         print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
@@ -204,7 +204,7 @@ def scan(
         return None if text is None else coding.parse(name, text)
 
     low, high, same = bound("--start", start), bound("--end", end), bound("--prefix", prefix)
-    with _open_version(url, namespace, version) as kv:
+    with _open_pairs(url, namespace, version) as kv:
         batches = kv.scan(start=low, end=high, prefix=same, reverse=reverse)
         columns = ((batch.column(0).to_pylist(), batch.column(1).to_pylist()) for batch in batches)
         rows = itertools.chain.from_iterable(zip(*some, strict=True) for some in columns)
@@ -225,7 +225,7 @@ def _once(key: str | None) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _open_version(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
+def _open_pairs(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
     with connect(url) as db, db.kv(**name_and_branch(namespace), mode="r") as kv:
         yield kv if version.is_newest else kv.at(**version.as_dict())
 

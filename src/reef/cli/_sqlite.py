@@ -65,8 +65,8 @@ def shell(
             for statement in statements:
                 runner.process_complete_line(statement)  # type: ignore[no-untyped-call]
         else:
-            said = f"Reef, SQLite {apsw.sqlite_lib_version()}; .help, .quit\n"
-            runner.cmdloop(said)  # type: ignore[no-untyped-call]
+            message = f"Reef, SQLite {apsw.sqlite_lib_version()}; .help, .quit\n"
+            runner.cmdloop(message)  # type: ignore[no-untyped-call]
     except (apsw.Error, apsw.shell.Shell.Error, OSError) as error:
         if isinstance(error, ReefError) or failure_of(sys.stdout) is not None:
             raise
@@ -173,10 +173,10 @@ def restore_(
         with db.pages(location.name, branch=location.branch) as pages:
             before = pages.head
             newest = restore(pages, lsn)
-    said = f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}"
+    message = f"restored LSN {lsn} as LSN {newest}; the version before is at LSN {before}"
     if newest == before:
-        said = f"nothing to restore: the newest version already equals LSN {lsn}"
-    return Report({"restored_lsn": lsn, "lsn_before": before, "lsn": newest}, [said])
+        message = f"nothing to restore: the newest version already equals LSN {lsn}"
+    return Report({"restored_lsn": lsn, "lsn_before": before, "lsn": newest}, [message])
 
 
 app = group(

@@ -26,19 +26,19 @@ def reason_of(error: BaseException) -> str:
     text = str(error)
     _, traceback, after = text.rpartition(_TRACEBACK)
     if traceback:
-        said = _paragraph([line for line in after.splitlines() if not line.startswith(" ")])
+        reason = _paragraph([line for line in after.splitlines() if not line.startswith(" ")])
     else:
         lines = text.splitlines()
         causes = [at for at, line in enumerate(lines) if line.startswith(_CAUSE)]
         thrown = [at for at, line in enumerate(lines) if line.startswith(": ")]
         begin = causes[-1] if causes else thrown[0] if thrown else 0
-        said = _paragraph(lines[begin:])
-    said = _CLASS.sub("", said.removeprefix(_CAUSE).removeprefix(": "))
-    said = _STATE.sub("", said) or type(error).__name__
+        reason = _paragraph(lines[begin:])
+    reason = _CLASS.sub("", reason.removeprefix(_CAUSE).removeprefix(": "))
+    reason = _STATE.sub("", reason) or type(error).__name__
     file = _FILE.search(text)
-    if file is not None and file[1] not in said:
-        said = f"{file[1]}: {said}"
-    return said if len(said) <= _CHARS_MAX else f"{said[:_CHARS_MAX]}..."
+    if file is not None and file[1] not in reason:
+        reason = f"{file[1]}: {reason}"
+    return reason if len(reason) <= _CHARS_MAX else f"{reason[:_CHARS_MAX]}..."
 
 
 def _paragraph(lines: list[str]) -> str:

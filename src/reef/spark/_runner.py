@@ -160,7 +160,7 @@ class _InterruptibleJob:
         self._name = name
         self._tag = f"reef-{os.getpid()}-{next(_runs)}"
         self._threads = threads
-        self._news = threads.condition()
+        self._ended = threads.condition()
         self._is_over = False
         self._rows: list[Row] = []
         self._error: Exception | None = None
@@ -194,9 +194,9 @@ class _InterruptibleJob:
                 self._rows = self._run_remotely(frame)
         except Exception as error:  # noqa: BLE001 - it is raised where the job is waited for
             self._error = error
-        with self._news:
+        with self._ended:
             self._is_over = True
-            self._news.notify_all()
+            self._ended.notify_all()
 
     def _run_remotely(self, frame: DataFrame) -> list[Row]:
         def count(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
@@ -213,9 +213,9 @@ class _InterruptibleJob:
     def _wait(self, progress: Progress | None) -> None:
         last = 0
         while True:
-            with self._news:
+            with self._ended:
                 if not self._is_over:
-                    self._news.wait(POLL_SECONDS)
+                    self._ended.wait(POLL_SECONDS)
                 if self._is_over:
                     return
             if progress is not None and (done := self._tasks_done()) > last:

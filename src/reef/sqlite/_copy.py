@@ -17,7 +17,7 @@ from reef.engine import COMMITTED_AT
 from reef.errors import AlreadyExistsError, CorruptError, InvalidInputError, NotFoundError
 from reef.format import KEY, LSN
 from reef.pages import EXTENT_KEY
-from reef.sqlite._header import is_database, renumbered, said_size, without_wal
+from reef.sqlite._header import is_database, renumbered, size_in_header, without_wal
 
 if TYPE_CHECKING:
     from reef.database import Database
@@ -196,9 +196,9 @@ def _write_pages(view: PageView, path: Path, progress: Progress) -> int:
             file.writelines(page or zeros for page in view.get_pages(ids))
             progress(ids.stop, total)
         size = file.tell()
-        said = said_size(view.get_page(0) or zeros)
-        if size - page_size < said < size:
-            file.truncate(size := said)
+        header_size = size_in_header(view.get_page(0) or zeros)
+        if size - page_size < header_size < size:
+            file.truncate(size := header_size)
         file.flush()
         os.fsync(file.fileno())
     return size

@@ -304,15 +304,15 @@ class DatabaseFile:
     def pragma(self, name: str, value: str | None) -> str | None:
         """Return the answer to a PRAGMA that is ours; None: SQLite answers it. Raises
         InvalidInputError for what cannot be."""
-        name, said = name.lower(), (value or "").lower().strip("'\"")
-        if name == "journal_mode" and said:
+        name, setting = name.lower(), (value or "").lower().strip("'\"")
+        if name == "journal_mode" and setting:
             for mode, why in _REFUSED.items():
-                if mode.startswith(said):  # to SQLite the beginning of the word is enough
+                if mode.startswith(setting):  # to SQLite the beginning of the word is enough
                     raise InvalidInputError(
-                        f"journal_mode = {said!r} cannot be used: {why}; use memory, or "
+                        f"journal_mode = {setting!r} cannot be used: {why}; use memory, or "
                         "any other but wal and off"
                     )
-        if name == "synchronous" and said not in ("", "0", "off", "no", "false"):
+        if name == "synchronous" and setting not in ("", "0", "off", "no", "false"):
             self.settle()
         if name == "wal_checkpoint":
             self.settle()

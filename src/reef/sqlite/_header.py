@@ -29,7 +29,7 @@ def is_database(first: bytes) -> bool:
     return first.startswith(_MAGIC)
 
 
-def said_size(first: bytes) -> int:
+def size_in_header(first: bytes) -> int:
     """Return the file size in SQLite's header; 0 if it has none."""
     if not is_database(first) or not _says_page_count(first):
         return 0
@@ -55,11 +55,11 @@ def renumbered(first: bytes, *others: bytes) -> bytes:
     SQLites leave it, none is said.
     """
     counter = _number_above(page[_COUNTER] for page in (first, *others))
-    said = first[_PAGE_COUNT] if _says_page_count(first) else bytes(4)
+    page_count = first[_PAGE_COUNT] if _says_page_count(first) else bytes(4)
     first = _with_field(first, _SCHEMA, _number_above(page[_SCHEMA] for page in (first, *others)))
     for field_at, number in (
         (_COUNTER, counter),
-        (_PAGE_COUNT, said),
+        (_PAGE_COUNT, page_count),
         (_COUNTER_OF_PAGE_COUNT, counter),
     ):
         first = _with_field(first, field_at, number)

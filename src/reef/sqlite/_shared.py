@@ -37,7 +37,7 @@ from reef.errors import (
 from reef.format import log_key
 from reef.sqlite._behind import Behind, Holder, Queued
 from reef.sqlite._database_version import DatabaseVersion, TransactionPages, merged_transactions
-from reef.sqlite._header import said_size
+from reef.sqlite._header import size_in_header
 from reef.sqlite._page_cache import PageCache
 
 if TYPE_CHECKING:
@@ -191,9 +191,9 @@ class SharedStore:
         if version.size is None:
             size = version.n_pages * version.page_size
             if version.n_pages:
-                said = said_size(self.page(0, version))
-                if size - version.page_size < said <= size:
-                    size = said
+                header_size = size_in_header(self.page(0, version))
+                if size - version.page_size < header_size <= size:
+                    size = header_size
             version.size = size
         return version.size
 

@@ -117,20 +117,20 @@ class _CtypesVfs:
             raise InvalidInputError(NO_WAL)
         opened: DatabaseFile | ScratchFile
         if flags & abi.OPEN_MAIN_JOURNAL:
-            opened, said = ScratchFile(), flags
+            opened, out_flags = ScratchFile(), flags
         else:
             try:
                 opened = self._open_database(name, flags)
             except Exception as error:  # noqa: BLE001 SQLite gets it as an error code
                 return _failed_to_open(error)
             mode = abi.OPEN_READONLY if opened.is_read_only else abi.OPEN_READWRITE
-            said = abi.OPEN_MAIN_DB | mode
+            out_flags = abi.OPEN_MAIN_DB | mode
         number = self._next()
         self._files[number] = opened
         file.number = number
         file.methods = c.pointer(self._methods)
         if out:
-            out[0] = said
+            out[0] = out_flags
         return abi.OK
 
     def _open_database(self, name: int, flags: int) -> DatabaseFile:

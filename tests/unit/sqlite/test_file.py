@@ -22,7 +22,7 @@ from reef.errors import (
 from reef.pages import PageView
 from reef.sqlite._database_file import EXCLUSIVE, NONE, RESERVED, SHARED, DatabaseFile
 from reef.sqlite._database_version import TransactionPages, merged_transactions
-from reef.sqlite._header import said_size
+from reef.sqlite._header import size_in_header
 from reef.sqlite._shared import Busy, SharedStore
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
@@ -179,7 +179,7 @@ def test_the_header_says_where_a_file_of_smaller_pages_ends() -> None:
     header = bytearray(b"SQLite format 3\0" + bytes(PAGE - 16))
     header[16:18] = (128).to_bytes(2, "big")
     header[28:32] = (9).to_bytes(4, "big")
-    assert said_size(bytes(header)) == 9 * 128
+    assert size_in_header(bytes(header)) == 9 * 128
     shared = shared_store()
     file = opened(shared)
     put(file, (bytes(header), 0), (b"x" * 640, PAGE))

@@ -70,9 +70,9 @@ class LoadProgress:
             done.append(f"{self.skipped} left out")
         if self.replayed:
             done.append(f"{self.replayed} of {self.batches} batches had been written before")
-        said = f"{', '.join(done)}; LSN {self.lsn}"
+        summary = f"{', '.join(done)}; LSN {self.lsn}"
         return Report(
-            vars(self), [said if self.batches else "no documents came in; nothing was written"]
+            vars(self), [summary if self.batches else "no documents came in; nothing was written"]
         )
 
 
@@ -111,17 +111,17 @@ def progress_in_errors(progress: LoadProgress) -> Iterator[None]:
     try:
         yield
     except (ReefError, KeyboardInterrupt) as error:
-        said = (
+        summary = (
             f"{progress.documents} documents, in {progress.batches} batches, were committed before it"
             if progress.batches
             else "no documents were committed"
         )
         if isinstance(error, KeyboardInterrupt):
-            print(f"reef: {said.removesuffix(' before it')}", file=sys.stderr)
+            print(f"reef: {summary.removesuffix(' before it')}", file=sys.stderr)
         else:
             text = str(error).removesuffix("; nothing was written")
             lost = "; nothing of its batch was written" if _is_refusal(error) else ""
-            error.args = (f"{text}{lost}; {said}", *error.args[1:])
+            error.args = (f"{text}{lost}; {summary}", *error.args[1:])
         raise
 
 

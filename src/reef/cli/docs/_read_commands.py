@@ -45,7 +45,7 @@ def get(
     from reef.cli.docs._text_cells import printed_row
 
     format = chosen_format(output, otherwise="jsonl")
-    with _open_version(url, namespace, version) as view:
+    with _open_documents(url, namespace, version) as view:
         types = view.schema.as_dict()
         names = column_names(columns, types)
         found = view.get_many(ids, columns=column_list(columns))
@@ -125,7 +125,7 @@ def query(
         )
     elif format == "table":
         limit = limit or TABLE_ROWS
-    with _open_version(url, namespace, version, after) as view:
+    with _open_documents(url, namespace, version, after) as view:
         types = view.schema.as_dict()
         query["columns"] = column_list(columns)
         if columns is None and format == "table":
@@ -148,7 +148,7 @@ def query(
 
 def count(url: Url, namespace: Namespace, version: Version, where: Where = None) -> Report:
     """Print the number of documents, or of those that match --where."""
-    with _open_version(url, namespace, version) as view:
+    with _open_documents(url, namespace, version) as view:
         found = view.count(where)
     return Report({"count": found, "lsn": view.lsn}, [str(found)])
 
@@ -176,7 +176,7 @@ def sql(
     format = chosen_format(output, otherwise="table")
     if text == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    with _open_version(url, namespace, version) as view:
+    with _open_documents(url, namespace, version) as view:
         if explain:
             plan = view.explain_sql(text)
             with open_output(output.path) as write:
@@ -226,7 +226,7 @@ class _ResultPages:
 
 
 @contextlib.contextmanager
-def _open_version(
+def _open_documents(
     url: str, namespace: str, version: Version, after: str | None = None
 ) -> Iterator[DocumentView]:
     """Open a version, by default that of the page `after`, or the newest."""

@@ -58,10 +58,10 @@ def ingest(
         with watched("ingest", db.context().clock) as watch:
             result = load(session, url, name, files, schema=declared, watch=watch, **arguments)
         data = {"url": db.store.url, "namespace": namespace, **dataclasses.asdict(result)}
-    return Report(data, [_said(result, options.operation)])
+    return Report(data, [_load_summary(result, options.operation)])
 
 
-def _said(result: WriteResult, operation: str) -> str:
+def _load_summary(result: WriteResult, operation: str) -> str:
     if result.replayed:
         return f"nothing was loaded: an earlier load with this key wrote it at LSN {result.lsn}"
     left = [

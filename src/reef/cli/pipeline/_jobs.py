@@ -177,7 +177,7 @@ jobs_app = group(
 
 
 def _failure_lines(failed: dict[str, str]) -> list[str]:
-    return [f"{name}: {said}" for name, said in failed.items()]
+    return [f"{name}: {error}" for name, error in failed.items()]
 
 
 _Ended: TypeAlias = tuple[list[dict[str, Any]], dict[str, str]]

@@ -129,10 +129,10 @@ def rebuild(
 def _notes(found: Iterable[NamespaceResult[Any]], field: str, prefix: str = "") -> list[str]:
     """Return what plans or results say in a field."""
     return [
-        f"{one.namespace}: {prefix}{said}"
+        f"{one.namespace}: {prefix}{note}"
         for one in found
         if one.result is not None
-        for said in getattr(one.result, field)
+        for note in getattr(one.result, field)
     ]
 
 

@@ -167,18 +167,18 @@ def watched(what: str, clock: Clock) -> Iterator[Callable[[PassProgress], None]]
 
 def _about(seen: PassProgress) -> str:
     """Return the progress in bytes, objects, rows and namespaces, as far as known."""
-    said = []
+    counts = []
     if seen.bytes:
-        said.append(f"{size_text(seen.bytes_done)} of {size_text(seen.bytes)}")
+        counts.append(f"{size_text(seen.bytes_done)} of {size_text(seen.bytes)}")
     if seen.objects:
-        said.append(f"{seen.objects_done:,} of {seen.objects:,} objects")
+        counts.append(f"{seen.objects_done:,} of {seen.objects:,} objects")
     if seen.rows:
-        said.append(f"{seen.rows:,} rows")
+        counts.append(f"{seen.rows:,} rows")
     if seen.namespaces_known:
-        said.append(f"{seen.namespaces:,} of {seen.namespaces_known:,} namespaces")
+        counts.append(f"{seen.namespaces:,} of {seen.namespaces_known:,} namespaces")
     elif seen.namespaces:
-        said.append(f"{seen.namespaces:,} namespaces done")
-    return ", ".join(said)
+        counts.append(f"{seen.namespaces:,} namespaces done")
+    return ", ".join(counts)
 
 
 def pass_report(url: str, result: PassResult[Any], *notes: str) -> Report:

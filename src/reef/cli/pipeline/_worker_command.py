@@ -118,11 +118,11 @@ def _as_line(result: PassResult[Any] | ReefError) -> None:
     import msgspec
 
     if isinstance(result, ReefError):
-        said: dict[str, Any] = {"error": f"{type(result).__name__}: {result}"}
+        line: dict[str, Any] = {"error": f"{type(result).__name__}: {result}"}
     else:
-        said = pass_json(result)
-        said["namespaces"] = [one for one in said["namespaces"] if one["state"] != "idle"]
-    print(msgspec.json.encode(said).decode(), flush=True)
+        line = pass_json(result)
+        line["namespaces"] = [one for one in line["namespaces"] if one["state"] != "idle"]
+    print(msgspec.json.encode(line).decode(), flush=True)
 
 
 def _as_text(result: PassResult[Any] | ReefError) -> None:

@@ -72,10 +72,10 @@ def write_batches(
     number, batch = 0, next(batches, None)
     while batch is not None:
         following = next(batches, None)
-        said: dict[str, Any] = {"idempotency_key": f"{write.job_key}/{number}"}
+        identity: dict[str, Any] = {"idempotency_key": f"{write.job_key}/{number}"}
         if write.source is not None and following is None:
-            said = {"source": write.source, "sequence": write.sequence}
-        written.add(send(batch, said), batch.num_rows)
+            identity = {"source": write.source, "sequence": write.sequence}
+        written.add(send(batch, identity), batch.num_rows)
         number, batch = number + 1, following
     return written
 
@@ -97,15 +97,17 @@ def _sender(
         how = {}
     if isinstance(handle, KeyValue):
         if operation == "delete":
-            return lambda rows, said: handle.write(
-                deletes=rows.column(0).to_pylist(), **how, **said
+            return lambda rows, identity: handle.write(
+                deletes=rows.column(0).to_pylist(), **how, **identity
             )
-        return lambda rows, said: handle.write(
-            pa.table({"key": rows.column(0), "value": rows.column(_SYSTEM)}), **how, **said
+        return lambda rows, identity: handle.write(
+            pa.table({"key": rows.column(0), "value": rows.column(_SYSTEM)}), **how, **identity
         )
     assert isinstance(handle, Documents)
     if operation == "delete":
-        return lambda rows, said: handle.write(deletes=rows.column(0).cast(pa.string()), **said)
+        return lambda rows, identity: handle.write(
+            deletes=rows.column(0).cast(pa.string()), **identity
+        )
     given = set(pa.ipc.read_schema(pa.py_buffer(write.columns)).names)
     names = {
         attribute.column: attribute.name
@@ -114,7 +116,9 @@ def _sender(
     }
     _declare(handle, _new(plan))
     word = "patches" if operation == "patch" else "upserts"
-    return lambda rows, said: handle.write(**{word: _document_table(rows, names)}, **how, **said)
+    return lambda rows, identity: handle.write(
+        **{word: _document_table(rows, names)}, **how, **identity
+    )
 
 
 def _document_table(rows: pa.RecordBatch, names: dict[str, str]) -> pa.Table:

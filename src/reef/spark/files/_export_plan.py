@@ -79,14 +79,14 @@ def find_export(
     `is_held` lets a large version be held by a snapshot while it is read. Raises InvalidInputError,
     NotFoundError, RetentionError, SnapshotExpiredError, UnavailableError.
     """
-    said = {
+    options_given = {
         "branch": branch,
         "lsn": lsn,
         "snapshot": snapshot,
         "generation": generation,
         "where": where,
     }
-    texts = {name: str(value) for name, value in said.items() if value is not None}
+    texts = {name: str(value) for name, value in options_given.items() if value is not None}
     texts |= {"url": url, "namespace": namespace}
     version = find_version(ReadOptions.of(texts if is_held else {**texts, "hold": "none"}))
     if not {"lsn", "snapshot", "generation"} & texts.keys():

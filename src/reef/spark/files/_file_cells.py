@@ -83,8 +83,8 @@ def _read_one_by_one(
         raise
     except CONVERSION_ERRORS as error:
         i = first_failure(values, lambda some: coerce(given(some), type, spot))
-        said = f"what {type.text} does not hold"
-        raise spot.refusal(i, cells[i], type.text, said) from error
+        got = f"what {type.text} does not hold"
+        raise spot.refusal(i, cells[i], type.text, got) from error
 
 
 def _cell_value(cell: str, type: Type, read: Callable[[str], Any]) -> Any:

@@ -1,7 +1,7 @@
 """JSON lines → rows, by the code that reads them for `reef docs put`: Spark only hands out the lines.
 
 They are gone through twice. First every line is checked, and tasks sum up what there is: keys, and
-kinds of values, of which the types are found that nobody has said. Then tasks read the lines as these.
+kinds of values, of which the types are found that nobody declared. Then tasks read the lines as these.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class ReadLines:
         try:
             columns = [_typed_column(rows, name, Type.parse(t)) for name, t in self.types.items()]
         except InvalidInputError as error:
-            said = _ROW.sub(lambda row: f"id {ids[int(row[1])]!r}", str(error))
-            raise InvalidInputError(said) from error
+            message = _ROW.sub(lambda row: f"id {ids[int(row[1])]!r}", str(error))
+            raise InvalidInputError(message) from error
         folders = [batch.column(name) for name in self.folders]
         return pa.RecordBatch.from_arrays(
             [pa.array(ids, pa.string()), *columns, *folders],

@@ -199,13 +199,13 @@ def _file_columns(path: Path, kind: InputFormat) -> tuple[str, ...] | None:
         return None
 
 
-def input_format(files: Sequence[str], said: str | None = None) -> InputFormat:
+def input_format(files: Sequence[str], given: str | None = None) -> InputFormat:
     """Return the format of files: as given, or else by their names. Raises InvalidInputError."""
     allowed = get_args(InputFormat)
-    if said is not None:
-        if said not in allowed:
-            raise InvalidInputError.of("format", said, f"one of {', '.join(allowed)}")
-        return cast(InputFormat, said)
+    if given is not None:
+        if given not in allowed:
+            raise InvalidInputError.of("format", given, f"one of {', '.join(allowed)}")
+        return cast(InputFormat, given)
     if not files:
         raise InvalidInputError("there are no files to load: give at least one")
     found = {_SUFFIXES.get(_suffix(file)) for file in files}

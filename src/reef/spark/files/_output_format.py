@@ -17,20 +17,20 @@ _NOT_OF_PATHS = set("%?#")
 """What packages for tables take for a part of an address, each in its own way."""
 
 
-def output_format(said: str) -> OutputFormat:
+def output_format(name: str) -> OutputFormat:
     """Return a format that can be written here.
 
     Raises InvalidInputError, which says what to install if a package is missing.
     """
     allowed = get_args(OutputFormat)
-    if said not in allowed:
-        raise InvalidInputError.of("format", said, f"one of {', '.join(allowed)}")
-    module, package = _PACKAGES.get(said, ("", ""))
+    if name not in allowed:
+        raise InvalidInputError.of("format", name, f"one of {', '.join(allowed)}")
+    module, package = _PACKAGES.get(name, ("", ""))
     if module and find_spec(module) is None:
         raise InvalidInputError(
-            f"format = {said!r} needs a package that is not installed: pip install '{package}'"
+            f"format = {name!r} needs a package that is not installed: pip install '{package}'"
         )
-    return cast(OutputFormat, said)
+    return cast(OutputFormat, name)
 
 
 def folder_of(out: str) -> str | None:

@@ -60,7 +60,7 @@ def _report_in_process(
     context: SparkContext, report: Callable[[Counted], None], threads: Threads
 ) -> Iterator[None]:
     tag = f"reef-watch-{os.getpid()}-{next(_runs)}"
-    news = threads.condition()
+    ended = threads.condition()
     is_over = False
 
     def report_now() -> None:
@@ -69,9 +69,9 @@ def _report_in_process(
 
     def poll() -> None:
         while True:
-            with news:
+            with ended:
                 if not is_over:
-                    news.wait(POLL_SECONDS)
+                    ended.wait(POLL_SECONDS)
                 if is_over:
                     return
             report_now()
@@ -81,9 +81,9 @@ def _report_in_process(
     try:
         yield
     finally:
-        with news:
+        with ended:
             is_over = True
-            news.notify_all()
+            ended.notify_all()
         thread.join()
         with suppress(Py4JError, OSError):
             context.removeJobTag(tag)
@@ -118,7 +118,7 @@ def _read_counters(context: SparkContext, tag: str) -> Counted:
 def _report_remotely(spark: SparkSession, report: Callable[[Counted], None]) -> Iterator[None]:
     seen: dict[tuple[str | None, int], Any] = {}
 
-    def heard(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+    def on_progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         seen.update(((operation_id, stage.stage_id), stage) for stage in stages or ())
         known = seen.values()
         report(
@@ -131,7 +131,7 @@ def _report_remotely(spark: SparkSession, report: Callable[[Counted], None]) -> 
             )
         )
 
-    handler: Any = heard  # declared as a class to inherit from, called like any function
+    handler: Any = on_progress  # declared as a class to inherit from, called like any function
     spark.registerProgressHandler(handler)
     try:
         yield

@@ -112,12 +112,13 @@ def spark_batch(
 ) -> pa.RecordBatch:
     """Return stored rows as the batch that Spark gets; `layout` has a field for each column."""
     arrays = [
-        _cast(column.given(rows), field.type) for column, field in zip(columns, layout, strict=True)
+        _cast_to_layout(column.given(rows), field.type)
+        for column, field in zip(columns, layout, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=layout)
 
 
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast_to_layout(array: pa.Array, kind: pa.DataType) -> pa.Array:
     # Types that differ in names and nullability inside of lists only: no values are touched.
     return array if array.type == kind and not pa.types.is_nested(kind) else array.cast(kind)
 
