@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from reef.errors import OutcomeUnknownError
+from tests.support.waiting import DEADLINE_SECONDS
 
-STUCK_SECONDS = 120
+STUCK_SECONDS = DEADLINE_SECONDS
 BROKEN = b"x"
 """The kind of record that tells of an error that should not be."""
 

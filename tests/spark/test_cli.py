@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import reef
 from reef import cli
 from reef.format import log_key
+from tests.support.waiting import DEADLINE_SECONDS
 
 Run = Callable[..., tuple[int, Any]]
 NAMES = [f"ns{i}" for i in range(4)]
@@ -185,7 +186,7 @@ def test_a_worker_folds_until_it_is_told_to_end(
         seen = [json.loads(process.stdout.readline()) for _ in range(2)]
         assert {one["pass"] for one in seen} == {"index", "compact"}
         process.send_signal(number)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=DEADLINE_SECONDS)
         assert process.returncode == 0
         assert said.count("\n") == 1  # that it is at work
     finally:

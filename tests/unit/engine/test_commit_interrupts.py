@@ -30,7 +30,7 @@ from tests.support.engine.kernel import (
     database,
     interrupt_next_write,
 )
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 from tests.unit.engine.writers import commits, waiters
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, object], object]
@@ -444,12 +444,12 @@ def test_callers_that_wait_for_an_interrupted_asker_ask_themselves(
     def interrupted(self: LogWriter, group: Group) -> Answer:
         monkeypatch.setattr(LogWriter, "put", put)
         asking.set()
-        assert go.wait(120)
+        assert go.wait(DEADLINE_SECONDS)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LogWriter, "put", interrupted)
     asker = Beside(lambda: kv.put(b"asker", b"2"))
-    assert asking.wait(120)
+    assert asking.wait(DEADLINE_SECONDS)
     others = [Beside(lambda i=i: kv.put(b"other %d" % i, b"3").lsn) for i in range(3)]  # type: ignore[misc]
     go.set()
     assert isinstance(asker.finish(), KeyboardInterrupt)

@@ -27,6 +27,7 @@ from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
 from tests.support.engine.kernel import interrupt_next_write
+from tests.support.waiting import DEADLINE_SECONDS
 
 T = TypeVar("T")
 
@@ -544,7 +545,7 @@ def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other
             slots.append(key)
             gate = gates[len(slots) - 1]
             arrived.release()
-            assert gate.wait(120)
+            assert gate.wait(DEADLINE_SECONDS)
 
     bucket.before = hold
     told: dict[str, int | FencedError] = {}
@@ -559,15 +560,15 @@ def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other
     for text in ("b", "c"):
         threads.append(threading.Thread(target=write, args=(text,)))
         threads[-1].start()
-        assert arrived.acquire(timeout=120)
+        assert arrived.acquire(timeout=DEADLINE_SECONDS)
     first_may_go.set()
-    threads[0].join(120)
+    threads[0].join(DEADLINE_SECONDS)
     durable = told["b"]
     assert isinstance(durable, int)
     assert durable > acked
     rival = bucket.open().pages(NAME)  # its fence goes into the slot that the second has in mind
     second_may_go.set()
-    threads[1].join(120)
+    threads[1].join(DEADLINE_SECONDS)
     error = told["c"]
     assert isinstance(error, FencedError)
     assert error.durable_lsn == durable == rival.head

@@ -20,6 +20,7 @@ from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, Operation, WrapperStore
 from tests.support.jobs.passes import compact
+from tests.support.waiting import DEADLINE_SECONDS
 
 T = TypeVar("T")
 
@@ -332,7 +333,7 @@ class Meeting(WrapperStore):
 
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         if operation == "get_range" and self.met < self.barrier.parties:
-            self.barrier.wait(120)
+            self.barrier.wait(DEADLINE_SECONDS)
             with self._lock:
                 self.met += 1
         return call()

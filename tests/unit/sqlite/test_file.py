@@ -27,6 +27,7 @@ from reef.sqlite._version import TransactionPages, merged
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from tests.support.engine.kernel import database
+from tests.support.waiting import DEADLINE_SECONDS
 
 PAGE = 512
 LOG = "*/wal/*"
@@ -398,7 +399,7 @@ def test_a_file_can_be_closed_while_its_thread_has_the_lock() -> None:
 
     thread = threading.Thread(target=close, daemon=True)
     thread.start()
-    thread.join(120)
+    thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
     put(opened(shared), (b"b" * PAGE, 0))
 

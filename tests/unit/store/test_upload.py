@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from reef.store._upload import send_parts
+from tests.support.waiting import DEADLINE_SECONDS
 
 
 class Refused(Exception):
@@ -86,7 +87,7 @@ def test_a_client_that_refuses_frees_a_source_that_waits_for_room() -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(120)
+    thread.join(DEADLINE_SECONDS)
     assert outcome == ["refused"]
 
 
