@@ -373,7 +373,7 @@ def test_fault_befalls_one_request(
 def test_stalled_write_lands_when_released(seaweedfs: SeaweedFS, seaweedfs_proxy: Proxy) -> None:
     """A write whose author gave up reaches the server later all the same."""
     bucket = seaweedfs.make_bucket("stall-before")
-    store, direct = s3_store(seaweedfs_proxy, bucket, timeout="1s"), s3_store(seaweedfs, bucket)
+    store, direct = s3_store(seaweedfs_proxy, bucket, timeout="10s"), s3_store(seaweedfs, bucket)
     rule = seaweedfs_proxy.inject(Fault.STALL_BEFORE)
     with pytest.raises(GenericError):
         obstore.put(store, "late", b"late", mode="create")
