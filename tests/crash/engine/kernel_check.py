@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import reef
+from reef.database import Database
 from reef.engine import Receipt, View
 from reef.errors import IdempotencyError, NotFoundError
 from reef.kv import KeyValue
@@ -51,7 +51,7 @@ def view_of(view: View) -> dict[bytes, Row]:
 
 
 def check(
-    url: str,
+    db: Database,
     namespace: str,
     mode: str,
     settings: dict[str, object],
@@ -59,7 +59,6 @@ def check(
     rng: random.Random,
 ) -> Findings:
     """Open the namespace, compare it with the model, and as a writer repeat what was left open."""
-    db = reef.connect(url)
     try:
         kv = db.kv(namespace, mode=mode, **settings)
     except NotFoundError as error:
