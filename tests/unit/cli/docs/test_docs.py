@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 import reef
 from reef.cli.docs import _read
 from tests.support.commands import Run, runner
+from tests.support.terminal import run_on_terminal
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -467,6 +467,9 @@ def test_ctrl_c_says_what_was_committed(run: Run, url: str) -> None:
     started.stdin.write(lines([{"id": f"{i}"} for i in range(5)]).encode())
     started.stdin.flush()
     until_counted(run, started, 4)
+    # More than a pipe holds: when it is written, the command has come back from its second batch.
+    started.stdin.write(b'{"id": "' + bytes(1 << 20))
+    started.stdin.flush()
     started.send_signal(signal.SIGINT)
     _, err = started.communicate()
     assert started.returncode == 130
@@ -474,19 +477,20 @@ def test_ctrl_c_says_what_was_committed(run: Run, url: str) -> None:
 
 
 def test_progress_is_shown_on_a_terminal(url: str) -> None:
-    ours, theirs = pty.openpty()
-    with open(ours, "rb", buffering=0) as terminal:
-        put = process(
-            *("put", url, NS, write_lines(DOCUMENTS), "--json"),
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm"},
-        )
-        out, _ = put.communicate()
-        shown = terminal.read(1 << 16)
-        os.close(theirs)
-    assert (put.returncode, json.loads(out)["upserted"]) == (0, 3)
-    assert b"3 documents" in shown
+    command = [
+        sys.executable,
+        "-m",
+        "reef",
+        "docs",
+        "put",
+        url,
+        NS,
+        write_lines(DOCUMENTS),
+        "--json",
+    ]
+    ran = run_on_terminal(command)
+    assert (ran.code, json.loads(ran.out)["upserted"]) == (0, 3)
+    assert b"3 documents" in ran.shown
 
 
 def test_input_of_any_size_takes_batches_of_bounded_size(
