@@ -15,6 +15,7 @@ from reef.errors import FencedError, InvalidInputError
 from reef.jobs import CompactionOptions, InProcess
 from reef.pages import Pages
 from tests.support.engine.collecting import collect_garbage
+from tests.support.engine.open_handles import handle_of, read_state
 from tests.support.engine.page_history import SIZE, History
 from tests.support.jobs.passes import compact
 from tests.support.servers.object_stores import SeaweedFS
@@ -90,9 +91,9 @@ def test_reads_at_any_lsn_over_memtable_deltas_and_image(db: Database) -> None:
         if step == 2:
             history.cut(store.head + 1, 150)
             store.truncate(150, lsn=store.head + 1)
-    state = store._handle._live.state
+    state = read_state(store)
     assert len(state.layers) >= 4
-    assert store._handle.tail.memtable.rows
+    assert handle_of(store).tail.memtable.rows
     head = history.head
     check(store, history, range(0, head + 1, 7))
     check(store, history, range(head, head + 1))
@@ -105,12 +106,12 @@ def test_flush_compaction_and_collection_make_layers_fewer_and_lose_nothing(db: 
     for _ in range(6):
         fill(store, history, rng, 5)
         store.flush()
-    before = len(store._handle._live.state.layers)
+    before = len(read_state(store).layers)
     flushed = stored_layers(db)
     assert len(flushed) == 6
     fold_and_collect(db, replaced=flushed)
-    store._handle.reload()
-    assert len(store._handle._live.state.layers) == 2 < before
+    handle_of(store).reload()
+    assert len(read_state(store).layers) == 2 < before
     # All of it lies inside the window of seven days: every version is still there.
     check(store, history, range(0, history.head + 1, 3))
 

@@ -18,6 +18,7 @@ from reef.manifest import release_snapshot as without_snapshot
 from reef.testing import Operation, WrapperStore
 from tests.sim.kernel import EVERYTHING, FAILED_FOR_CERTAIN, History, Violation, Write
 from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.open_handles import context_of, writer_of
 from tests.support.jobs.compactor import Compactor, Run
 from tests.support.jobs.passes import index
 from tests.support.simulation import Process, Simulation
@@ -252,8 +253,7 @@ class Client:
 
     def load(self, write: Write, token: bytes | None) -> Receipt:
         """Write by attaching segments: new ones each time, as a load that is tried again does."""
-        context, writer = self.kv._context, self.kv._writer
-        assert writer is not None
+        context, writer = context_of(self.kv), writer_of(self.kv)
         rows: dict[bytes, bytes | None] = {**write.puts, **dict.fromkeys(write.deletes)}
         ordered = sorted(rows)
         cut = self.rng.randrange(len(ordered))

@@ -30,6 +30,7 @@ from reef.format import KEY, LSN
 from tests.sim import rivals
 from tests.sim.kernel import Violation, check_replay
 from tests.sim.rivals import TRIES, Handles
+from tests.support.engine.open_handles import handle_of
 from tests.support.simulation import Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -197,7 +198,7 @@ def check(world: World, process: Process, mode: str) -> int:
     db = world.database(process)
     ns = db.namespace(NAMESPACE, mode=mode)
     lsns: dict[str, int] = {}
-    for batch in ns._handle.view().scan(columns=[]):
+    for batch in handle_of(ns).view().scan(columns=[]):
         ids = batch.column(KEY).to_pylist()
         for id, lsn in zip(ids, batch.column(LSN).to_pylist(), strict=True):
             if lsns.setdefault(id.decode(), lsn) != lsn:

@@ -35,6 +35,7 @@ from tests.sim.kernel_lives import (
     live_as_reader,
     live_as_writer,
 )
+from tests.support.engine.open_handles import handle_of
 from tests.support.simulation import Network, Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -56,7 +57,7 @@ def rows_of(view: Any) -> dict[bytes, Version]:
 def check(world: World, process: Process, *, writes: bool) -> int:
     """Compare with what a fresh handle finds; `writes`: one that takes the namespace over."""
     kv = world.database(process).kv(NAMESPACE, mode="w" if writes else "r")
-    handle = kv._handle
+    handle = handle_of(kv)
 
     def at(lsn: int) -> dict[bytes, Version] | None:
         if writes or process.rng.random() > 12 / len(world.history.writes):
@@ -80,7 +81,7 @@ def check(world: World, process: Process, *, writes: bool) -> int:
 
 def check_log(world: World, kv: KeyValue) -> None:
     """The log has no gap up to where it ends, and holds just the commits that are not folded."""
-    manifest = kv._handle.manifest
+    manifest = handle_of(kv).manifest
     point = (manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
     epoch, slot, lsns = manifest.wal_anchor.epoch, manifest.wal_floor, set[int]()
     for data in log_objects(world, slot):
@@ -94,7 +95,7 @@ def check_log(world: World, kv: KeyValue) -> None:
     unfolded = {lsn for lsn in committed if lsn > manifest.last_applied_lsn}
     if not unfolded <= lsns:
         raise Violation(f"acked, and not in the log's chain: {sorted(unfolded - lsns)}")
-    if kv._writer is not None:
+    if kv.mode == "w":
         behind = [
             m.key
             for m in world.sim.bucket.list(f"namespaces/{NAMESPACE}/wal/", log_key(NAMESPACE, slot))

@@ -13,6 +13,7 @@ from reef.errors import IdempotencyError, NotFoundError
 from reef.kv import KeyValue
 from tests.crash.engine.kernel_jobs import collect_once
 from tests.crash.engine.kernel_model import HOT, Batch, Model, Row, author_of, batch_of
+from tests.support.engine.open_handles import handle_of
 
 PAST_VIEWS = 1
 
@@ -92,7 +93,7 @@ class _Look:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        view = self.kv._handle.view()
+        view = handle_of(self.kv).view()
         self.head = view.lsn
         self.rows = view_of(view)
 
@@ -186,7 +187,7 @@ class _Look:
         for key in keys[:10]:
             if kv.get(key) != values.get(key):
                 self._wrong(f"get of {key!r} differs from a scan")
-        floor = kv._handle.manifest.retention.floor_lsn
+        floor = handle_of(kv).manifest.retention.floor_lsn
         lsns = sorted(lsn for lsn in model.committed.values() if lsn > floor)
         for lsn in self.rng.sample(lsns, min(PAST_VIEWS, len(lsns))):
             at = lsn - self.rng.randrange(2)
@@ -253,7 +254,7 @@ class _Look:
             return
 
     def _at(self, lsn: int) -> View:
-        return self.kv._handle.at_lsn(lsn)
+        return handle_of(self.kv).at_lsn(lsn)
 
     def _wrong(self, problem: str) -> None:
         self.problems.append(problem)

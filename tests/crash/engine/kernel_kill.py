@@ -37,6 +37,7 @@ from tests.crash.engine.kernel_jobs import JOBS, pause
 from tests.crash.engine.kernel_model import PLACES, Model, batch_of, digest_of, number_of
 from tests.crash.engine.kernel_time import GRACE_SECONDS, Timeline, TimelineClock, TimelineStore
 from tests.crash.forked import BROKEN, Forked, StuckError, reporting, tell
+from tests.support.engine.open_handles import handle_of
 
 HEARD_MAX = 400
 """After so much of it a writer is killed, whatever was waited for."""
@@ -217,7 +218,7 @@ class KillLoop:
             if lsn > last:
                 # A compaction may have raised the floor above it.
                 with contextlib.suppress(SnapshotExpiredError):
-                    tell(out, SEEN, lsn, digest_of(view_of(kv._handle.at_lsn(lsn))))
+                    tell(out, SEEN, lsn, digest_of(view_of(handle_of(kv).at_lsn(lsn))))
             last = lsn
 
     def _hear(self, follower: Forked) -> list[tuple[int, int]]:

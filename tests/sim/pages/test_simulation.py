@@ -30,6 +30,7 @@ from reef.pages._rows import key_of
 from tests.sim import rivals
 from tests.sim.kernel import Violation, check_replay
 from tests.sim.rivals import TRIES, Handles, tolerated
+from tests.support.engine.open_handles import handle_of
 from tests.support.simulation import Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -142,7 +143,7 @@ def check(world: World, process: Process, mode: str) -> int:
     db = world.database(process)
     store = db.pages(NAME, mode=mode)
     lsns: dict[bytes, int] = {}
-    for batch in store._handle.view().scan(end=key_of(LOW), columns=[]):
+    for batch in handle_of(store).view().scan(end=key_of(LOW), columns=[]):
         keys, found = batch.column(KEY).to_pylist(), batch.column(LSN).to_pylist()
         lsns.update(zip(keys, found, strict=True))
     for commit in world.commits:

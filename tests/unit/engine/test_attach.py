@@ -29,16 +29,12 @@ from reef.types import pack_lsn, unpack_lsn
 from tests.support.engine.attaching import begin_load, upload
 from tests.support.engine.collecting import World
 from tests.support.engine.kernel import Beside, Gate, contents, database, flip
+from tests.support.engine.open_handles import context_of, writer_of
 from tests.support.jobs.compactor import Compactor
 from tests.support.jobs.passes import index
 
 WAL = "namespaces/ns/wal/"
 PARALLEL = [1, 4]
-
-
-def writer_of(kv: KeyValue) -> Writer:
-    assert kv._writer is not None
-    return kv._writer
 
 
 def objects(store: Store, kind: LogKind) -> int:
@@ -125,7 +121,7 @@ def test_it_survives_flushes_jobs_compaction_and_collection() -> None:
 def test_a_segment_is_attached_once(store: Store) -> None:
     kv, writer, refs = two_segments(database(store))
     writer.attach(refs)
-    for step in (lambda: None, kv.flush, lambda: Compactor(kv._context, "ns").run()):
+    for step in (lambda: None, kv.flush, lambda: Compactor(context_of(kv), "ns").run()):
         step()
         with pytest.raises(InvalidInputError, match="attached once"):
             writer.attach(refs)

@@ -28,8 +28,8 @@ from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Condition, SystemThreads
 from reef.types import unpack_lsn
 from tests.support.engine.kernel import Beside, Gate, contents, database
+from tests.support.engine.open_handles import count_queued, count_waiters, writer_of
 from tests.support.waiting import until
-from tests.unit.engine.writers import waiters
 
 WAL = "namespaces/ns/wal/"
 noise = random.Random(5).randbytes
@@ -58,14 +58,8 @@ def in_thread(kv: KeyValue, key: bytes, done: list[object]) -> threading.Thread:
     return thread
 
 
-def queued(kv: KeyValue) -> int:
-    commits = kv._writer._commits  # type: ignore[union-attr]
-    with commits.cond:
-        return sum(len(group.tickets) for group in commits._queue.pending)
-
-
 def wait_until_queued(kv: KeyValue, count: int) -> None:
-    until(lambda: queued(kv) == count, f"{count} are queued")
+    until(lambda: count_queued(kv) == count, f"{count} are queued")
 
 
 def test_batches_that_arrive_during_a_put_share_the_next_object(store: Store) -> None:
@@ -316,7 +310,7 @@ def test_everyone_above_the_durable_version_gets_the_one_error(store: Store, par
     for thread in threads:
         thread.join()
     assert len(done) == parallel + 3
-    assert {str(error) for error in done} == {str(kv._writer.failure)}  # type: ignore[union-attr]
+    assert {str(error) for error in done} == {str(writer_of(kv).failure)}
     assert all(isinstance(error, FencedError) for error in done)
     new.put(b"after", b"2")
     assert dict(kv.items()) == {b"before": b"1"}
@@ -370,7 +364,7 @@ def test_a_condition_sees_what_is_on_its_way_before_it(store: Store) -> None:
     first = in_thread(kv, b"a", done)
     gate.wait_until_held()
     second = Beside(lambda: kv.put(b"a", b"other", condition=CreateOnly()))
-    until(lambda: waiters(kv) > 0 or not second.is_alive())
+    until(lambda: count_waiters(kv) > 0 or not second.is_alive())
     assert second.is_alive()  # told only once what it was held against is durable
     gate.is_open = True
     gate.let()

@@ -20,6 +20,7 @@ from reef.types import pack_lsn
 from tests.support.engine.collecting import NAMESPACE, World
 from tests.support.engine.feed_history import Change, History, above, bare, history, told
 from tests.support.engine.kernel import database
+from tests.support.engine.open_handles import writer_of
 from tests.support.engine.versions import log_batch
 from tests.support.jobs.compactor import Compactor
 
@@ -72,8 +73,7 @@ def test_followers_of_any_pace_see_each_operation_once(seed: int) -> None:
 def test_a_version_within_an_object_is_a_place_to_begin_and_to_end() -> None:
     h = history(1)
     h.write()
-    writer = h.kv._writer
-    assert writer is not None
+    writer = writer_of(h.kv)
     slot = h.world.slots()[-1] + 1
     rows = [(pack_lsn(slot, i), b"k%d" % i, b"v%d" % i) for i in range(5)]
     log = LogObject(

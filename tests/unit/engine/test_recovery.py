@@ -24,6 +24,7 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import new_ulid
 from tests.support.engine.kernel import contents, database, flip
+from tests.support.engine.open_handles import await_flush, writer_of
 
 
 def fences(store: Store) -> list[tuple[int, int]]:
@@ -217,10 +218,7 @@ def test_flush_by_size_by_slots_by_time_and_by_call(store: Store) -> None:
     kv = db.kv("ns", flush_threshold_bytes="64KiB", flush_threshold_slots=20, flush_interval="5s")
 
     def segments() -> int:
-        kv._writer._cond.__enter__()  # type: ignore[union-attr]
-        kv._writer._cond.__exit__(None, None, None)  # type: ignore[union-attr]
-        while kv._writer._is_flush_begun:  # type: ignore[union-attr]
-            pass
+        await_flush(kv)
         return int(kv.stats()["levels"].get("0", {"segments": 0})["segments"])
 
     kv.flush()
@@ -301,7 +299,7 @@ def fold_as_a_job(db: Database, slot_first: int, kv: object) -> None:
             opened_at_us=1,  # type: ignore[union-attr]
         )
     )
-    tail = kv._writer.tail  # type: ignore[attr-defined]
+    tail = writer_of(kv).tail
     batches = list(tail.memtable.flush_batches(tail.lsn))
     origin = SegmentOrigin(
         id=f"{new_ulid(context.clock, context.rng)}-{job}",

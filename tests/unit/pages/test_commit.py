@@ -27,6 +27,7 @@ from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
 from tests.support.engine.kernel import interrupt_next_write
+from tests.support.engine.open_handles import commit_queue, handle_of
 from tests.support.waiting import DEADLINE_SECONDS
 
 T = TypeVar("T")
@@ -510,7 +511,7 @@ def test_a_batch_that_cannot_be_resolved_leaves_nothing_behind(bucket: Bucket) -
             failed.append(nth)
             bucket.before = lambda operation, key: None
             assert (store.head, bucket.objects("wal")) == (head, slots)
-            assert store._handle.tail.memtable.rows == 0
+            assert handle_of(store).tail.memtable.rows == 0
             assert store.get_pages([1, 2]) == [page("a"), None]
         else:
             break
@@ -523,9 +524,7 @@ def test_a_batch_that_cannot_be_resolved_leaves_nothing_behind(bucket: Bucket) -
 def test_a_lone_caller_of_many_versions_is_not_taken_for_many(bucket: Bucket) -> None:
     store = caller(bucket)
     store.append_wal(records(*((1, lsn, f"{lsn}") for lsn in range(1, 50))))
-    assert (
-        store._writing()._commits._queue.callers_expected == 1
-    )  # so that it never waits for company
+    assert commit_queue(store).callers_expected == 1  # so that it never waits for company
 
 
 def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other(
