@@ -183,7 +183,7 @@ def test_a_worker_folds_until_it_is_told_to_end(
         assert (first["pass"], len(first["namespaces"])) == ("index", 4)
         with reef.connect(url) as db, db.kv("ns0") as kv:
             kv.put(b"new", b"one")
-        passes = set()
+        passes: set[str] = set()
         while passes != {"index", "compact"}:  # a fold may come between the open and the put
             passes.add(json.loads(process.stdout.readline())["pass"])
         process.send_signal(number)

@@ -139,7 +139,8 @@ class _Look:
 
     def _hot_versions(self) -> dict[int, int]:
         """Return the author and the LSN of each version of the hot key that is new."""
-        found, at = {}, self.head
+        found: dict[int, int] = {}
+        at = self.head
         while at > self.model.head:
             row = self._at(at).one(HOT)
             if row is None or row.lsn <= self.model.head:

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,9 +162,10 @@ def test_what_cannot_be_a_page_is_refused_and_nothing_is_written(store: Pages) -
             store.get_page(page_id)  # type: ignore[arg-type]
         with pytest.raises(InvalidInputError, match="page_id"):
             store.get_pages([page_id])  # type: ignore[list-item]
-    for records in (None, [1, 2], [(1, None)], [([], None, page("a"))]):
+    wrong: list[Any] = [None, [1, 2], [(1, None)], [([], None, page("a"))]]
+    for records in wrong:
         with pytest.raises(InvalidInputError, match="WalRecords"):
-            store.append_wal(records)  # type: ignore[arg-type]
+            store.append_wal(records)
     with pytest.raises(InvalidInputError, match="lsn"):
         store.write({1: page("a")}, lsn=5)
     with pytest.raises(UnavailableError, match="not exist yet"):
