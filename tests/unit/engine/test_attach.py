@@ -175,7 +175,7 @@ def test_a_job_may_fold_what_is_attached(store: Store) -> None:
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_what_comes_behind_an_attach_in_flight_is_held_against_it(
+def test_a_write_behind_an_attach_in_flight_is_checked_against_it(
     store: Store, parallel: int
 ) -> None:
     gate = Gate(store)

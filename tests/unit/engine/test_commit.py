@@ -118,7 +118,7 @@ def test_several_log_puts_are_in_flight_and_acks_come_in_slot_order(store: Store
     assert len(contents(store)) == 3
 
 
-def test_as_many_log_puts_are_in_flight_as_may_be_whoever_sends_whose(store: Store) -> None:
+def test_log_puts_in_flight_reach_the_limit(store: Store) -> None:
     for seed in range(30):
         gate = Gate(store)
         kv = database(gate, seed=seed).kv("ns", max_parallel_writes=8, group_commit_max_batches=1)

@@ -146,7 +146,7 @@ def test_replay_fetches_many_slots_at_once(store: Store) -> None:
 # Fences.
 
 
-def test_as_many_fences_as_an_older_writer_may_have_in_flight(store: Store) -> None:
+def test_opening_puts_a_fence_for_each_put_an_older_writer_may_have_in_flight(store: Store) -> None:
     database(store).kv("ns", max_parallel_writes=8)
     assert fences(store) == [(slot, 1) for slot in range(1, 9)]
     # Fewer from now on: but the one before may have had eight in flight.

@@ -95,7 +95,7 @@ def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[-1].rows == sum(10 + i for i in range(12))
 
 
-def test_one_that_is_sick_is_told_of_and_stops_nobody() -> None:
+def test_a_failing_namespace_does_not_stop_the_others() -> None:
     names = ["a", "b", "c"]
     db = filled(names)
     flip(db.store, log_key("b", 2))

@@ -399,7 +399,7 @@ def test_a_compaction_meanwhile_means_another_plan(world: World) -> None:
     assert verify(world.db().context(), NS, deep=True).problems == ()
 
 
-def test_who_never_rests_is_told(world: World) -> None:
+def test_rebuild_gives_up_if_the_namespace_keeps_changing(world: World) -> None:
     class Always(InProcess):
         def run(self, task: Any, descriptors: Any, result: Any, **named: Any) -> Any:
             world.flush()

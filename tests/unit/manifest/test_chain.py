@@ -89,7 +89,7 @@ class TestPublishing:
         assert epochs == [1, 2, 3, 4, 5, 6, 7]
         assert world.numbers() == [1, 2, 3, 4, 5, 6, 7]
 
-    def test_who_is_overtaken_between_reading_and_writing_starts_over_on_the_new_head(
+    def test_a_publish_overtaken_after_its_read_starts_over_on_the_new_head(
         self, world: World
     ) -> None:
         a, b = world.chain("a"), world.chain("b")
@@ -387,7 +387,7 @@ class TestSleepers:
         assert slow.head.generation == 6
         assert [s.id for s in world.stored(6).snapshots] == ["mine"]
 
-    def test_who_was_collected_before_it_was_confirmed_does_not_know(self, world: World) -> None:
+    def test_a_publish_collected_before_it_was_confirmed_is_unknown(self, world: World) -> None:
         """It was published, it may have been built upon, and it is gone: neither yes nor no."""
         chain, intruder = slow_chain(world)
 

@@ -395,7 +395,7 @@ def test_a_fenced_writer_is_told_how_far_it_came(bucket: Bucket) -> None:
     assert rival.append_wal(records((1, 12, "e"))) == 12
 
 
-def test_one_that_is_fenced_in_the_middle_of_a_batch_gets_all_of_it_in_or_nothing(
+def test_a_writer_fenced_within_a_batch_commits_all_of_it_or_nothing(
     bucket: Bucket,
 ) -> None:
     store = caller(bucket)

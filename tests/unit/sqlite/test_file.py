@@ -344,7 +344,7 @@ def test_a_writer_that_was_superseded_finds_the_versions_of_others() -> None:
 
 
 @pytest.mark.parametrize("error", [SnapshotExpiredError, RetentionError])
-def test_whoever_reads_what_is_not_kept_any_more_gets_something_newer_next(
+def test_a_read_of_an_expired_version_gets_a_newer_one_next(
     monkeypatch: pytest.MonkeyPatch, error: type[ReefError]
 ) -> None:
     def expired(*_: object) -> bytes:

@@ -177,7 +177,7 @@ def test_threads_write_in_turns(url: str) -> None:
     connection.close()
 
 
-def test_whoever_waits_for_a_lock_lets_other_threads_go_on() -> None:
+def test_waiting_for_a_lock_lets_other_threads_run() -> None:
     begun = threading.Event()
     wakes_at = time.monotonic() + DEADLINE_SECONDS
 
