@@ -29,7 +29,14 @@ from reef.errors import (
 from reef.settings import Settings
 from reef.store import create
 from reef.types import new_nonce
-from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+from tests.support.engine.write_history import (
+    EVERYTHING,
+    History,
+    Version,
+    Violation,
+    Write,
+    check_replay,
+)
 from tests.support.simulation import Network, Process, Simulation
 
 SEEDS = range(int(os.environ.get("SIM_SEEDS", "150")))

@@ -15,7 +15,14 @@ from reef.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+from tests.support.engine.write_history import (
+    EVERYTHING,
+    History,
+    Version,
+    Violation,
+    Write,
+    check_replay,
+)
 from tests.support.simulation import Simulation
 
 FENCED = FencedError("another writer")

@@ -4,7 +4,7 @@ Writers take over from one another, each with several clients and up to eight wr
 Readers follow, keep snapshots and look back. A compactor merges, a job folds the log, a collector
 deletes with a short grace period. Requests are lost, come late, come twice; processes are killed, or
 sleep for a long time and wake. Some writes are loads: segments, attached by a record. What came of
-it must be a history that can be: see `tests/sim/kernel.py`.
+it must be a history that can be: see `tests/support/engine/write_history.py`.
 
 A run that fails is repeated by its seed, which is the test's parameter and in the report.
 """
@@ -23,8 +23,8 @@ from reef.doctor import verify
 from reef.errors import NotFoundError, RetentionError
 from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
 from reef.kv import KeyValue
-from tests.sim.kernel import History, Version, Violation, check_replay
-from tests.sim.kernel_lives import (
+from tests.support.engine.open_handles import handle_of
+from tests.support.engine.simulated_lives import (
     NAMESPACE,
     PARALLEL,
     Shape,
@@ -35,7 +35,7 @@ from tests.sim.kernel_lives import (
     live_as_reader,
     live_as_writer,
 )
-from tests.support.engine.open_handles import handle_of
+from tests.support.engine.write_history import History, Version, Violation, check_replay
 from tests.support.simulation import Network, Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))

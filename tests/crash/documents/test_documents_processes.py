@@ -10,13 +10,13 @@ from multiprocessing.process import BaseProcess
 import reef
 from reef.doctor import verify
 from reef.documents import Documents
-from tests.crash.documents.documents_rivals import (
+from tests.support.crash.crash_points import forking
+from tests.support.crash.rival_document_writers import (
     ROUNDS,
     contend,
     ids_of,
     is_create_only,
 )
-from tests.crash.kernel_points import forking
 
 PROCESSES = 6
 ACKS_BEFORE_KILL = 3

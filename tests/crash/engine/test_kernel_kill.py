@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.engine.kernel_kill import summary_of
+from tests.support.crash.kill_loop import summary_of
 from tests.support.servers.object_stores import REPO, SeaweedFS
 
 pytestmark = pytest.mark.timeout(3600)  # the kills are as many as it takes
@@ -24,7 +24,7 @@ TURNS_MAX = 5
 def run_cycles(urls: Sequence[str], cycles: int, *, rotate: int, seed: int) -> Counter[str]:
     """Run supervisors side by side, one per URL, each with its part of the cycles."""
     each = -(-cycles // len(urls))
-    command = [sys.executable, "-m", "tests.crash.engine.kernel_kill", f"--cycles={each}"]
+    command = [sys.executable, "-m", "tests.support.crash.kill_loop", f"--cycles={each}"]
     command += [f"--rotate={rotate}"]
     runs = [
         subprocess.Popen(

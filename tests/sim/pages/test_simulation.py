@@ -27,10 +27,10 @@ from reef.errors import (
 from reef.format import KEY, LSN
 from reef.pages import Pages
 from reef.pages._rows import key_of
-from tests.sim import rivals
-from tests.sim.kernel import Violation, check_replay
-from tests.sim.rivals import TRIES, Handles, tolerated
+from tests.support.engine import simulated_rivals as rivals
 from tests.support.engine.open_handles import handle_of
+from tests.support.engine.simulated_rivals import TRIES, Handles, tolerated
+from tests.support.engine.write_history import Violation, check_replay
 from tests.support.simulation import Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))

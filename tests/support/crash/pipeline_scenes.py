@@ -25,7 +25,7 @@ from reef.jobs import (
 )
 from reef.kv import KeyValue, KeyValueSnapshot
 from reef.testing import Operation
-from tests.crash.kernel_points import NAMESPACE, POINTS, Scene, big_rows
+from tests.support.crash.crash_points import NAMESPACE, POINTS, Scene, big_rows
 from tests.support.engine.attaching import upload
 from tests.support.engine.open_handles import handle_of
 

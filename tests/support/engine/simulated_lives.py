@@ -16,9 +16,15 @@ from reef.jobs import InProcess
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from reef.manifest import release_snapshot as without_snapshot
 from reef.testing import Operation, WrapperStore
-from tests.sim.kernel import EVERYTHING, FAILED_FOR_CERTAIN, History, Violation, Write
 from tests.support.engine.attaching import begin_load, upload
 from tests.support.engine.open_handles import context_of, writer_of
+from tests.support.engine.write_history import (
+    EVERYTHING,
+    FAILED_FOR_CERTAIN,
+    History,
+    Violation,
+    Write,
+)
 from tests.support.jobs.compactor import Compactor, Run
 from tests.support.jobs.passes import index
 from tests.support.simulation import Process, Simulation

@@ -1,10 +1,10 @@
 """kill -9, over and over: a writer is killed at a random moment, a fresh process looks at the bucket.
 
-    python -m tests.crash.engine.kernel_kill URL --cycles 500 --seed 1 --parallel 1,2,8
+    python -m tests.support.crash.kill_loop URL --cycles 500 --seed 1 --parallel 1,2,8
 
 A supervisor forks a writer, which tells of each batch before it begins and after its receipt came;
 kills it while it opens, writes, flushes or collects; and forks another process, a reader or the
-next writer, which compares what is there with what has to be there (`tests/crash/engine/kernel_check.py`).
+next writer, which compares what is there with what has to be there (`tests/support/crash/kill_check.py`).
 The supervisor itself never touches a store, so that it has no threads and forks are clean.
 
 The last line of its output is a summary in JSON. It ends with 1 if anything was wrong.
@@ -32,11 +32,11 @@ from reef.engine import Context
 from reef.errors import NotFoundError, SnapshotExpiredError
 from reef.kv import KeyValue
 from reef.store import open_store
-from tests.crash.engine.kernel_check import Findings, check, view_of, write
-from tests.crash.engine.kernel_jobs import JOBS, pause
-from tests.crash.engine.kernel_model import PLACES, Model, batch_of, digest_of, number_of
-from tests.crash.engine.kernel_time import GRACE_SECONDS, Timeline, TimelineClock, TimelineStore
-from tests.crash.forked import BROKEN, Forked, StuckError, reporting, tell
+from tests.support.crash.forked import BROKEN, Forked, StuckError, reporting, tell
+from tests.support.crash.kill_check import Findings, check, view_of, write
+from tests.support.crash.kill_jobs import JOBS, pause
+from tests.support.crash.kill_model import PLACES, Model, batch_of, digest_of, number_of
+from tests.support.crash.kill_time import GRACE_SECONDS, Timeline, TimelineClock, TimelineStore
 from tests.support.engine.open_handles import handle_of
 
 HEARD_MAX = 400

@@ -11,8 +11,8 @@ from reef.database import Database
 from reef.engine import Receipt, View
 from reef.errors import IdempotencyError, NotFoundError
 from reef.kv import KeyValue
-from tests.crash.engine.kernel_jobs import collect_once
-from tests.crash.engine.kernel_model import HOT, Batch, Model, Row, author_of, batch_of
+from tests.support.crash.kill_jobs import collect_once
+from tests.support.crash.kill_model import HOT, Batch, Model, Row, author_of, batch_of
 from tests.support.engine.open_handles import handle_of
 
 PAST_VIEWS = 1
