@@ -14,7 +14,7 @@ from tests.support.commands import Run, RunJson, json_runner, runner
 from tests.support.doctor.damaged_buckets import Bucket, make_bucket
 from tests.support.engine.branching import Grove
 from tests.support.engine.chains import World, open_world
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.engine.segments import Bench
 from tests.support.jobs.shop import Shop
 

@@ -27,8 +27,11 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import pack_lsn, unpack_lsn
 from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.calls_beside import Beside
 from tests.support.engine.collecting import World
-from tests.support.engine.kernel import Beside, Gate, contents, database, flip
+from tests.support.engine.damage import flip
+from tests.support.engine.held_puts import Gate
+from tests.support.engine.open_database import contents, database
 from tests.support.engine.open_handles import context_of, writer_of
 from tests.support.jobs.compactor import Compactor
 from tests.support.jobs.passes import index

@@ -27,7 +27,9 @@ from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Condition, SystemThreads
 from reef.types import unpack_lsn
-from tests.support.engine.kernel import Beside, Gate, contents, database
+from tests.support.engine.calls_beside import Beside
+from tests.support.engine.held_puts import Gate
+from tests.support.engine.open_database import contents, database
 from tests.support.engine.open_handles import count_queued, count_waiters, writer_of
 from tests.support.waiting import until
 

@@ -23,13 +23,10 @@ from reef.kv import KeyValue
 from reef.store import Data, Store, open_store
 from reef.testing import Fault, FaultyStore
 from reef.threads import Signal, SystemThreads
-from tests.support.engine.kernel import (
-    Beside,
-    Gate,
-    contents,
-    database,
-    interrupt_next_write,
-)
+from tests.support.engine.calls_beside import Beside
+from tests.support.engine.held_puts import Gate
+from tests.support.engine.interrupts import interrupt_next_write
+from tests.support.engine.open_database import contents, database
 from tests.support.engine.open_handles import commit_path, commit_queue, count_waiters
 from tests.support.waiting import DEADLINE_SECONDS, until
 

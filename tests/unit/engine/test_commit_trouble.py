@@ -39,7 +39,9 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
-from tests.support.engine.kernel import Beside, contents, database, flip
+from tests.support.engine.calls_beside import Beside
+from tests.support.engine.damage import flip
+from tests.support.engine.open_database import contents, database
 from tests.support.engine.open_handles import (
     await_flush,
     context_of,

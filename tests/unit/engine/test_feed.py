@@ -19,7 +19,7 @@ from reef.testing import CountingStore
 from reef.types import pack_lsn
 from tests.support.engine.collecting import NAMESPACE, World
 from tests.support.engine.feed_history import Change, History, above, bare, history, told
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.engine.open_handles import writer_of
 from tests.support.engine.versions import log_batch
 from tests.support.jobs.compactor import Compactor

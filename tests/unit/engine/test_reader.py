@@ -19,7 +19,8 @@ from reef.errors import (
 from reef.manifest import set_retention
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, ManualClock
-from tests.support.engine.kernel import database, flip
+from tests.support.engine.damage import flip
+from tests.support.engine.open_database import database
 from tests.support.engine.open_handles import handle_of
 from tests.support.jobs.compactor import Compactor
 

@@ -23,7 +23,8 @@ from reef.segment import write_segment
 from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import new_ulid
-from tests.support.engine.kernel import contents, database, flip
+from tests.support.engine.damage import flip
+from tests.support.engine.open_database import contents, database
 from tests.support.engine.open_handles import await_flush, writer_of
 
 

@@ -40,7 +40,7 @@ from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.engine.collecting import World
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.jobs.dying_tasks import Killed, Mortal
 from tests.support.jobs.loads import begin_load
 from tests.support.jobs.passes import index

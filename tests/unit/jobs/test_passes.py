@@ -41,7 +41,7 @@ from reef.jobs._driver import PassRun, run_pass
 from reef.jobs._pass import Figures, Round, Work
 from reef.store import MemoryStore
 from reef.testing import ManualClock
-from tests.support.engine.kernel import flip
+from tests.support.engine.damage import flip
 from tests.support.jobs.passes import Meddling
 
 EAGER = CompactionOptions(min_input_files=2)

@@ -26,7 +26,7 @@ from reef.pages import Pages, WalRecord
 from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
-from tests.support.engine.kernel import interrupt_next_write
+from tests.support.engine.interrupts import interrupt_next_write
 from tests.support.engine.open_handles import commit_queue, handle_of
 from tests.support.waiting import DEADLINE_SECONDS
 

@@ -26,7 +26,7 @@ from reef.sqlite._shared import Busy, SharedStore
 from reef.sqlite._version import TransactionPages, merged
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.waiting import DEADLINE_SECONDS
 
 PAGE = 512

@@ -24,7 +24,7 @@ from reef.sqlite._registry import Opening, registry
 from reef.sqlite._shared import SharedStore
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.sqlite.sqlite_writer import ACCOUNTS, EACH, move, prepare
 from tests.support.waiting import DEADLINE_SECONDS
 
