@@ -16,7 +16,7 @@ from reef.jobs import CompactionOptions, InProcess
 from reef.pages import Pages
 from tests.support.engine.collecting import collect_garbage
 from tests.support.engine.open_handles import handle_of, read_state
-from tests.support.engine.page_history import SIZE, History
+from tests.support.engine.page_history import SIZE, PageHistory
 from tests.support.jobs.passes import compact
 from tests.support.servers.object_stores import SeaweedFS
 from tests.support.waiting import until
@@ -44,7 +44,7 @@ def open_store(db: Database) -> Pages:
     return db.pages(NAME, page_size=SIZE, lsn_policy="caller")
 
 
-def fill(store: Pages, history: History, rng: np.random.Generator, lsns: int) -> None:
+def fill(store: Pages, history: PageHistory, rng: np.random.Generator, lsns: int) -> None:
     """Commit some versions of some pages, several in one log object."""
     records = []
     for lsn in range(store.head + 1, store.head + 1 + lsns):
@@ -53,7 +53,7 @@ def fill(store: Pages, history: History, rng: np.random.Generator, lsns: int) ->
     store.append_wal(records)
 
 
-def check(store: Pages, history: History, lsns: range) -> None:
+def check(store: Pages, history: PageHistory, lsns: range) -> None:
     for lsn in lsns:
         view = store.at(lsn=lsn)
         assert view.n_pages == history.extent(lsn)
@@ -81,7 +81,7 @@ def stored_layers(db: Database) -> set[str]:
 
 
 def test_reads_at_any_lsn_over_memtable_deltas_and_image(db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(1)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(1)
     for step in range(6):
         fill(store, history, rng, 10)
         if step in (0, 1, 3, 4):
@@ -102,7 +102,7 @@ def test_reads_at_any_lsn_over_memtable_deltas_and_image(db: Database) -> None:
 
 
 def test_flush_compaction_and_collection_make_layers_fewer_and_lose_nothing(db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(2)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(2)
     for _ in range(6):
         fill(store, history, rng, 5)
         store.flush()
@@ -117,7 +117,7 @@ def test_flush_compaction_and_collection_make_layers_fewer_and_lose_nothing(db: 
 
 
 def test_a_branch_is_spared_by_the_collection_of_its_parent(db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(3)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(3)
     for _ in range(3):
         fill(store, history, rng, 5)
         store.flush()
@@ -143,7 +143,7 @@ def test_a_branch_is_spared_by_the_collection_of_its_parent(db: Database) -> Non
 
 
 def test_two_handles_one_survivor(url: str, db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(4)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(4)
     fill(store, history, rng, 5)
     with reef.connect(url) as other:
         rival = other.pages(NAME)

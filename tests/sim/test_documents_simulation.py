@@ -84,7 +84,7 @@ class Write:
             documents.pop(id, None)
 
 
-class World(rivals.World):
+class DocumentsWorld(rivals.RivalsWorld):
     """One run: its processes, and what they were told."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -95,7 +95,9 @@ class World(rivals.World):
 class Client:
     """A thread that writes through its process's handle, and has another opened when that fails."""
 
-    def __init__(self, world: World, process: Process, handles: Handles[Documents]) -> None:
+    def __init__(
+        self, world: DocumentsWorld, process: Process, handles: Handles[Documents]
+    ) -> None:
         self.world = world
         self.rng = process.rng
         self.clock = process.clock
@@ -185,7 +187,7 @@ def opened(db: Database, parallel: int) -> Documents:
     return db.namespace(NAMESPACE, max_parallel_writes=parallel)
 
 
-def live_as_writer(world: World, process: Process) -> None:
+def live_as_writer(world: DocumentsWorld, process: Process) -> None:
     handles = Handles(world, process, opened)
     rivals.live_as_writer(process, lambda: Client(world, process, handles).live())
 
@@ -193,7 +195,7 @@ def live_as_writer(world: World, process: Process) -> None:
 # The verdict.
 
 
-def check(world: World, process: Process, mode: str) -> int:
+def check(world: DocumentsWorld, process: Process, mode: str) -> int:
     """Compare with what a fresh handle finds; return how many writes are committed."""
     db = world.database(process)
     ns = db.namespace(NAMESPACE, mode=mode)
@@ -240,7 +242,7 @@ def compare(when: str, view: Any, documents: dict[str, Names]) -> None:
 
 
 def run(seed: int) -> Simulation:
-    return rivals.run(seed, World, live_as_writer, check)
+    return rivals.run(seed, DocumentsWorld, live_as_writer, check)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -27,15 +27,15 @@ from tests.support.engine.open_handles import handle_of
 from tests.support.engine.simulated_lives import (
     NAMESPACE,
     PARALLEL,
+    KernelWorld,
     Shape,
-    World,
     live_as_collector,
     live_as_compactor,
     live_as_nemesis,
     live_as_reader,
     live_as_writer,
 )
-from tests.support.engine.write_history import History, Version, Violation, check_replay
+from tests.support.engine.write_history import Version, Violation, WriteHistory, check_replay
 from tests.support.simulation import Network, Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -54,7 +54,7 @@ def rows_of(view: Any) -> dict[bytes, Version]:
     return rows
 
 
-def check(world: World, process: Process, *, writes: bool) -> int:
+def check(world: KernelWorld, process: Process, *, writes: bool) -> int:
     """Compare with what a fresh handle finds; `writes`: one that takes the namespace over."""
     kv = world.database(process).kv(NAMESPACE, mode="w" if writes else "r")
     handle = handle_of(kv)
@@ -79,7 +79,7 @@ def check(world: World, process: Process, *, writes: bool) -> int:
     return committed
 
 
-def check_log(world: World, kv: KeyValue) -> None:
+def check_log(world: KernelWorld, kv: KeyValue) -> None:
     """The log has no gap up to where it ends, and holds just the commits that are not folded."""
     manifest = handle_of(kv).manifest
     point = (manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
@@ -104,7 +104,7 @@ def check_log(world: World, kv: KeyValue) -> None:
             raise Violation(f"a gap in the log: slot {slot} is absent, and {behind} are there")
 
 
-def log_objects(world: World, slot: int) -> Iterator[bytes]:
+def log_objects(world: KernelWorld, slot: int) -> Iterator[bytes]:
     while True:
         try:
             yield world.sim.bucket.get(log_key(NAMESPACE, slot))
@@ -192,7 +192,7 @@ def run(seed: int) -> Simulation:
     with Simulation(seed, network=network) as sim:
         settings = {name: rng.choice(values) for name, values in shape.settings.items()}
         settings |= {"row_block_bytes": 4096, "block_cache_bytes": 1 << 20}
-        world = World(sim, History(sim.note), shape, settings)
+        world = KernelWorld(sim, WriteHistory(sim.note), shape, settings)
         people(world, rng)
         sim.run()
         sim.network = Network()
@@ -203,7 +203,7 @@ def run(seed: int) -> Simulation:
     return sim
 
 
-def people(world: World, rng: random.Random) -> None:
+def people(world: KernelWorld, rng: random.Random) -> None:
     """Start whoever takes part."""
     sim, shape = world.sim, world.shape
 

@@ -18,7 +18,7 @@ from reef.pages import Pages
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 from tests.support.engine.open_handles import handle_of, read_state
-from tests.support.engine.page_history import SIZE, History
+from tests.support.engine.page_history import SIZE, PageHistory
 from tests.support.jobs.passes import compact
 
 NAME = "main.db"
@@ -36,8 +36,8 @@ class Story:
         self.clock = ManualClock()
         self.rng = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
-        self.history = History()
-        self.branches: dict[str, History] = {}
+        self.history = PageHistory()
+        self.branches: dict[str, PageHistory] = {}
         self.bucket = MemoryStore(clock=self.clock)
         self.db = self.database()
         self.store = self.db.pages(NAME, page_size=SIZE, lsn_policy="caller")
@@ -55,7 +55,9 @@ class Story:
             self.bucket, clock=self.clock, rng=random.Random(self.rng.random()), **settings
         )
 
-    def write(self, lsns: int, store: Pages | None = None, history: History | None = None) -> None:
+    def write(
+        self, lsns: int, store: Pages | None = None, history: PageHistory | None = None
+    ) -> None:
         """Commit so many versions in one log object; hot pages get more of them."""
         store, history = store or self.store, history or self.history
         records = []
@@ -98,7 +100,7 @@ class Story:
         self.check_all(stores, self.history, times, low)
 
     def check_all(
-        self, stores: Sequence[Pages], history: History, times: int, low: int = 1
+        self, stores: Sequence[Pages], history: PageHistory, times: int, low: int = 1
     ) -> None:
         """Read all pages at some LSNs, and some pages at others."""
         everything = range(PAGES + 10)

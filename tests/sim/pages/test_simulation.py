@@ -44,7 +44,7 @@ COMMITS = 6
 
 
 @dataclass(eq=False)
-class Commit:
+class PagesCommit:
     """One logical commit, however often it was sent."""
 
     number: int
@@ -58,16 +58,16 @@ class Commit:
         return f"commit {self.number}"
 
 
-class World(rivals.World):
+class PagesWorld(rivals.RivalsWorld):
     """One run: what its processes were told."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__({**settings, "log_segment_max_bytes": 8000})
-        self.commits: list[Commit] = []
+        self.commits: list[PagesCommit] = []
         self.fenced: list[int] = []
         """What handles were told of how far they came."""
 
-    def commit(self, rng: random.Random) -> Commit:
+    def commit(self, rng: random.Random) -> PagesCommit:
         """Return something to commit: some pages, a cut, or more than a log object holds."""
         number, kind = len(self.commits), rng.random()
         data = f"commit {number}".encode().ljust(SIZE, b".")
@@ -78,12 +78,12 @@ class World(rivals.World):
             ids = [page for page in ids if page < n_pages]
         elif kind < 0.4:
             ids = list(range(LOW, LOW + LARGE))
-        commit = Commit(number, dict.fromkeys([number, *ids], data), n_pages)
+        commit = PagesCommit(number, dict.fromkeys([number, *ids], data), n_pages)
         self.commits.append(commit)
         return commit
 
 
-def live_as_client(world: World, process: Process, handles: Handles[Pages]) -> None:
+def live_as_client(world: PagesWorld, process: Process, handles: Handles[Pages]) -> None:
     for _ in range(COMMITS):
         store = handles.open()
         if store is None:
@@ -96,7 +96,7 @@ def live_as_client(world: World, process: Process, handles: Handles[Pages]) -> N
 
 
 def attempt(
-    world: World, process: Process, handles: Handles[Pages], store: Pages, commit: Commit
+    world: PagesWorld, process: Process, handles: Handles[Pages], store: Pages, commit: PagesCommit
 ) -> None:
     """Send a commit until it is known what became of it, or the patience is at an end."""
     rng = process.rng
@@ -130,7 +130,7 @@ def opened(db: Database, parallel: int) -> Pages:
     return db.pages(NAME, page_size=SIZE, max_parallel_writes=parallel)
 
 
-def live_as_writer(world: World, process: Process) -> None:
+def live_as_writer(world: PagesWorld, process: Process) -> None:
     handles = Handles(world, process, opened)
     rivals.live_as_writer(process, lambda: live_as_client(world, process, handles))
 
@@ -138,7 +138,7 @@ def live_as_writer(world: World, process: Process) -> None:
 # The verdict.
 
 
-def check(world: World, process: Process, mode: str) -> int:
+def check(world: PagesWorld, process: Process, mode: str) -> int:
     """Compare with what a fresh handle finds; return how many commits are there."""
     db = world.database(process)
     store = db.pages(NAME, mode=mode)
@@ -182,7 +182,7 @@ def check(world: World, process: Process, mode: str) -> int:
 
 
 def run(seed: int) -> Simulation:
-    return rivals.run(seed, World, live_as_writer, check)
+    return rivals.run(seed, PagesWorld, live_as_writer, check)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -53,7 +53,7 @@ def above(changes: list[Change], after: int, upto: int = 1 << 62) -> list[Change
 
 
 @dataclass
-class History:
+class FeedHistory:
     """A namespace that is written to, and the model of its feed."""
 
     world: World
@@ -136,6 +136,6 @@ def table(rows: list[tuple[bytes, bytes | None]]) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-def history(seed: int, **settings: object) -> History:
+def history(seed: int, **settings: object) -> FeedHistory:
     world = World(seed=seed, **settings)
-    return History(world, world.kv(), random.Random(seed))
+    return FeedHistory(world, world.kv(), random.Random(seed))

@@ -18,7 +18,7 @@ from reef.store import MemoryStore
 from reef.testing import CountingStore
 from reef.types import pack_lsn
 from tests.support.engine.collecting import NAMESPACE, World
-from tests.support.engine.feed_history import Change, History, above, bare, history, told
+from tests.support.engine.feed_history import Change, FeedHistory, above, bare, history, told
 from tests.support.engine.open_database import database
 from tests.support.engine.open_handles import writer_of
 from tests.support.engine.versions import log_batch
@@ -190,7 +190,7 @@ def test_a_chain_that_does_not_lead_to_the_manifest_is_told() -> None:
 # What it costs.
 
 
-def counted(h: History) -> tuple[CountingStore, FeedLog]:
+def counted(h: FeedHistory) -> tuple[CountingStore, FeedLog]:
     store = CountingStore(h.world.inner)
     return store, FeedLog(h.world.database(store).context(), NAMESPACE)
 
