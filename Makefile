@@ -59,7 +59,7 @@ fuzz: ## fuzz each decoder for FUZZ_SECONDS (default 60), twice: checked and unc
 kill: ## kill -9 a writer CYCLES times (default 10000), by SEED, and check what it leaves
 	@scripts/setup
 	@mkdir -p .cache/kill
-	$(PY) -m tests.crash.engine.kernel_kill "file://$(CURDIR)/.cache/kill/$(SEED)" --cycles $(CYCLES) --seed $(SEED) --tidy
+	$(PY) -m tests.support.crash.kill_loop "file://$(CURDIR)/.cache/kill/$(SEED)" --cycles $(CYCLES) --seed $(SEED) --tidy
 
 lock: ## resolve pyproject.toml into requirements.lock and requirements-demo.lock
 	@scripts/setup --lock

@@ -34,7 +34,7 @@ from tests.support.servers.object_stores import (
     SeaweedFS,
 )
 from tests.support.servers.proxy import Fault, Proxy
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 pytestmark = pytest.mark.servers
 
@@ -64,7 +64,7 @@ class Line(NamedTuple):
     direct: Store
     proxied: Store
     impatient: Store
-    """Through the proxy too, and gives up the first PUT after a second."""
+    """Through the proxy too, and gives up the first PUT, after it has surely got there."""
     proxy: Proxy
     url: str
 
@@ -96,7 +96,7 @@ def line(request: pytest.FixtureRequest) -> Iterator[Line]:
         direct.put_if_absent("warm", b"")  # SeaweedFS takes a moment for a bucket's first object
         through = url.replace(quote(server.endpoint, safe=""), quote(proxy.endpoint, safe=""))
         assert through != url
-        with open_store(through) as proxied, open_store(f"{through}&timeout=1s") as hasty:
+        with open_store(through) as proxied, open_store(f"{through}&timeout=10s") as hasty:
             yield Line(direct, proxied, Impatient(proxied, hasty), proxy, through)
 
 
@@ -291,7 +291,7 @@ def test_a_client_that_repeats_reports_its_own_success_as_a_conflict(
             access_key_id=ACCESS_KEY_ID,
             secret_access_key=SECRET_ACCESS_KEY,
             virtual_hosted_style_request=False,
-            client_options={"allow_http": True, "timeout": timedelta(seconds=10)},
+            client_options={"allow_http": True, "timeout": timedelta(seconds=DEADLINE_SECONDS)},
         )
         proxy.inject(fault, "PUT", KEY)
         with pytest.raises(ObstoreAlreadyExistsError):

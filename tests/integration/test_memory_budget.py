@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import DEADLINE_SECONDS
+
 MIB = 1 << 20
 MEMTABLE, CACHE, WRITTEN = 32 * MIB, 16 * MIB, 256 * MIB
 # Beside both budgets: the log object on its way, a segment's stripe, portions of a scan, Arrow's own.
@@ -43,7 +45,9 @@ with reef.connect(url, **settings) as db:
 def test_a_life_of_many_times_the_memtable_stays_within_its_budget(tmp_path: Path) -> None:
     url = f"file://{tmp_path}?fsync=off"
     command = [sys.executable, "-c", LIFE, url, str(MEMTABLE), str(CACHE), str(WRITTEN)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True
+    )
     rows, grown = map(int, done.stdout.split())
     assert rows == 2 * ((WRITTEN >> 20) * 1024 + 1)
     assert grown < MEMTABLE + CACHE + ROOM

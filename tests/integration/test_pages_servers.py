@@ -15,7 +15,8 @@ from reef.errors import FencedError, InvalidInputError
 from reef.jobs import CompactionOptions, InProcess
 from reef.pages import Pages
 from tests.support.engine.collecting import collect_garbage
-from tests.support.engine.page_history import SIZE, History
+from tests.support.engine.open_handles import handle_of, read_state
+from tests.support.engine.page_history import SIZE, PageHistory
 from tests.support.jobs.passes import compact
 from tests.support.servers.object_stores import SeaweedFS
 from tests.support.waiting import until
@@ -43,7 +44,7 @@ def open_store(db: Database) -> Pages:
     return db.pages(NAME, page_size=SIZE, lsn_policy="caller")
 
 
-def fill(store: Pages, history: History, rng: np.random.Generator, lsns: int) -> None:
+def fill(store: Pages, history: PageHistory, rng: np.random.Generator, lsns: int) -> None:
     """Commit some versions of some pages, several in one log object."""
     records = []
     for lsn in range(store.head + 1, store.head + 1 + lsns):
@@ -52,7 +53,7 @@ def fill(store: Pages, history: History, rng: np.random.Generator, lsns: int) ->
     store.append_wal(records)
 
 
-def check(store: Pages, history: History, lsns: range) -> None:
+def check(store: Pages, history: PageHistory, lsns: range) -> None:
     for lsn in lsns:
         view = store.at(lsn=lsn)
         assert view.n_pages == history.extent(lsn)
@@ -80,7 +81,7 @@ def stored_layers(db: Database) -> set[str]:
 
 
 def test_reads_at_any_lsn_over_memtable_deltas_and_image(db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(1)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(1)
     for step in range(6):
         fill(store, history, rng, 10)
         if step in (0, 1, 3, 4):
@@ -90,9 +91,9 @@ def test_reads_at_any_lsn_over_memtable_deltas_and_image(db: Database) -> None:
         if step == 2:
             history.cut(store.head + 1, 150)
             store.truncate(150, lsn=store.head + 1)
-    state = store._handle._live.state
+    state = read_state(store)
     assert len(state.layers) >= 4
-    assert store._handle.tail.memtable.rows
+    assert handle_of(store).tail.memtable.rows
     head = history.head
     check(store, history, range(0, head + 1, 7))
     check(store, history, range(head, head + 1))
@@ -101,22 +102,22 @@ def test_reads_at_any_lsn_over_memtable_deltas_and_image(db: Database) -> None:
 
 
 def test_flush_compaction_and_collection_make_layers_fewer_and_lose_nothing(db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(2)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(2)
     for _ in range(6):
         fill(store, history, rng, 5)
         store.flush()
-    before = len(store._handle._live.state.layers)
+    before = len(read_state(store).layers)
     flushed = stored_layers(db)
     assert len(flushed) == 6
     fold_and_collect(db, replaced=flushed)
-    store._handle.reload()
-    assert len(store._handle._live.state.layers) == 2 < before
+    handle_of(store).reload()
+    assert len(read_state(store).layers) == 2 < before
     # All of it lies inside the window of seven days: every version is still there.
     check(store, history, range(0, history.head + 1, 3))
 
 
 def test_a_branch_is_spared_by_the_collection_of_its_parent(db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(3)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(3)
     for _ in range(3):
         fill(store, history, rng, 5)
         store.flush()
@@ -142,7 +143,7 @@ def test_a_branch_is_spared_by_the_collection_of_its_parent(db: Database) -> Non
 
 
 def test_two_handles_one_survivor(url: str, db: Database) -> None:
-    store, history, rng = open_store(db), History(), np.random.default_rng(4)
+    store, history, rng = open_store(db), PageHistory(), np.random.default_rng(4)
     fill(store, history, rng, 5)
     with reef.connect(url) as other:
         rival = other.pages(NAME)

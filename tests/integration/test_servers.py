@@ -33,7 +33,7 @@ from tests.support.servers.object_stores import (
 )
 from tests.support.servers.process import Server, ServerError
 from tests.support.servers.proxy import CONDITIONS, Fault, Proxy
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 pytestmark = pytest.mark.servers
 
@@ -373,7 +373,7 @@ def test_fault_befalls_one_request(
 def test_stalled_write_lands_when_released(seaweedfs: SeaweedFS, seaweedfs_proxy: Proxy) -> None:
     """A write whose author gave up reaches the server later all the same."""
     bucket = seaweedfs.make_bucket("stall-before")
-    store, direct = s3_store(seaweedfs_proxy, bucket, timeout="1s"), s3_store(seaweedfs, bucket)
+    store, direct = s3_store(seaweedfs_proxy, bucket, timeout="10s"), s3_store(seaweedfs, bucket)
     rule = seaweedfs_proxy.inject(Fault.STALL_BEFORE)
     with pytest.raises(GenericError):
         obstore.put(store, "late", b"late", mode="create")
@@ -394,7 +394,7 @@ def test_stalled_answer_comes_when_released(seaweedfs: SeaweedFS, seaweedfs_prox
         assert bytes(obstore.get(direct, "k").bytes()) == b"x"
         assert not put.done()
         rule.release()
-        assert put.result(120)["e_tag"]
+        assert put.result(DEADLINE_SECONDS)["e_tag"]
 
 
 def test_proxy_passes_what_clients_send(seaweedfs: SeaweedFS, seaweedfs_proxy: Proxy) -> None:
@@ -427,7 +427,7 @@ def test_proxy_passes_chunked_bodies(seaweedfs: SeaweedFS, seaweedfs_proxy: Prox
     pieces = [os.urandom(70_000), b"x", os.urandom(3)]
     headers = dict(_signed("PUT", f"/{bucket}/k", [("Host", host), ("If-None-Match", "*")]))
     seaweedfs_proxy.strip = CONDITIONS
-    connection = http.client.HTTPConnection(host, timeout=120)
+    connection = http.client.HTTPConnection(host, timeout=DEADLINE_SECONDS)
     for _ in range(2):  # on one connection
         connection.request("PUT", f"/{bucket}/k", iter(pieces), headers, encode_chunked=True)
         answer = connection.getresponse()
@@ -449,7 +449,7 @@ def test_proxy_carries_racing_creators(seaweedfs: SeaweedFS, seaweedfs_proxy: Pr
         start = threading.Barrier(8)
 
         def create(key: str, mine: bytes) -> bytes | None:
-            start.wait(120)
+            start.wait(DEADLINE_SECONDS)
             try:
                 obstore.put(store, key, mine, mode="create")
             except AlreadyExistsError:

@@ -42,6 +42,7 @@ from tests.support.servers.object_stores import (
     S3Server,
     SeaweedFS,
 )
+from tests.support.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.servers
 
@@ -408,4 +409,4 @@ def greeting(listener: socket.socket, text: bytes) -> Iterator[None]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     yield
-    thread.join(120)
+    thread.join(DEADLINE_SECONDS)

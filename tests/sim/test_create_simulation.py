@@ -29,7 +29,14 @@ from reef.errors import (
 from reef.settings import Settings
 from reef.store import create
 from reef.types import new_nonce
-from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+from tests.support.engine.write_history import (
+    EVERYTHING,
+    Version,
+    Violation,
+    Write,
+    WriteHistory,
+    check_replay,
+)
 from tests.support.simulation import Network, Process, Simulation
 
 SEEDS = range(int(os.environ.get("SIM_SEEDS", "150")))
@@ -122,7 +129,7 @@ class RepeatsWithoutReadingBack(Appender):
         raise OutcomeUnknownError(slot_key(self.slot), "no clear answer")
 
 
-def write_some(sim: Simulation, history: History, process: Process, client: Appender) -> None:
+def write_some(sim: Simulation, history: WriteHistory, process: Process, client: Appender) -> None:
     for number in range(sim.rng.randrange(3, 8)):
         some = process.rng.sample(KEYS, 2)
         puts = {some[0]: f"{process.name}-{number}".encode()}
@@ -130,7 +137,7 @@ def write_some(sim: Simulation, history: History, process: Process, client: Appe
         process.clock.sleep(process.rng.uniform(0, 0.1))
 
 
-def follow(history: History, process: Process, rounds: int) -> tuple[int, Rows]:
+def follow(history: WriteHistory, process: Process, rounds: int) -> tuple[int, Rows]:
     """Read the log as far as it goes, again and again; return the last state."""
     slot, rows = 0, Rows()
     for _ in range(rounds):
@@ -155,7 +162,7 @@ def strike(sim: Simulation, nemesis: Process, writers: list[Process]) -> None:
         sim.rng.choice((victim.kill, lambda victim=victim: victim.pause(sim.rng.uniform(0, 600))))()
 
 
-def check(sim: Simulation, history: History) -> int:
+def check(sim: Simulation, history: WriteHistory) -> int:
     """Compare with the bucket, when everything that is under way has landed."""
     sim.network = Network()
     sim.land()
@@ -169,7 +176,7 @@ def check(sim: Simulation, history: History) -> int:
 
 def run(seed: int, kind: Callable[[Process], Appender] = Appender) -> Simulation:
     with Simulation(seed, network=Network.swarm(random.Random(seed), 0.5)) as sim:
-        history = History(sim.note)
+        history = WriteHistory(sim.note)
         writers = [sim.process(f"writer-{i}") for i in range(3)]
         for process in writers:
             process.start(lambda p=process: write_some(sim, history, p, kind(p)))

@@ -27,9 +27,10 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.format import KEY, LSN
-from tests.sim import rivals
-from tests.sim.kernel import Violation, check_replay
-from tests.sim.rivals import TRIES, Handles
+from tests.support.engine import simulated_rivals as rivals
+from tests.support.engine.open_handles import handle_of
+from tests.support.engine.simulated_rivals import TRIES, Handles
+from tests.support.engine.write_history import Violation, check_replay
 from tests.support.simulation import Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -83,7 +84,7 @@ class Write:
             documents.pop(id, None)
 
 
-class World(rivals.World):
+class DocumentsWorld(rivals.RivalsWorld):
     """One run: its processes, and what they were told."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -94,7 +95,9 @@ class World(rivals.World):
 class Client:
     """A thread that writes through its process's handle, and has another opened when that fails."""
 
-    def __init__(self, world: World, process: Process, handles: Handles[Documents]) -> None:
+    def __init__(
+        self, world: DocumentsWorld, process: Process, handles: Handles[Documents]
+    ) -> None:
         self.world = world
         self.rng = process.rng
         self.clock = process.clock
@@ -184,7 +187,7 @@ def opened(db: Database, parallel: int) -> Documents:
     return db.namespace(NAMESPACE, max_parallel_writes=parallel)
 
 
-def live_as_writer(world: World, process: Process) -> None:
+def live_as_writer(world: DocumentsWorld, process: Process) -> None:
     handles = Handles(world, process, opened)
     rivals.live_as_writer(process, lambda: Client(world, process, handles).live())
 
@@ -192,12 +195,12 @@ def live_as_writer(world: World, process: Process) -> None:
 # The verdict.
 
 
-def check(world: World, process: Process, mode: str) -> int:
+def check(world: DocumentsWorld, process: Process, mode: str) -> int:
     """Compare with what a fresh handle finds; return how many writes are committed."""
     db = world.database(process)
     ns = db.namespace(NAMESPACE, mode=mode)
     lsns: dict[str, int] = {}
-    for batch in ns._handle.view().scan(columns=[]):
+    for batch in handle_of(ns).view().scan(columns=[]):
         ids = batch.column(KEY).to_pylist()
         for id, lsn in zip(ids, batch.column(LSN).to_pylist(), strict=True):
             if lsns.setdefault(id.decode(), lsn) != lsn:
@@ -239,7 +242,7 @@ def compare(when: str, view: Any, documents: dict[str, Names]) -> None:
 
 
 def run(seed: int) -> Simulation:
-    return rivals.run(seed, World, live_as_writer, check)
+    return rivals.run(seed, DocumentsWorld, live_as_writer, check)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

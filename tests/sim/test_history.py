@@ -15,7 +15,14 @@ from reef.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from tests.sim.kernel import EVERYTHING, History, Version, Violation, Write, check_replay
+from tests.support.engine.write_history import (
+    EVERYTHING,
+    Version,
+    Violation,
+    Write,
+    WriteHistory,
+    check_replay,
+)
 from tests.support.simulation import Simulation
 
 FENCED = FencedError("another writer")
@@ -46,13 +53,13 @@ class Truth:
         rows = self.at(lsn)
         return {key: rows[key].value if key in rows else None for key in keys or rows}
 
-    def check(self, history: History) -> int:
+    def check(self, history: WriteHistory) -> int:
         return history.check(self.lsn, self.at(self.lsn), at=self.at)
 
 
 @pytest.fixture
-def history() -> History:
-    return History()
+def history() -> WriteHistory:
+    return WriteHistory()
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def truth() -> Truth:
 
 
 def write(
-    history: History,
+    history: WriteHistory,
     truth: Truth,
     puts: Mapping[bytes, bytes],
     deletes: tuple[bytes, ...] = (),
@@ -74,7 +81,7 @@ def write(
 # Right histories
 
 
-def test_acked_writes_reads_and_deletes_fit(history: History, truth: Truth) -> None:
+def test_acked_writes_reads_and_deletes_fit(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1", b"b": b"1"})
     history.record_read("r", 1, {b"a": b"1", b"b": b"1", b"c": None})
     write(history, truth, {b"a": b"2"}, (b"b",))
@@ -88,7 +95,7 @@ def test_acked_writes_reads_and_deletes_fit(history: History, truth: Truth) -> N
 
 @pytest.mark.parametrize("happened", [False, True])
 def test_an_unknown_write_may_be_there_or_not(
-    history: History, truth: Truth, happened: bool
+    history: WriteHistory, truth: Truth, happened: bool
 ) -> None:
     def send(write: Write) -> int:
         if happened:
@@ -103,7 +110,7 @@ def test_an_unknown_write_may_be_there_or_not(
     assert truth.check(history) == 2 * happened
 
 
-def test_a_retry_of_the_same_write_counts_once(history: History, truth: Truth) -> None:
+def test_a_retry_of_the_same_write_counts_once(history: WriteHistory, truth: Truth) -> None:
     def send(write: Write) -> int:
         truth.commit(write)
         raise LOST
@@ -114,7 +121,7 @@ def test_a_retry_of_the_same_write_counts_once(history: History, truth: Truth) -
     assert truth.check(history) == 1
 
 
-def test_a_write_that_failed_can_be_tried_again(history: History, truth: Truth) -> None:
+def test_a_write_that_failed_can_be_tried_again(history: WriteHistory, truth: Truth) -> None:
     def refuse(_: Write) -> int:
         raise NotWrittenError("full")
 
@@ -126,7 +133,7 @@ def test_a_write_that_failed_can_be_tried_again(history: History, truth: Truth) 
     assert truth.check(history) == 1
 
 
-def test_each_error_is_taken_for_what_it_says(history: History) -> None:
+def test_each_error_is_taken_for_what_it_says(history: WriteHistory) -> None:
     def fate(error: Exception) -> str:
         def send(_: Write) -> int:
             raise error
@@ -142,7 +149,7 @@ def test_each_error_is_taken_for_what_it_says(history: History) -> None:
         fate(CorruptError("wal/1", 0, "a", "b"))
 
 
-def test_what_retention_refuses_is_not_compared(history: History, truth: Truth) -> None:
+def test_what_retention_refuses_is_not_compared(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     write(history, truth, {b"a": b"2"})
     asked = []
@@ -155,7 +162,7 @@ def test_what_retention_refuses_is_not_compared(history: History, truth: Truth) 
     assert asked == [0, 1, 2]
 
 
-def test_a_late_write_above_an_earlier_check_is_fine(history: History, truth: Truth) -> None:
+def test_a_late_write_above_an_earlier_check_is_fine(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     late = history.record_invoked("w", {b"a": b"2"})
     assert truth.check(history) == 1
@@ -166,22 +173,22 @@ def test_a_late_write_above_an_earlier_check_is_fine(history: History, truth: Tr
 # Wrong ones
 
 
-def spoiled(history: History, truth: Truth, match: str) -> None:
+def spoiled(history: WriteHistory, truth: Truth, match: str) -> None:
     with pytest.raises(Violation, match=match):
         truth.check(history)
 
 
-def test_an_acked_write_that_is_lost(history: History, truth: Truth) -> None:
+def test_an_acked_write_that_is_lost(history: WriteHistory, truth: Truth) -> None:
     history.attempt("w", lambda _: 1, {b"a": b"1"})
     spoiled(history, truth, r"write 1 of w \(acked at 1\) is lost")
 
 
-def test_an_acked_write_at_another_lsn(history: History, truth: Truth) -> None:
+def test_an_acked_write_at_another_lsn(history: WriteHistory, truth: Truth) -> None:
     history.attempt("w", lambda w: truth.commit(w) + 1, {b"a": b"1"})
     spoiled(history, truth, r"\(acked at 2\) is visible at 1")
 
 
-def test_a_failed_write_that_is_there(history: History, truth: Truth) -> None:
+def test_a_failed_write_that_is_there(history: WriteHistory, truth: Truth) -> None:
     def send(write: Write) -> int:
         truth.commit(write)
         raise FENCED
@@ -190,7 +197,9 @@ def test_a_failed_write_that_is_there(history: History, truth: Truth) -> None:
     spoiled(history, truth, r"\(failed FencedError: another writer\) is visible, at 1")
 
 
-def test_a_failed_write_that_was_seen_although_it_is_gone(history: History, truth: Truth) -> None:
+def test_a_failed_write_that_was_seen_although_it_is_gone(
+    history: WriteHistory, truth: Truth
+) -> None:
     write(history, truth, {b"a": b"1"})
     failed = history.record_invoked("w", {b"a": b"2"})
     history.record_read("dirty", 1, {b"a": b"2"})
@@ -198,7 +207,7 @@ def test_a_failed_write_that_was_seen_although_it_is_gone(history: History, trut
     spoiled(history, truth, r"dirty at 1 read b'a' as b'2' of write 2 of w \(failed")
 
 
-def test_a_failed_write_seen_by_a_read_of_unknown_lsn(history: History, truth: Truth) -> None:
+def test_a_failed_write_seen_by_a_read_of_unknown_lsn(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     failed = history.record_invoked("w", {b"a": b"2"})
     history.record_read("dirty", None, {b"a": b"2"})
@@ -207,7 +216,7 @@ def test_a_failed_write_seen_by_a_read_of_unknown_lsn(history: History, truth: T
 
 
 @pytest.mark.parametrize("acked", [True, False])
-def test_a_torn_batch_in_the_end(history: History, truth: Truth, acked: bool) -> None:
+def test_a_torn_batch_in_the_end(history: WriteHistory, truth: Truth, acked: bool) -> None:
     def send(write: Write) -> int:
         truth.commit(write)
         del truth.states[truth.lsn][b"b"]
@@ -219,7 +228,7 @@ def test_a_torn_batch_in_the_end(history: History, truth: Truth, acked: bool) ->
     spoiled(history, truth, "has b'b' as absent, expected b'1' of write 1")
 
 
-def test_a_batch_whose_delete_is_missing(history: History, truth: Truth) -> None:
+def test_a_batch_whose_delete_is_missing(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     row = truth.at(1)[b"a"]
     write(history, truth, {b"b": b"2"}, (b"a",))
@@ -227,7 +236,7 @@ def test_a_batch_whose_delete_is_missing(history: History, truth: Truth) -> None
     spoiled(history, truth, "has b'a' as b'1' of write 1.* with LSN 1, expected absent")
 
 
-def test_a_read_of_a_torn_batch(history: History, truth: Truth) -> None:
+def test_a_read_of_a_torn_batch(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1", b"b": b"1"})
     write(history, truth, {b"a": b"2", b"b": b"2"})
     history.record_read("r", None, {b"a": b"2", b"b": b"1"})
@@ -245,7 +254,7 @@ def test_a_read_of_a_torn_batch(history: History, truth: Truth) -> None:
     ],
 )
 def test_a_read_that_differs_from_its_version(
-    history: History, truth: Truth, lsn: int, rows: dict[bytes, bytes | None]
+    history: WriteHistory, truth: Truth, lsn: int, rows: dict[bytes, bytes | None]
 ) -> None:
     write(history, truth, {b"a": b"1", b"b": b"1"})
     write(history, truth, {b"a": b"2"}, (b"b",))
@@ -257,7 +266,7 @@ def test_a_read_that_differs_from_its_version(
     "spoil", [lambda rows: rows.pop(b"b"), lambda rows: rows.update({b"bb": b"?"})]
 )
 def test_a_scan_with_a_row_too_few_or_too_many(
-    history: History, truth: Truth, spoil: Callable[[dict[bytes, bytes | None]], object]
+    history: WriteHistory, truth: Truth, spoil: Callable[[dict[bytes, bytes | None]], object]
 ) -> None:
     write(history, truth, {b"a": b"1", b"b": b"1", b"c": b"1"})
     rows = truth.values(1, b"b")
@@ -268,7 +277,7 @@ def test_a_scan_with_a_row_too_few_or_too_many(
     spoiled(history, truth, "r at 1 read b'b")
 
 
-def test_a_handle_that_goes_back(history: History, truth: Truth) -> None:
+def test_a_handle_that_goes_back(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     write(history, truth, {b"a": b"2"})
     history.record_read("r", 2, {})
@@ -277,7 +286,7 @@ def test_a_handle_that_goes_back(history: History, truth: Truth) -> None:
 
 
 def test_a_handle_that_goes_back_without_saying_at_which_lsn(
-    history: History, truth: Truth
+    history: WriteHistory, truth: Truth
 ) -> None:
     write(history, truth, {b"a": b"1"})
     write(history, truth, {b"a": b"2"})
@@ -288,7 +297,9 @@ def test_a_handle_that_goes_back_without_saying_at_which_lsn(
     spoiled(history, truth, "r at an unknown LSN, not before 2")
 
 
-def test_a_handle_that_names_an_lsn_below_what_it_has_shown(history: History, truth: Truth) -> None:
+def test_a_handle_that_names_an_lsn_below_what_it_has_shown(
+    history: WriteHistory, truth: Truth
+) -> None:
     write(history, truth, {b"a": b"1"})
     write(history, truth, {b"b": b"2"})
     history.record_read("r", None, {b"b": b"2"})
@@ -296,7 +307,7 @@ def test_a_handle_that_names_an_lsn_below_what_it_has_shown(history: History, tr
     spoiled(history, truth, "went back: what it had read before was of 2")
 
 
-def test_a_handle_that_does_not_see_what_it_was_told(history: History, truth: Truth) -> None:
+def test_a_handle_that_does_not_see_what_it_was_told(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     with pytest.raises(Violation, match="went back: it read at 0, after 1"):
         history.record_read("w", 0, {b"a": None}, min_lsn=history.acked_lsn("w"))
@@ -304,13 +315,13 @@ def test_a_handle_that_does_not_see_what_it_was_told(history: History, truth: Tr
     spoiled(history, truth, "not before 1, read what never was")
 
 
-def test_two_writes_acked_at_one_lsn(history: History, truth: Truth) -> None:
+def test_two_writes_acked_at_one_lsn(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     with pytest.raises(Violation, match="shares its LSN"):
         history.attempt("w", lambda _: 1, {b"b": b"1"})
 
 
-def test_two_writes_visible_at_one_lsn(history: History, truth: Truth) -> None:
+def test_two_writes_visible_at_one_lsn(history: WriteHistory, truth: Truth) -> None:
     first, second = history.record_invoked("w", {}), history.record_invoked("x", {})
     truth.commit(first, 1)
     truth.commit(second, 1)
@@ -318,7 +329,7 @@ def test_two_writes_visible_at_one_lsn(history: History, truth: Truth) -> None:
     spoiled(history, truth, "share the LSN 1")
 
 
-def test_a_write_acked_below_one_that_was_acked_before(history: History, truth: Truth) -> None:
+def test_a_write_acked_below_one_that_was_acked_before(history: WriteHistory, truth: Truth) -> None:
     history.attempt("w", lambda w: truth.commit(w, 5), {b"a": b"1"})
     with pytest.raises(
         Violation, match=r"acked at 4, but write 1 .* was acked before it was asked"
@@ -326,7 +337,9 @@ def test_a_write_acked_below_one_that_was_acked_before(history: History, truth: 
         history.attempt("x", lambda _: 4, {b"a": b"2"})
 
 
-def test_an_unknown_write_visible_below_one_acked_before(history: History, truth: Truth) -> None:
+def test_an_unknown_write_visible_below_one_acked_before(
+    history: WriteHistory, truth: Truth
+) -> None:
     unknown = history.record_invoked("w", {b"a": b"0"})
     truth.commit(unknown, 1)
     acked = history.record_invoked("w", {b"a": b"1"})
@@ -337,13 +350,13 @@ def test_an_unknown_write_visible_below_one_acked_before(history: History, truth
     spoiled(history, truth, "visible at 4, comes before write 2")
 
 
-def test_a_retry_that_is_acked_twice_at_different_lsns(history: History, truth: Truth) -> None:
+def test_a_retry_that_is_acked_twice_at_different_lsns(history: WriteHistory, truth: Truth) -> None:
     retried = write(history, truth, {b"a": b"1"})
     with pytest.raises(Violation, match="was acked again, at 2"):
         history.retry(retried, truth.commit)
 
 
-def test_a_retry_that_is_carried_out_twice(history: History, truth: Truth) -> None:
+def test_a_retry_that_is_carried_out_twice(history: WriteHistory, truth: Truth) -> None:
     def send(write: Write) -> int:
         truth.commit(write)
         raise LOST
@@ -354,20 +367,20 @@ def test_a_retry_that_is_carried_out_twice(history: History, truth: Truth) -> No
     spoiled(history, truth, "the state at 1 has b'a' as b'1' of write 1.*, expected absent")
 
 
-def test_rows_that_nobody_wrote(history: History, truth: Truth) -> None:
+def test_rows_that_nobody_wrote(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     truth.states[1][b"z"] = Version(1, b"?")
     spoiled(history, truth, "has b'z' as .* of nobody with LSN 1, expected absent")
 
 
-def test_a_row_with_another_row_s_lsn(history: History, truth: Truth) -> None:
+def test_a_row_with_another_row_s_lsn(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     write(history, truth, {b"b": b"1"})
     truth.states[2][b"a"] = Version(2, b"1")
     spoiled(history, truth, "with LSN 2, expected .* with LSN 1")
 
 
-def test_a_row_above_the_version_that_was_read(history: History, truth: Truth) -> None:
+def test_a_row_above_the_version_that_was_read(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     with pytest.raises(Violation, match="the last state, at 0, has"):
         history.check(0, truth.at(1))
@@ -375,7 +388,7 @@ def test_a_row_above_the_version_that_was_read(history: History, truth: Truth) -
 
 @pytest.mark.parametrize(("held", "expected"), [(None, b"1"), (b"1", None), (b"1", b"0")])
 def test_a_conditional_write_that_should_have_failed(
-    history: History, truth: Truth, held: bytes | None, expected: bytes | None
+    history: WriteHistory, truth: Truth, held: bytes | None, expected: bytes | None
 ) -> None:
     write(history, truth, {} if held is None else {b"a": held})
     write(history, truth, {b"b": b"2"}, expects={b"a": held})
@@ -384,7 +397,7 @@ def test_a_conditional_write_that_should_have_failed(
     spoiled(history, truth, "was committed at 3 although b'a' was")
 
 
-def test_a_write_that_appears_below_what_was_checked(history: History, truth: Truth) -> None:
+def test_a_write_that_appears_below_what_was_checked(history: WriteHistory, truth: Truth) -> None:
     late = history.record_invoked("w", {b"z": b"1"})
     history.attempt("x", lambda w: truth.commit(w, 5), {b"a": b"2"})
     assert truth.check(history) == 1
@@ -397,14 +410,14 @@ def test_a_write_that_appears_below_what_was_checked(history: History, truth: Tr
     spoiled(history, truth, "an earlier check at 5 read b'z' as absent")
 
 
-def test_time_travel_that_differs(history: History, truth: Truth) -> None:
+def test_time_travel_that_differs(history: WriteHistory, truth: Truth) -> None:
     write(history, truth, {b"a": b"1"})
     write(history, truth, {b"a": b"2"})
     truth.states[1] = {k: v for k, v in truth.states[1].items() if k != b"a"}
     spoiled(history, truth, "the state at 1 has b'a' as absent, expected b'1'")
 
 
-def test_values_that_do_not_tell_who_wrote_them_are_refused(history: History) -> None:
+def test_values_that_do_not_tell_who_wrote_them_are_refused(history: WriteHistory) -> None:
     history.record_invoked("w", {b"a": b"1"})
     with pytest.raises(ValueError, match="values are unique"):
         history.record_invoked("w", {b"a": b"1"})
@@ -415,9 +428,9 @@ def test_values_that_do_not_tell_who_wrote_them_are_refused(history: History) ->
 # By chance
 
 
-def random_history(rng: random.Random) -> tuple[History, Truth]:
+def random_history(rng: random.Random) -> tuple[WriteHistory, Truth]:
     """Return a right history with everything in it."""
-    history, truth = History(), Truth()
+    history, truth = WriteHistory(), Truth()
 
     def send(write: Write) -> int:
         if rng.random() < 0.2:

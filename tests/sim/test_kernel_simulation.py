@@ -4,7 +4,7 @@ Writers take over from one another, each with several clients and up to eight wr
 Readers follow, keep snapshots and look back. A compactor merges, a job folds the log, a collector
 deletes with a short grace period. Requests are lost, come late, come twice; processes are killed, or
 sleep for a long time and wake. Some writes are loads: segments, attached by a record. What came of
-it must be a history that can be: see `tests/sim/kernel.py`.
+it must be a history that can be: see `tests/support/engine/write_history.py`.
 
 A run that fails is repeated by its seed, which is the test's parameter and in the report.
 """
@@ -23,18 +23,19 @@ from reef.doctor import verify
 from reef.errors import NotFoundError, RetentionError
 from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
 from reef.kv import KeyValue
-from tests.sim.kernel import History, Version, Violation, check_replay
-from tests.sim.kernel_lives import (
+from tests.support.engine.open_handles import handle_of
+from tests.support.engine.simulated_lives import (
     NAMESPACE,
     PARALLEL,
+    KernelWorld,
     Shape,
-    World,
     live_as_collector,
     live_as_compactor,
     live_as_nemesis,
     live_as_reader,
     live_as_writer,
 )
+from tests.support.engine.write_history import Version, Violation, WriteHistory, check_replay
 from tests.support.simulation import Network, Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -53,10 +54,10 @@ def rows_of(view: Any) -> dict[bytes, Version]:
     return rows
 
 
-def check(world: World, process: Process, *, writes: bool) -> int:
+def check(world: KernelWorld, process: Process, *, writes: bool) -> int:
     """Compare with what a fresh handle finds; `writes`: one that takes the namespace over."""
     kv = world.database(process).kv(NAMESPACE, mode="w" if writes else "r")
-    handle = kv._handle
+    handle = handle_of(kv)
 
     def at(lsn: int) -> dict[bytes, Version] | None:
         if writes or process.rng.random() > 12 / len(world.history.writes):
@@ -78,9 +79,9 @@ def check(world: World, process: Process, *, writes: bool) -> int:
     return committed
 
 
-def check_log(world: World, kv: KeyValue) -> None:
+def check_log(world: KernelWorld, kv: KeyValue) -> None:
     """The log has no gap up to where it ends, and holds just the commits that are not folded."""
-    manifest = kv._handle.manifest
+    manifest = handle_of(kv).manifest
     point = (manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
     epoch, slot, lsns = manifest.wal_anchor.epoch, manifest.wal_floor, set[int]()
     for data in log_objects(world, slot):
@@ -94,7 +95,7 @@ def check_log(world: World, kv: KeyValue) -> None:
     unfolded = {lsn for lsn in committed if lsn > manifest.last_applied_lsn}
     if not unfolded <= lsns:
         raise Violation(f"acked, and not in the log's chain: {sorted(unfolded - lsns)}")
-    if kv._writer is not None:
+    if kv.mode == "w":
         behind = [
             m.key
             for m in world.sim.bucket.list(f"namespaces/{NAMESPACE}/wal/", log_key(NAMESPACE, slot))
@@ -103,7 +104,7 @@ def check_log(world: World, kv: KeyValue) -> None:
             raise Violation(f"a gap in the log: slot {slot} is absent, and {behind} are there")
 
 
-def log_objects(world: World, slot: int) -> Iterator[bytes]:
+def log_objects(world: KernelWorld, slot: int) -> Iterator[bytes]:
     while True:
         try:
             yield world.sim.bucket.get(log_key(NAMESPACE, slot))
@@ -191,7 +192,7 @@ def run(seed: int) -> Simulation:
     with Simulation(seed, network=network) as sim:
         settings = {name: rng.choice(values) for name, values in shape.settings.items()}
         settings |= {"row_block_bytes": 4096, "block_cache_bytes": 1 << 20}
-        world = World(sim, History(sim.note), shape, settings)
+        world = KernelWorld(sim, WriteHistory(sim.note), shape, settings)
         people(world, rng)
         sim.run()
         sim.network = Network()
@@ -202,7 +203,7 @@ def run(seed: int) -> Simulation:
     return sim
 
 
-def people(world: World, rng: random.Random) -> None:
+def people(world: KernelWorld, rng: random.Random) -> None:
     """Start whoever takes part."""
     sim, shape = world.sim, world.shape
 

@@ -37,14 +37,14 @@ class Pause(BaseException):
     """The client has made its one new request and is about to make the next."""
 
 
-class World(NamedTuple):
+class RaceWorld(NamedTuple):
     """All that is durable: the objects, and the records as (destination, source) -> committed."""
 
     objects: dict[str, bytes]
     rows: dict[tuple[str, str], bool]
 
-    def copy(self) -> World:
-        return World(dict(self.objects), dict(self.rows))
+    def copy(self) -> RaceWorld:
+        return RaceWorld(dict(self.objects), dict(self.rows))
 
     def key(self) -> tuple[Any, ...]:
         return tuple(sorted(self.objects.items())), tuple(sorted(self.rows.items()))
@@ -54,7 +54,7 @@ class World(NamedTuple):
 class Gate:
     """Answers a client's requests: first the old answers again, then one new one, then Pause."""
 
-    world: World
+    world: RaceWorld
     answers: list[Any] = field(default_factory=list)
     allowed: int = 0
     fault: str = ""
@@ -178,7 +178,7 @@ class GatedRecords:
 class TestGatedRecords(RecordsContract):
     @pytest.fixture
     def records(self) -> GatedRecords:
-        return GatedRecords(Gate(World({}, {}), allowed=10**6))
+        return GatedRecords(Gate(RaceWorld({}, {}), allowed=10**6))
 
 
 class StoppedClock:
@@ -228,7 +228,7 @@ RUNNING = "running"
 class State(NamedTuple):
     """The world, and for each client its answers so far and how it ended."""
 
-    world: World
+    world: RaceWorld
     answers: tuple[tuple[Any, ...], ...]
     outcomes: tuple[Any, ...]
     faults_left: int
@@ -280,7 +280,7 @@ def explore(
 
     `already` is an object that has no record: nobody may take its name.
     """
-    world = World({} if already is None else {KEY: already}, {})
+    world = RaceWorld({} if already is None else {KEY: already}, {})
     start = State(world, ((),) * len(clients), (RUNNING,) * len(clients), faults)
     values = {client.data for client in clients if client.data} | {already} - {None}
     seen = {hash(start.key())}
@@ -328,7 +328,7 @@ def check_state(state: State, clients: Sequence[Client], final: bytes | None) ->
     assert held is None or held == final, "what a reader saw does not go away"
 
 
-def check_world(left: World) -> bytes | None:
+def check_world(left: RaceWorld) -> bytes | None:
     """Let a fresh client take over what dead ones left; return what the name holds in the end."""
     world, store = successor(left)
     store.recover()
@@ -353,12 +353,12 @@ def check_world(left: World) -> bytes | None:
     return held
 
 
-def successor(left: World) -> tuple[World, TwoPhaseStore]:
+def successor(left: RaceWorld) -> tuple[RaceWorld, TwoPhaseStore]:
     world = left.copy()
     return world, two_phase(Gate(world, allowed=10**6), 99, split_copy=False)
 
 
-def assert_tidy(world: World) -> None:
+def assert_tidy(world: RaceWorld) -> None:
     assert not [key for key in world.objects if key.startswith(TEMPORARY_PREFIX)]
     assert all(world.rows.values()), "a pending record is left"
     assert {d for d, _ in world.rows} <= set(world.objects), "a record without its object is left"

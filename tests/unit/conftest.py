@@ -13,8 +13,8 @@ from reef.store import Store, open_store
 from tests.support.commands import Run, RunJson, json_runner, runner
 from tests.support.doctor.damaged_buckets import Bucket, make_bucket
 from tests.support.engine.branching import Grove
-from tests.support.engine.chains import World, open_world
-from tests.support.engine.kernel import database
+from tests.support.engine.chains import ChainWorld, open_world
+from tests.support.engine.open_database import database
 from tests.support.engine.segments import Bench
 from tests.support.jobs.shop import Shop
 
@@ -66,7 +66,7 @@ def shop() -> Shop:
 
 
 @pytest.fixture(params=["memory", "file"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChainWorld]:
     """A chain of manifests without any yet, in memory or in files."""
     with open_world(request.param, tmp_path) as opened:
         yield opened

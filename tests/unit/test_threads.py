@@ -30,7 +30,7 @@ def test_a_thread_runs_under_its_name_and_can_be_joined(threads: Threads) -> Non
     assert seen == [("reef-test", True)]
 
 
-def test_whoever_waits_is_woken_and_holds_the_lock_again(threads: Threads) -> None:
+def test_a_woken_waiter_holds_the_lock_again(threads: Threads) -> None:
     condition = threads.condition()
     waiting: list[int] = []
     woken: list[int] = []

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reef.store import open_store
-from tests.crash.engine import kernel_scenes as scenes
-from tests.crash.kernel_points import BIG, Child, big_rows, crash, fresh, rows_of
+from tests.support.crash import writer_scenes as scenes
+from tests.support.crash.crash_points import BIG, Child, big_rows, crash, fresh, rows_of
 
 TEMPORARY = ".tmp~"  # where file:// writes an object before it has its name
 NO_GRACE = {"gc_grace": 0, "retained_generations": 1}

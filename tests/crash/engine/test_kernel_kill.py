@@ -13,16 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.engine.kernel_kill import summary_of
+from tests.support.crash.kill_loop import summary_of
 from tests.support.servers.object_stores import REPO, SeaweedFS
 
+pytestmark = pytest.mark.timeout(3600)  # the kills are as many as it takes
 SUPERVISORS = 2
+TURNS_MAX = 5
 
 
-def run_cycles(urls: Sequence[str], cycles: int, *, rotate: int) -> Counter[str]:
+def run_cycles(urls: Sequence[str], cycles: int, *, rotate: int, seed: int) -> Counter[str]:
     """Run supervisors side by side, one per URL, each with its part of the cycles."""
     each = -(-cycles // len(urls))
-    command = [sys.executable, "-m", "tests.crash.engine.kernel_kill", f"--cycles={each}"]
+    command = [sys.executable, "-m", "tests.support.crash.kill_loop", f"--cycles={each}"]
     command += [f"--rotate={rotate}"]
     runs = [
         subprocess.Popen(
@@ -32,7 +34,7 @@ def run_cycles(urls: Sequence[str], cycles: int, *, rotate: int) -> Counter[str]
             stderr=subprocess.PIPE,
             text=True,
         )
-        for seed, url in enumerate(urls, 1)
+        for seed, url in enumerate(urls, seed)
     ]
     total: Counter[str] = Counter()
     try:
@@ -44,35 +46,48 @@ def run_cycles(urls: Sequence[str], cycles: int, *, rotate: int) -> Counter[str]
         for run in runs:
             run.kill()
             run.communicate()
+    assert total["kills"] == total["cycles"] >= cycles
     return total
 
 
-def check_that_it_hit(counts: Counter[str], cycles: int) -> None:
-    """The run must have been worth something: kills fell into every phase, with every outcome."""
+def wanted(cycles: int) -> dict[str, int]:
+    """Return what a run must have met to be worth something: each phase, with every outcome."""
+    every_moment = ("opening", "trying", "acked", "flushing", "in_job")
+    return {
+        "kills_in_flight": cycles // 2,  # a batch was on its way
+        "unacked_found": cycles // 20,  # it was durable, and nobody had been told
+        "unacked_gone": cycles // 20,  # it was not, and never will be
+        **{f"kills_{moment}": cycles // 50 for moment in every_moment},
+        **dict.fromkeys(("flushes", "collect_done", "views_followed"), cycles // 50),
+        "jobs_done": cycles // 50,
+        **{f"parallel_{parallel}": cycles // 4 for parallel in (1, 2, 8)},
+        **dict.fromkeys(("looks_r", "looks_w"), cycles // 3),
+        "replays": cycles // 4,  # a retry got the receipt of the first attempt
+        "rewrites": cycles // 20,  # a retry was the first to arrive
+        "misuses": cycles // 10,
+    }
+
+
+def kill_until_all_is_met(urls: Sequence[str], cycles: int, *, rotate: int) -> None:
+    """Run the cycles, and again as many if the machine's speed has kept the kills from something."""
+    counts: Counter[str] = Counter()
+    for turn in range(TURNS_MAX):
+        counts += run_cycles(urls, cycles, rotate=rotate, seed=1 + turn * len(urls))
+        counts["jobs_done"] = counts["compact_done"] + counts["fold_done"]
+        missing = {what: n for what, n in wanted(cycles).items() if counts[what] < n}
+        if not missing:
+            break
     print(dict(counts))
-    assert counts["kills"] == counts["cycles"] >= cycles
-    assert counts["kills_in_flight"] >= cycles // 2  # a batch was on its way
-    assert counts["unacked_found"] >= cycles // 20  # it was durable, and nobody had been told
-    assert counts["unacked_gone"] >= cycles // 20  # it was not, and never will be
-    for moment in ("opening", "trying", "acked", "flushing", "in_job"):
-        assert counts[f"kills_{moment}"] >= cycles // 50
-    for done in ("flushes", "collect_done", "views_followed"):
-        assert counts[done] >= cycles // 50
-    assert counts["compact_done"] + counts["fold_done"] >= cycles // 50
-    assert min(counts[f"parallel_{parallel}"] for parallel in (1, 2, 8)) >= cycles // 4
-    assert min(counts["looks_r"], counts["looks_w"]) >= cycles // 3
-    assert counts["replays"] >= cycles // 4  # a retry got the receipt of the first attempt
-    assert counts["rewrites"] >= cycles // 20  # a retry was the first to arrive
-    assert counts["misuses"] >= cycles // 10
+    assert not missing
 
 
 def test_500_kills_on_files(tmp_path: Path) -> None:
     urls = [f"file://{tmp_path}/bucket-{n}" for n in range(SUPERVISORS)]
-    check_that_it_hit(run_cycles(urls, 500, rotate=6), 500)
+    kill_until_all_is_met(urls, 500, rotate=6)
 
 
 @pytest.mark.servers
 def test_100_kills_on_seaweedfs(seaweedfs: SeaweedFS) -> None:
     urls = [seaweedfs.fresh_url() for _ in range(SUPERVISORS)]
     # Time comes in whole seconds there: a namespace has to live for some, to be collected.
-    check_that_it_hit(run_cycles(urls, 100, rotate=25), 100)
+    kill_until_all_is_met(urls, 100, rotate=25)

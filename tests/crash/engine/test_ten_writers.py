@@ -16,9 +16,9 @@ from reef.format import LogKind, LogObject, log_key
 from reef.kv import FACE
 from reef.log import ChainPoint, LogFold, LogReader
 from reef.store import open_store
-from tests.crash.engine.kernel_rivals import LAST_WRITES, NAMESPACE, Id, contend, rows_of
-from tests.crash.forked import STUCK_SECONDS
-from tests.crash.kernel_points import forking
+from tests.support.crash.crash_points import forking
+from tests.support.crash.forked import STUCK_SECONDS
+from tests.support.crash.rival_writers import LAST_WRITES, NAMESPACE, Id, contend, rows_of
 
 WRITERS = 10
 ACKS_BEFORE_NEXT = 6

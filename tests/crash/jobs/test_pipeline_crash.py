@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.jobs import pipeline_scenes as scenes
-from tests.crash.kernel_points import crash, fresh
+from tests.support.crash import pipeline_scenes as scenes
+from tests.support.crash.crash_points import crash, fresh
 
 SETTINGS = {"gc_grace": 0, "retained_generations": 1, "row_block_bytes": 1000}
 POINTS = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.engine.kernel_scenes import look
-from tests.crash.jobs import index_scenes as scenes
-from tests.crash.kernel_points import crash, fresh
+from tests.support.crash import index_scenes as scenes
+from tests.support.crash.crash_points import crash, fresh
+from tests.support.crash.writer_scenes import look
 
 POINTS = [
     ("before manifest put", 1),  # the intent

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import reef
-from tests.crash.forked import STUCK_SECONDS
-from tests.crash.kernel_points import crash, forking, fresh
-from tests.crash.pages import page_scenes as scenes
+from tests.support.crash import page_scenes as scenes
+from tests.support.crash.crash_points import crash, forking, fresh
+from tests.support.crash.forked import STUCK_SECONDS
 
 STORY, LAST = scenes.STORY, scenes.LAST
 LSNS = [0, 10, 15, 20, 30, 40, 45, 50, 60]

@@ -70,7 +70,7 @@ def race_for_ever(root: str, seed: int, acks: Connection) -> None:
 
 def drain(acks: Connection) -> list[int]:
     """Return everything that was acknowledged before the process died."""
-    found = []
+    found: list[int] = []
     while True:
         try:
             message = acks.recv_bytes()

@@ -146,7 +146,7 @@ def test_the_last_of_equal_ids_stays(pairs: list[tuple[str, int]]) -> None:
 )
 def test_a_vector_is_finite_or_refused(vectors: list[list[float]], dtype: type, text: str) -> None:
     with np.errstate(all="ignore"):
-        given = np.array(vectors, dtype)
+        given: Any = np.array(vectors, dtype)
         stored = given.astype(np.float16 if text.endswith("f16") else np.float32)
     data = {"id": [f"{i}" for i in range(len(vectors))], "v": given}
     schema = Schema().added({"v": Type.parse(text)})

@@ -117,7 +117,7 @@ def test_nothing_that_comes_between_does_harm(
         at += STRIDE
         grove = prepare()
         expected = {name: grove.contents(name) for name in there(grove)}
-        happened = []
+        happened: list[int] = []
 
         def interrupt(grove: Grove = grove, happened: list[int] = happened) -> None:
             happened.append(1)

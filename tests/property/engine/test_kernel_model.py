@@ -22,6 +22,7 @@ from reef.jobs import InProcess
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from tests.support.engine.attaching import begin_load, upload
 from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.engine.open_handles import writer_of
 from tests.support.jobs.compactor import Compactor
 from tests.support.jobs.passes import index
 
@@ -201,8 +202,7 @@ class Kernel(RuleBasedStateMachine):
         rows: dict[bytes, bytes | None] = {
             k: None if i < deletes else value for i, k in enumerate(sorted(keys))
         }
-        context, writer = self.world.database().context(), self.kv._writer
-        assert writer is not None
+        context, writer = self.world.database().context(), writer_of(self.kv)
         job = begin_load(context, NAMESPACE)
         step = -(-len(rows) // cuts)
         ordered = sorted(rows)

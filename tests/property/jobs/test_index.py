@@ -12,7 +12,6 @@ from reef.format import DedupWindow, Manifest
 from reef.jobs import IndexOptions, InProcess
 from reef.store import open_store
 from reef.types import LSN_MAX
-from tests.support.engine.kernel import database
 from tests.support.engine.log_script import (
     NS,
     LogScript,
@@ -22,6 +21,7 @@ from tests.support.engine.log_script import (
     give_up,
     versions,
 )
+from tests.support.engine.open_database import database
 from tests.support.jobs.passes import index
 
 WINDOW = {"dedup_max_keys": 4, "dedup_max_age": 3e9}

@@ -27,7 +27,7 @@ from reef.jobs import (
     IndexOptions,
 )
 from tests.support.jobs.dying_tasks import Interrupted, Killed
-from tests.support.jobs.pipeline_story import Drive, Story
+from tests.support.jobs.pipeline_story import Drive, PipelineStory
 
 SEEDS = int(os.environ.get("STORIES", "5"))
 FIRST = int(os.environ.get("STORIES_FIRST", "0"))
@@ -36,7 +36,7 @@ STEPS = 30
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_every_read_of_every_retained_version_is_as_it_was(seed: int) -> None:
-    story = Story(seed)
+    story = PipelineStory(seed)
     try:
         for _ in range(STEPS):
             if story.step():
@@ -55,7 +55,7 @@ def test_every_read_of_every_retained_version_is_as_it_was(seed: int) -> None:
 
 # One rival at every publish of every pass.
 
-PASSES: dict[str, Callable[[Story], Drive]] = {
+PASSES: dict[str, Callable[[PipelineStory], Drive]] = {
     "index": lambda story: (
         lambda db, runner: jobs.index(
             db, ["pairs"], runner=runner, options=IndexOptions(task_slots=2)
@@ -78,7 +78,7 @@ PASSES: dict[str, Callable[[Story], Drive]] = {
 }
 
 
-def rival(story: Story, name: str) -> None:
+def rival(story: PipelineStory, name: str) -> None:
     """Do what `name` says in the midst of somebody else's pass."""
     pairs = story.subjects[0]
     if name == "write":
@@ -96,7 +96,7 @@ def rival(story: Story, name: str) -> None:
 @pytest.mark.parametrize("other", ["write", "snapshot", "end", *PASSES])
 def test_a_rival_before_any_publish(kind: str, other: str) -> None:
     for nth in (1, 3) if kind == "compact" else (1, 2):
-        story = Story(nth)
+        story = PipelineStory(nth)
         pairs = story.subjects[0]
         try:
             for _ in range(3):
@@ -109,7 +109,7 @@ def test_a_rival_before_any_publish(kind: str, other: str) -> None:
                 story.age()
             met: list[str] = []
 
-            def others(story: Story = story, met: list[str] = met) -> None:
+            def others(story: PipelineStory = story, met: list[str] = met) -> None:
                 met.append(other)
                 rival(story, other)
 

@@ -17,7 +17,8 @@ from reef.jobs import CompactionOptions, InProcess
 from reef.pages import Pages
 from reef.store import MemoryStore
 from reef.testing import ManualClock
-from tests.support.engine.page_history import SIZE, History
+from tests.support.engine.open_handles import handle_of, read_state
+from tests.support.engine.page_history import SIZE, PageHistory
 from tests.support.jobs.passes import compact
 
 NAME = "main.db"
@@ -35,8 +36,8 @@ class Story:
         self.clock = ManualClock()
         self.rng = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
-        self.history = History()
-        self.branches: dict[str, History] = {}
+        self.history = PageHistory()
+        self.branches: dict[str, PageHistory] = {}
         self.bucket = MemoryStore(clock=self.clock)
         self.db = self.database()
         self.store = self.db.pages(NAME, page_size=SIZE, lsn_policy="caller")
@@ -54,7 +55,9 @@ class Story:
             self.bucket, clock=self.clock, rng=random.Random(self.rng.random()), **settings
         )
 
-    def write(self, lsns: int, store: Pages | None = None, history: History | None = None) -> None:
+    def write(
+        self, lsns: int, store: Pages | None = None, history: PageHistory | None = None
+    ) -> None:
         """Commit so many versions in one log object; hot pages get more of them."""
         store, history = store or self.store, history or self.history
         records = []
@@ -97,7 +100,7 @@ class Story:
         self.check_all(stores, self.history, times, low)
 
     def check_all(
-        self, stores: Sequence[Pages], history: History, times: int, low: int = 1
+        self, stores: Sequence[Pages], history: PageHistory, times: int, low: int = 1
     ) -> None:
         """Read all pages at some LSNs, and some pages at others."""
         everything = range(PAGES + 10)
@@ -114,7 +117,7 @@ class Story:
     @property
     def layers(self) -> int:
         """How many a read of a page may have to look into."""
-        return len(self.store._handle._live.state.layers)
+        return len(read_state(self.store).layers)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,7 @@ def story() -> Story:
 def test_a_million_versions_are_read_back_at_any_lsn(story: Story) -> None:
     assert story.history.versions >= 1_000_000
     assert story.layers > 2
-    assert story.store._handle.tail.memtable.rows > 100_000
+    assert handle_of(story.store).tail.memtable.rows > 100_000
     story.check(4)
 
 
@@ -169,9 +172,9 @@ def test_and_so_they_are_when_all_is_one_image(story: Story) -> None:
     assert story.layers > 2
     story.compact(full=True)
     story.collect()
-    story.store._handle.reload()
+    handle_of(story.store).reload()
     assert story.layers == 2  # the memtable, and segments side by side
-    assert len(story.store._handle.manifest.segments) > 2
+    assert len(handle_of(story.store).manifest.segments) > 2
     story.check(4)
     assert verify(story.database().context(), NAME).problems == ()
     # What the branches stand on was replaced, and collected for all but them.
@@ -191,12 +194,12 @@ def test_what_the_window_has_passed_goes_but_for_what_a_snapshot_or_a_branch_see
     story.write(LSNS_AT_ONCE)
     kept_from = story.history.head - LSNS_AT_ONCE  # what is newer lies inside the window
     story.store.flush()
-    rows = sum(ref.rows for ref in story.store._handle.manifest.segments)
+    rows = sum(ref.rows for ref in handle_of(story.store).manifest.segments)
     story.compact(full=True)
     report = story.collect()
     assert sum(tally.objects for tally in report.plan.tallies if tally.goes) > 0
-    story.store._handle.reload()
-    floor = story.store._handle.manifest.retention.floor_lsn
+    handle_of(story.store).reload()
+    floor = handle_of(story.store).manifest.retention.floor_lsn
     assert 1 < floor <= kept_from
     with pytest.raises(RetentionError):
         story.store.get_page(1, floor - 1)
@@ -208,7 +211,7 @@ def test_what_the_window_has_passed_goes_but_for_what_a_snapshot_or_a_branch_see
         story.check_all([story.database().pages(NAME, branch=name, mode="r")], history, 1)
     # No more than each of those points can see: a version of each page at every one of them, and the
     # versions above the floor.
-    manifest = story.store._handle.manifest
+    manifest = handle_of(story.store).manifest
     points = {floor, held_lsn, *(pin.lsn for pin in manifest.pins)}
     newer = (story.history.head - floor) * (PER_LSN + 1)
     now = sum(ref.rows for ref in manifest.segments)

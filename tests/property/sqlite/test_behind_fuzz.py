@@ -11,7 +11,7 @@ import reef.sqlite
 from reef.errors import UnavailableError
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.sqlite.sqlite_story import Author, chapter, check_integrity, dump, setup
 
 TRANSACTIONS = 1500

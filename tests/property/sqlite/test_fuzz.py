@@ -20,7 +20,7 @@ from reef.sqlite._vfs_apsw import as_apsw
 from reef.sqlite._vfs_ctypes import forget_error, last_error
 from reef.store import open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.jobs.passes import compact
 from tests.support.sqlite.sqlite_story import (
     FULL_EVERY,

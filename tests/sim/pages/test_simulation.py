@@ -27,9 +27,10 @@ from reef.errors import (
 from reef.format import KEY, LSN
 from reef.pages import Pages
 from reef.pages._rows import key_of
-from tests.sim import rivals
-from tests.sim.kernel import Violation, check_replay
-from tests.sim.rivals import TRIES, Handles, tolerated
+from tests.support.engine import simulated_rivals as rivals
+from tests.support.engine.open_handles import handle_of
+from tests.support.engine.simulated_rivals import TRIES, Handles, tolerated
+from tests.support.engine.write_history import Violation, check_replay
 from tests.support.simulation import Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -43,7 +44,7 @@ COMMITS = 6
 
 
 @dataclass(eq=False)
-class Commit:
+class PagesCommit:
     """One logical commit, however often it was sent."""
 
     number: int
@@ -57,16 +58,16 @@ class Commit:
         return f"commit {self.number}"
 
 
-class World(rivals.World):
+class PagesWorld(rivals.RivalsWorld):
     """One run: what its processes were told."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__({**settings, "log_segment_max_bytes": 8000})
-        self.commits: list[Commit] = []
+        self.commits: list[PagesCommit] = []
         self.fenced: list[int] = []
         """What handles were told of how far they came."""
 
-    def commit(self, rng: random.Random) -> Commit:
+    def commit(self, rng: random.Random) -> PagesCommit:
         """Return something to commit: some pages, a cut, or more than a log object holds."""
         number, kind = len(self.commits), rng.random()
         data = f"commit {number}".encode().ljust(SIZE, b".")
@@ -77,12 +78,12 @@ class World(rivals.World):
             ids = [page for page in ids if page < n_pages]
         elif kind < 0.4:
             ids = list(range(LOW, LOW + LARGE))
-        commit = Commit(number, dict.fromkeys([number, *ids], data), n_pages)
+        commit = PagesCommit(number, dict.fromkeys([number, *ids], data), n_pages)
         self.commits.append(commit)
         return commit
 
 
-def live_as_client(world: World, process: Process, handles: Handles[Pages]) -> None:
+def live_as_client(world: PagesWorld, process: Process, handles: Handles[Pages]) -> None:
     for _ in range(COMMITS):
         store = handles.open()
         if store is None:
@@ -95,7 +96,7 @@ def live_as_client(world: World, process: Process, handles: Handles[Pages]) -> N
 
 
 def attempt(
-    world: World, process: Process, handles: Handles[Pages], store: Pages, commit: Commit
+    world: PagesWorld, process: Process, handles: Handles[Pages], store: Pages, commit: PagesCommit
 ) -> None:
     """Send a commit until it is known what became of it, or the patience is at an end."""
     rng = process.rng
@@ -129,7 +130,7 @@ def opened(db: Database, parallel: int) -> Pages:
     return db.pages(NAME, page_size=SIZE, max_parallel_writes=parallel)
 
 
-def live_as_writer(world: World, process: Process) -> None:
+def live_as_writer(world: PagesWorld, process: Process) -> None:
     handles = Handles(world, process, opened)
     rivals.live_as_writer(process, lambda: live_as_client(world, process, handles))
 
@@ -137,12 +138,12 @@ def live_as_writer(world: World, process: Process) -> None:
 # The verdict.
 
 
-def check(world: World, process: Process, mode: str) -> int:
+def check(world: PagesWorld, process: Process, mode: str) -> int:
     """Compare with what a fresh handle finds; return how many commits are there."""
     db = world.database(process)
     store = db.pages(NAME, mode=mode)
     lsns: dict[bytes, int] = {}
-    for batch in store._handle.view().scan(end=key_of(LOW), columns=[]):
+    for batch in handle_of(store).view().scan(end=key_of(LOW), columns=[]):
         keys, found = batch.column(KEY).to_pylist(), batch.column(LSN).to_pylist()
         lsns.update(zip(keys, found, strict=True))
     for commit in world.commits:
@@ -181,7 +182,7 @@ def check(world: World, process: Process, mode: str) -> int:
 
 
 def run(seed: int) -> Simulation:
-    return rivals.run(seed, World, live_as_writer, check)
+    return rivals.run(seed, PagesWorld, live_as_writer, check)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

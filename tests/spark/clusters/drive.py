@@ -26,9 +26,9 @@ from reef import jobs
 from reef.errors import CorruptError
 from reef.jobs import CompactionOptions, IndexOptions, VerifyOptions
 from reef.spark import session, spark_runner
-from tests.spark.jobs import tasks
-from tests.spark.jobs.gates import Act, Gate, Gatekeeper, gated_frame
-from tests.spark.jobs.tasks import Ask, Told
+from tests.support.spark import runner_tasks as tasks
+from tests.support.spark.runner_tasks import Ask, Told
+from tests.support.spark.task_gates import Act, Gate, Gatekeeper, gated_frame
 from tests.support.waiting import until
 
 NAME = "life"

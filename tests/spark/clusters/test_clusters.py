@@ -28,6 +28,7 @@ from tests.support.servers.object_stores import REGION, SeaweedFS
 from tests.support.servers.process import LOOPBACK, Server
 from tests.support.waiting import DEADLINE_SECONDS, until
 
+pytestmark = pytest.mark.timeout(6 * DEADLINE_SECONDS)  # many JVMs start, one after another
 HERE = Path(__file__).resolve().parents[3]
 SPARK_HOME = Path(pyspark.__file__).parent
 WORK = SPARK_HOME / "work"
@@ -85,7 +86,7 @@ def lived(
         [*command, *conf], cwd=HERE, env=mine, stdout=subprocess.PIPE, text=True
     )
     try:
-        output, _ = process.communicate(timeout=2 * DEADLINE_SECONDS)
+        output, _ = process.communicate(timeout=4 * DEADLINE_SECONDS)
     finally:
         process.kill()
     assert process.returncode == 0
@@ -202,7 +203,7 @@ def test_an_executor_killed_in_every_step_costs_nothing(
     told = lived(mark, "local-cluster[2,1,1024]", url, tmp_path, *CONF, acts=acts)
     dead = {told[step][0] for step in steps}
     assert len(dead) == len(steps)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in dead)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in dead), "their end")
 
 
 def test_of_a_straggler_and_its_duplicate_one_is_published(

@@ -20,8 +20,8 @@ from reef.errors import (
 from reef.jobs import Bucket
 from reef.spark._runner import SparkRunner
 from reef.threads import SystemThreads
-from tests.spark.jobs import tasks
-from tests.spark.jobs.tasks import Ask, Told
+from tests.support.spark import runner_tasks as tasks
+from tests.support.spark.runner_tasks import Ask, Told
 from tests.support.waiting import until
 
 

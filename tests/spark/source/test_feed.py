@@ -35,6 +35,7 @@ from reef.spark.source._feed_plan import AttachedPart, FeedPart, plan_log
 from reef.spark.source._feed_read import FeedReader, stream_schema
 from reef.spark.source._read_version import find_version
 from reef.types import new_ulid
+from tests.support.engine.open_handles import writer_of
 
 FORMAT = "reef-changes"
 
@@ -326,7 +327,7 @@ def _attach(db: reef.Database, kv: KeyValue) -> None:
             created_at_us=0,
         )
         refs.append(write_segment(context.store, "ns", schema, origin, None, [batch]))
-    kv._writer.attach(refs)
+    writer_of(kv).attach(refs)
     chain.publish(lambda head: end_intent(head.manifest, "load-1"))
 
 

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import reef
 from reef.jobs import Bucket
 from reef.spark import WriteResult, register, write
+from tests.support.waiting import DEADLINE_SECONDS
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,7 +45,13 @@ def drive(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     paths = f"{ROOT / 'src'}:{ROOT}"
     env = {**os.environ, "PYTHONPATH": paths}
     return subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False
+        command,
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_SECONDS,
+        check=False,
     )
 
 
@@ -60,6 +67,7 @@ def killed_and_restarted(folder: Path, last: int, method: str, deaths: list[str]
     return f"file://{folder}/bucket?fsync=off"
 
 
+@pytest.mark.timeout(4 * 2 * DEADLINE_SECONDS)  # four drivers
 @pytest.mark.parametrize("least", [30, pytest.param(200, marks=pytest.mark.nightly)])
 def test_micro_batches_with_a_driver_killed_in_between(tmp_path: Path, least: int) -> None:
     deaths = ["after=0", f"before={least // 3}", f"after={2 * least // 3}"]
@@ -72,6 +80,7 @@ def test_micro_batches_with_a_driver_killed_in_between(tmp_path: Path, least: in
         assert list(db.store.list("namespaces/ns/segments/")) == []
 
 
+@pytest.mark.timeout(3 * 2 * DEADLINE_SECONDS)  # three drivers
 def test_micro_batches_as_bulk_loads_with_a_driver_killed_in_between(tmp_path: Path) -> None:
     url = killed_and_restarted(tmp_path, 6, "bulk", ["before=2", "after=4"])
     found = operations(url)

@@ -11,7 +11,7 @@ from reef.database import Database
 from reef.documents.types import Schema, Type
 from reef.engine import Face, View, Writer, WriteRequest, open_for_writing
 from reef.format import log_schema
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 
 def schema_of(**types: str) -> Schema:

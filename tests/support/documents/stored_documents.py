@@ -19,7 +19,7 @@ from reef.engine import Face, WriteRequest, open_for_writing
 from reef.format import log_schema
 from reef.store import Store
 from tests.support.documents.document_rows import schema_of
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 KINDS = {
     "name": "string",

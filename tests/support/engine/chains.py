@@ -41,7 +41,7 @@ def snapshotted(id: str) -> Callable[[Head | None], Manifest]:
     return change
 
 
-class World:
+class ChainWorld:
     """A bucket, what goes wrong on the way to it, and actors that share it."""
 
     def __init__(self, inner: Store, clock: ManualClock) -> None:
@@ -98,7 +98,7 @@ class World:
 
 
 @contextmanager
-def open_world(kind: str, folder: Path) -> Iterator[World]:
+def open_world(kind: str, folder: Path) -> Iterator[ChainWorld]:
     """Yield a world on a store of that kind: memory, or file."""
     clock = ManualClock()
     inner: Store
@@ -107,7 +107,7 @@ def open_world(kind: str, folder: Path) -> Iterator[World]:
     else:
         inner = FileStore(folder / "bucket", fsync=False)
     with inner:
-        yield World(inner, clock)
+        yield ChainWorld(inner, clock)
 
 
 class Intruder(WrapperStore):

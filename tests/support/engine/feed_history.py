@@ -22,6 +22,7 @@ from reef.kv import KeyValue
 from reef.manifest import end_intent, register_intent
 from reef.types import pack_lsn
 from tests.support.engine.collecting import NAMESPACE, World
+from tests.support.engine.open_handles import writer_of
 from tests.support.engine.versions import log_batch
 
 Change = tuple[int, str, bytes, bytes | None, bytes | None]
@@ -52,7 +53,7 @@ def above(changes: list[Change], after: int, upto: int = 1 << 62) -> list[Change
 
 
 @dataclass
-class History:
+class FeedHistory:
     """A namespace that is written to, and the model of its feed."""
 
     world: World
@@ -96,8 +97,7 @@ class History:
         keys = sorted(self.rng.sample([b"k%02d" % i for i in range(12)], 4))
         rows = [(key, None if self.rng.random() < 0.3 else self.value()) for key in keys]
         refs = [self.world.write_segment(job, table(part)) for part in (rows[:2], rows[2:])]
-        writer = self.kv._writer
-        assert writer is not None
+        writer = writer_of(self.kv)
         lsn = writer.attach(list(reversed(refs))).lsn
         self.world.publish(lambda m: end_intent(m, job))
         self.note(lsn, rows)
@@ -136,6 +136,6 @@ def table(rows: list[tuple[bytes, bytes | None]]) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-def history(seed: int, **settings: object) -> History:
+def history(seed: int, **settings: object) -> FeedHistory:
     world = World(seed=seed, **settings)
-    return History(world, world.kv(), random.Random(seed))
+    return FeedHistory(world, world.kv(), random.Random(seed))

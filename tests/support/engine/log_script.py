@@ -40,7 +40,7 @@ from reef.manifest import Head, open_writer
 from reef.segment import write_segment
 from reef.store import Store, open_store
 from reef.types import LSN_MAX, new_ulid, pack_lsn
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.jobs.compactor import fold_log
 
 NS = "ns"

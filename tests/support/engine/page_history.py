@@ -15,7 +15,7 @@ _PAGE = np.dtype([("page", "<u4"), ("mark", "<u4"), ("lsn", "<u8")])
 Numbers = npt.NDArray[np.int64]
 
 
-class History:
+class PageHistory:
     """Versions of pages: each page holds its own number, a mark of its store, and its LSN.
 
     A dict from (page, LSN) to data would say the same; this is one that can be asked for all pages at
@@ -40,9 +40,9 @@ class History:
     def head(self) -> int:
         return self._extents[-1][0]
 
-    def fork(self, lsn: int, mark: int) -> History:
+    def fork(self, lsn: int, mark: int) -> PageHistory:
         """Return one that goes on from this one's state at `lsn`."""
-        fork = History(mark)
+        fork = PageHistory(mark)
         for pages, lsns, gone, marks in zip(
             self._pages, self._lsns, self._gone, self._marks, strict=True
         ):

@@ -29,6 +29,7 @@ from reef.segment import (
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, FaultyStore, WrapperStore
 from reef.types import LSN_MAX
+from tests.support.waiting import DEADLINE_SECONDS
 
 SCHEMA = segment_schema([pa.field("value", pa.binary()), pa.field("number", pa.int64())])
 WIDE = segment_schema(
@@ -98,7 +99,7 @@ class MeetingStore(WrapperStore):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         if self.together > 1:
-            self._barrier.wait(120)
+            self._barrier.wait(DEADLINE_SECONDS)
         return super().get_range(key, start, length)
 
     def expect(self, together: int) -> None:

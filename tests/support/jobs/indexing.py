@@ -5,7 +5,6 @@ from __future__ import annotations
 from reef.format import Manifest
 from reef.jobs import IndexOptions, IndexResult, InProcess
 from reef.store import Store
-from tests.support.engine.kernel import database
 from tests.support.engine.log_script import (
     NS,
     LogScript,
@@ -14,6 +13,7 @@ from tests.support.engine.log_script import (
     folded_rows,
     versions,
 )
+from tests.support.engine.open_database import database
 from tests.support.jobs.passes import index
 
 ONE_EACH = IndexOptions(task_slots=1)

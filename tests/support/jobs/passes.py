@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 from reef import jobs
@@ -86,7 +86,7 @@ class Stepped(Generic[T]):
     The work is the generator of a pass: `fold_namespace(context, "ns", options)`.
     """
 
-    def __init__(self, work: Any) -> None:
+    def __init__(self, work: Generator[Any, Any, T]) -> None:
         self._work = work
         self.round = next(work)
 

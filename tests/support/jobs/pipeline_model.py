@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass
-class History:
+class PipelineHistory:
     """Every version of a namespace."""
 
     states: list[tuple[int, Rows]] = field(default_factory=lambda: [(0, {})])
@@ -79,7 +79,7 @@ class Subject(ABC):
     face: str
 
     def __init__(self) -> None:
-        self.history = History()
+        self.history = PipelineHistory()
         self.asked: dict[str, Asked] = {}
         self.snapshots: dict[str, Any] = {}
         self.generations: dict[int, int] = {}

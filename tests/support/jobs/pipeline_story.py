@@ -46,7 +46,7 @@ NAMES = ("pairs", "papers")
 Drive = Callable[[Database, Unruly], object]
 
 
-class Story:
+class PipelineStory:
     """A bucket, whoever works on it, and what it must show."""
 
     def __init__(self, seed: int) -> None:

@@ -24,7 +24,7 @@ CUT = RebuildOptions(
 SETTINGS = {"flush_interval": 0, "gc_grace": 0, "retained_generations": 1, "row_block_bytes": 500}
 
 
-class World:
+class RebuildWorld:
     """A namespace that is written, folded, compacted and collected, and all that it must hold."""
 
     def __init__(self, seed: int = 1, **settings: object) -> None:

@@ -25,6 +25,7 @@ import botocore.config
 import botocore.exceptions
 
 from tests.support.servers.process import LOOPBACK, Server, ServerError, program
+from tests.support.waiting import DEADLINE_SECONDS
 
 REPO = Path(__file__).resolve().parents[3]
 ACCESS_KEY_ID = "reef-test"
@@ -52,7 +53,7 @@ def s3_client(endpoint: str) -> Any:
         aws_access_key_id=ACCESS_KEY_ID,
         aws_secret_access_key=SECRET_ACCESS_KEY,
         config=botocore.config.Config(
-            read_timeout=60,
+            read_timeout=DEADLINE_SECONDS,
             retries={"total_max_attempts": 1},
             s3={"addressing_style": "path"},
         ),
@@ -221,7 +222,7 @@ class Azurite(ObjectServer):
         url = f"{self.endpoint}/{path}?{urlencode(query)}"
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         request = urllib.request.Request(url, data, signed, method=method)
-        with direct.open(request, timeout=60) as answer:
+        with direct.open(request, timeout=DEADLINE_SECONDS) as answer:
             return bytes(answer.read())
 
     def round_trip(self) -> None:

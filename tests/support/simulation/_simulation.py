@@ -30,6 +30,7 @@ from tests.support.simulation._network import Network
 from tests.support.simulation._process import Process
 from tests.support.simulation._scheduler import SECOND_US, Scheduler, SimulationError
 from tests.support.simulation._trace import Trace, Traced
+from tests.support.waiting import DEADLINE_SECONDS
 
 T = TypeVar("T")
 EPOCH_US = 1_700_000_000_000_000
@@ -69,7 +70,7 @@ class Simulation:
         list_page: int = 1000,
         trace_length: int = 100_000,
         trace_shown: int = 200,
-        hang_seconds: float = 60.0,
+        hang_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         """Nothing runs before `run`.
 

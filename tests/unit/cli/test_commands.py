@@ -20,10 +20,9 @@ from typer.main import get_command
 import reef
 from reef import cli, errors
 from reef.cli._app import app
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("no_settings")
-DEADLINE_SECONDS = 60.0
 
 
 def command(*arguments: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from tests.support.commands import Run
 from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket
+from tests.support.terminal import run_on_terminal
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -128,20 +128,11 @@ def test_no_progress_is_shown_in_a_pipe(bucket: Bucket) -> None:
 
 @pytest.mark.slow
 def test_progress_is_shown_on_a_terminal(bucket: Bucket) -> None:
-    ours, theirs = pty.openpty()
-    with open(ours, "rb", buffering=0) as terminal:
-        done = subprocess.run(
-            [sys.executable, "-m", "reef", "verify", bucket.url, NAMESPACE, "--json"],
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm"},
-            check=False,
-        )
-        shown = terminal.read(1 << 16)
-        os.close(theirs)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["namespaces"][0]["ok"]
-    assert b"segments" in shown
+    command = [sys.executable, "-m", "reef", "verify", bucket.url, NAMESPACE, "--json"]
+    ran = run_on_terminal(command)
+    assert ran.code == 0
+    assert json.loads(ran.out)["namespaces"][0]["ok"]
+    assert b"segments" in ran.shown
 
 
 @pytest.mark.slow

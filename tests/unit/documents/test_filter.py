@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta, timezone
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -216,12 +216,13 @@ def test_columns_that_a_batch_lacks_are_null() -> None:
 
 
 def test_an_empty_batch_has_an_empty_mask() -> None:
-    for where in [
+    wheres: list[Any] = [
         ("And", []),
         ("tags", "Contains", "x"),
         ("id", "Glob", "?*"),
         ("terms", "IsNull"),
-    ]:
+    ]
+    for where in wheres:
         assert matching(where, batch_of([])) == ""
 
 

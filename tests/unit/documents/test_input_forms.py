@@ -147,7 +147,8 @@ def test_forms_that_are_none(data: object, message: str) -> None:
 
 
 def test_nothing_is_no_rows() -> None:
-    for data in ([], {}, {"id": []}, TABLE.slice(0, 0), FRAME.iloc[:0], pl.DataFrame(COLUMNS)[:0]):
+    nothing: list[Any] = [[], {}, {"id": []}, TABLE.slice(0, 0), FRAME.iloc[:0]]
+    for data in [*nothing, pl.DataFrame(COLUMNS)[:0]]:
         read = read_rows(data, schema_of(n="int64"))
         assert len(read) == 0
         assert read.ids.type == pa.binary()

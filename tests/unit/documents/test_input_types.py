@@ -111,7 +111,12 @@ def test_a_known_column_of_nothing_is_kept() -> None:
         pa.array([None], pa.string()),
     ):
         assert column(values, "vector[2]").columns["x"] == pa.nulls(1, pa.list_(pa.float32(), 2))
-    for lists in ([[], None], pa.array([[], None]), pa.array([[], None], pa.list_(pa.string()))):
+    forms: list[Any] = [
+        [[], None],
+        pa.array([[], None]),
+        pa.array([[], None], pa.list_(pa.string())),
+    ]
+    for lists in forms:
         assert column(lists, "[]uuid").columns["x"].to_pylist() == [[], None]
 
 

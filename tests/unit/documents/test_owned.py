@@ -16,7 +16,7 @@ from reef.database import Database
 from reef.engine import CreateOnly
 from reef.format import owned, owned_rows
 from reef.pages import WalRecord
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 IDS = ["a", "b", "c"]
 ARRAYS = {

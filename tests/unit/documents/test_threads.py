@@ -14,7 +14,7 @@ import pytest
 from reef.documents import DocumentReceipt, Documents
 from reef.engine import CreateOnly, Equals
 from reef.errors import ConditionFailedError, InvalidInputError
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 THREADS = 6
 IDS = [f"id {n}" for n in range(40)]

@@ -20,7 +20,7 @@ from reef.store import open_store
 from reef.testing import CountingStore
 from tests.support.documents.document_rows import schema_of
 from tests.support.documents.stored_documents import Namespace, busy_namespace, comparable
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 
 @pytest.fixture(scope="module", params=range(3))

@@ -27,18 +27,17 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import pack_lsn, unpack_lsn
 from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.calls_beside import Beside
 from tests.support.engine.collecting import World
-from tests.support.engine.kernel import Beside, Gate, contents, database, flip
+from tests.support.engine.damage import flip
+from tests.support.engine.held_puts import Gate
+from tests.support.engine.open_database import contents, database
+from tests.support.engine.open_handles import context_of, writer_of
 from tests.support.jobs.compactor import Compactor
 from tests.support.jobs.passes import index
 
 WAL = "namespaces/ns/wal/"
 PARALLEL = [1, 4]
-
-
-def writer_of(kv: KeyValue) -> Writer:
-    assert kv._writer is not None
-    return kv._writer
 
 
 def objects(store: Store, kind: LogKind) -> int:
@@ -125,7 +124,7 @@ def test_it_survives_flushes_jobs_compaction_and_collection() -> None:
 def test_a_segment_is_attached_once(store: Store) -> None:
     kv, writer, refs = two_segments(database(store))
     writer.attach(refs)
-    for step in (lambda: None, kv.flush, lambda: Compactor(kv._context, "ns").run()):
+    for step in (lambda: None, kv.flush, lambda: Compactor(context_of(kv), "ns").run()):
         step()
         with pytest.raises(InvalidInputError, match="attached once"):
             writer.attach(refs)
@@ -179,7 +178,7 @@ def test_a_job_may_fold_what_is_attached(store: Store) -> None:
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_what_comes_behind_an_attach_in_flight_is_held_against_it(
+def test_a_write_behind_an_attach_in_flight_is_checked_against_it(
     store: Store, parallel: int
 ) -> None:
     gate = Gate(store)

@@ -155,7 +155,7 @@ def test_a_writer_that_flushes_after_the_drop_is_ended_with_what_happened(grove:
     assert caught.value.durable_lsn == lsn
 
 
-def test_whoever_was_opening_it_through_drop_and_rebirth_gets_nothing(grove: Grove) -> None:
+def test_an_open_during_drop_and_rebirth_is_fenced(grove: Grove) -> None:
     kv = grown(grove)
     kv.branch("b")
     grove.store.once("put_if_absent", "ns@b/wal", lambda: drop_and_make_b(grove))

@@ -27,9 +27,11 @@ from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Condition, SystemThreads
 from reef.types import unpack_lsn
-from tests.support.engine.kernel import Beside, Gate, contents, database
+from tests.support.engine.calls_beside import Beside
+from tests.support.engine.held_puts import Gate
+from tests.support.engine.open_database import contents, database
+from tests.support.engine.open_handles import count_queued, count_waiters, writer_of
 from tests.support.waiting import until
-from tests.unit.engine.writers import waiters
 
 WAL = "namespaces/ns/wal/"
 noise = random.Random(5).randbytes
@@ -58,14 +60,8 @@ def in_thread(kv: KeyValue, key: bytes, done: list[object]) -> threading.Thread:
     return thread
 
 
-def queued(kv: KeyValue) -> int:
-    commits = kv._writer._commits  # type: ignore[union-attr]
-    with commits.cond:
-        return sum(len(group.tickets) for group in commits._queue.pending)
-
-
 def wait_until_queued(kv: KeyValue, count: int) -> None:
-    until(lambda: queued(kv) == count, f"{count} are queued")
+    until(lambda: count_queued(kv) == count, f"{count} are queued")
 
 
 def test_batches_that_arrive_during_a_put_share_the_next_object(store: Store) -> None:
@@ -124,7 +120,7 @@ def test_several_log_puts_are_in_flight_and_acks_come_in_slot_order(store: Store
     assert len(contents(store)) == 3
 
 
-def test_as_many_log_puts_are_in_flight_as_may_be_whoever_sends_whose(store: Store) -> None:
+def test_log_puts_in_flight_reach_the_limit(store: Store) -> None:
     for seed in range(30):
         gate = Gate(store)
         kv = database(gate, seed=seed).kv("ns", max_parallel_writes=8, group_commit_max_batches=1)
@@ -316,7 +312,7 @@ def test_everyone_above_the_durable_version_gets_the_one_error(store: Store, par
     for thread in threads:
         thread.join()
     assert len(done) == parallel + 3
-    assert {str(error) for error in done} == {str(kv._writer.failure)}  # type: ignore[union-attr]
+    assert {str(error) for error in done} == {str(writer_of(kv).failure)}
     assert all(isinstance(error, FencedError) for error in done)
     new.put(b"after", b"2")
     assert dict(kv.items()) == {b"before": b"1"}
@@ -370,7 +366,7 @@ def test_a_condition_sees_what_is_on_its_way_before_it(store: Store) -> None:
     first = in_thread(kv, b"a", done)
     gate.wait_until_held()
     second = Beside(lambda: kv.put(b"a", b"other", condition=CreateOnly()))
-    until(lambda: waiters(kv) > 0 or not second.is_alive())
+    until(lambda: count_waiters(kv) > 0 or not second.is_alive())
     assert second.is_alive()  # told only once what it was held against is durable
     gate.is_open = True
     gate.let()

@@ -23,15 +23,12 @@ from reef.kv import KeyValue
 from reef.store import Data, Store, open_store
 from reef.testing import Fault, FaultyStore
 from reef.threads import Signal, SystemThreads
-from tests.support.engine.kernel import (
-    Beside,
-    Gate,
-    contents,
-    database,
-    interrupt_next_write,
-)
-from tests.support.waiting import until
-from tests.unit.engine.writers import commits, waiters
+from tests.support.engine.calls_beside import Beside
+from tests.support.engine.held_puts import Gate
+from tests.support.engine.interrupts import interrupt_next_write
+from tests.support.engine.open_database import contents, database
+from tests.support.engine.open_handles import commit_path, commit_queue, count_waiters
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, object], object]
 
@@ -68,7 +65,7 @@ def test_an_interrupted_sender_leaves_its_group_to_the_others(
 ) -> None:
     kv = database(store).kv("ns")
     kv.put(b"a", b"1")
-    commits(kv)._queue.callers_expected = 2  # so that it gathers
+    commit_queue(kv).callers_expected = 2  # so that it gathers
     original = getattr(owner, where)
 
     def interrupted(*_: object, **__: object) -> None:
@@ -286,7 +283,7 @@ def test_a_second_interrupt_of_a_waiter_keeps_nobody_from_being_woken(
             with pytest.raises(KeyboardInterrupt):
                 kv.put(b"left", b"2")
         waiter = Beside(lambda kv=kv: kv.put(b"waiter", b"3").lsn)  # type: ignore[misc]
-        until(lambda kv=kv: waiters(kv) == 1)  # type: ignore[misc]
+        until(lambda kv=kv: count_waiters(kv) == 1)  # type: ignore[misc]
         gate.is_open = True
         gate.let()
         assert isinstance(sender.finish(), int)
@@ -315,7 +312,7 @@ def test_an_interrupt_at_any_line_after_the_put_keeps_nobody_waiting() -> None:
             trace = sys.gettrace()
             sys.settrace(None)
             others += [Beside(lambda i=i: kv.put(b"other %d" % i, b"2").lsn) for i in range(2)]  # type: ignore[misc]
-            until(lambda: waiters(kv) == 2)
+            until(lambda: count_waiters(kv) == 2)
             interrupt.left = nth
             sys.settrace(trace)
 
@@ -423,7 +420,7 @@ def test_an_interrupt_at_any_line_of_asking_again_lets_the_next_caller_ask(paral
         interrupt = Interrupt(nth)
         try:
             with interrupt:
-                commits(kv).settle_unknown()
+                commit_path(kv).settle_unknown()
         except KeyboardInterrupt:
             assert interrupt.has_struck
         assert isinstance(Beside(lambda kv=kv: kv.put(b"other", b"2").lsn).finish(), int)  # type: ignore[misc]
@@ -444,12 +441,12 @@ def test_callers_that_wait_for_an_interrupted_asker_ask_themselves(
     def interrupted(self: LogWriter, group: Group) -> Answer:
         monkeypatch.setattr(LogWriter, "put", put)
         asking.set()
-        assert go.wait(120)
+        assert go.wait(DEADLINE_SECONDS)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LogWriter, "put", interrupted)
     asker = Beside(lambda: kv.put(b"asker", b"2"))
-    assert asking.wait(120)
+    assert asking.wait(DEADLINE_SECONDS)
     others = [Beside(lambda i=i: kv.put(b"other %d" % i, b"3").lsn) for i in range(3)]  # type: ignore[misc]
     go.set()
     assert isinstance(asker.finish(), KeyboardInterrupt)

@@ -68,7 +68,7 @@ def ticket_of(number: int, **more: object) -> Ticket:
     return Ticket(REQUESTS[number], NO_ROWS, b"", nbytes=1, **more)  # type: ignore[arg-type]
 
 
-class World:
+class QueueWorld:
     """A queue, its driver reduced to what it must carry out, and the bucket."""
 
     def __init__(self, parallel: int, batches: int, admits: int, *, twice: bool) -> None:
@@ -320,7 +320,7 @@ class World:
         return repr((groups, tickets, bucket, self.acked, told(queue.failure), len(queue.pending)))
 
 
-def explore(world: World) -> tuple[int, set[str]]:
+def explore(world: QueueWorld) -> tuple[int, set[str]]:
     """Try every event in every state; return how many states there are, and what tickets were told."""
     seen = {world.key()}
     ends: set[str] = set()
@@ -342,7 +342,7 @@ def explore(world: World) -> tuple[int, set[str]]:
 @pytest.mark.parametrize("twice", [False, True], ids=["", "interrupted"])
 @pytest.mark.parametrize(("parallel", "batches"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)])
 def test_every_order_of_events_keeps_the_promises(parallel: int, batches: int, twice: bool) -> None:
-    states, answers = explore(World(parallel, batches, 3, twice=twice))
+    states, answers = explore(QueueWorld(parallel, batches, 3, twice=twice))
     assert states > 1000
     expected = {"Receipt", "NotWrittenError", "UnavailableError", "OutcomeUnknownError"}
     expected |= {"FencedError", "InvariantError", "NoneType"}

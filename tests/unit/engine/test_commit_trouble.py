@@ -39,9 +39,18 @@ from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import Joinable, SystemThreads
 from reef.types import new_nonce, new_ulid, pack_lsn, unpack_lsn
-from tests.support.engine.kernel import Beside, contents, database, flip
+from tests.support.engine.calls_beside import Beside
+from tests.support.engine.damage import flip
+from tests.support.engine.open_database import contents, database
+from tests.support.engine.open_handles import (
+    await_flush,
+    context_of,
+    count_waiters,
+    flush_failure,
+    handle_of,
+    writer_of,
+)
 from tests.support.waiting import DEADLINE_SECONDS, until
-from tests.unit.engine.writers import waiters
 
 
 def test_an_object_of_another_version_in_our_slot_ends_the_writer_and_hangs_nobody(
@@ -79,15 +88,11 @@ def test_writes_that_may_not_wait_begin_a_flush_all_the_same(store: Store) -> No
     kv = small(store, write_stall_timeout=0)
     refused = 0
     for i in range(40):
-        thread_of_flush = kv._writer
         try:
             kv.put(b"k%d" % i, bytes(4_000))
         except OverloadedError:
             refused += 1
-        assert thread_of_flush is not None
-        with thread_of_flush._cond:
-            while thread_of_flush._is_flush_begun:
-                thread_of_flush._cond.wait()
+        await_flush(kv)
     assert 0 < refused < 20
 
 
@@ -97,8 +102,8 @@ def test_the_overload_error_tells_why_the_flush_failed(store: Store) -> None:
     kv.put(b"a", bytes(12_000))
     faulty.arm(Fault("error_before", on="upload", times=0))
     waiting = Beside(lambda: kv.put(b"b", bytes(12_000)))
-    until(lambda: kv._writer and kv._writer._flush_failure)
-    clock.advance(kv._context.settings.write_stall_timeout)
+    until(lambda: flush_failure(kv))
+    clock.advance(context_of(kv).settings.write_stall_timeout)
     error = waiting.finish()
     assert isinstance(error, OverloadedError)
     assert "500 Internal Server Error" in str(error)
@@ -126,7 +131,7 @@ def test_writes_that_wait_for_room_are_told_of_the_close(store: Store) -> None:
     kv.put(b"a", bytes(12_000))
     faulty.arm(Fault("error_before", on="upload", times=0))
     waiting = Beside(lambda: kv.put(b"b", bytes(12_000)))
-    until(lambda: kv._context.metrics.snapshot().get("reef_write_stalls_total"))
+    until(lambda: context_of(kv).metrics.snapshot().get("reef_write_stalls_total"))
     kv.close()
     assert isinstance(waiting.finish(), ClosedError)
     assert list(contents(store)) == [b"a"]
@@ -149,7 +154,7 @@ def test_a_refusal_that_waited_for_an_unknown_outcome_was_not_written(
     first = Beside(lambda: kv.put(b"x", b"1"))
     assert entered.wait(DEADLINE_SECONDS)
     second = Beside(lambda: kv.put(b"x", b"2", condition=CreateOnly()))
-    until(lambda: waiters(kv) > 0 or not second.is_alive())
+    until(lambda: count_waiters(kv) > 0 or not second.is_alive())
     go.set()
     assert isinstance(first.finish(), OutcomeUnknownError)
     assert isinstance(second.finish(), NotWrittenError)
@@ -198,9 +203,9 @@ def test_nothing_is_sent_behind_one_that_was_answered_and_is_not_durable(
     assert arrived.wait(DEADLINE_SECONDS)
     second = Beside(lambda: kv.put(b"second", b"2"))
     assert failed.wait(DEADLINE_SECONDS)
-    until(lambda: waiters(kv) > 0 or not second.is_alive())
+    until(lambda: count_waiters(kv) > 0 or not second.is_alive())
     third = Beside(lambda: kv.put(b"third", b"3"))
-    until(lambda: waiters(kv) > 1 or not third.is_alive())
+    until(lambda: count_waiters(kv) > 1 or not third.is_alive())
     assert sent == [b"first", b"second"]
     go.set()
     first.finish()
@@ -277,7 +282,7 @@ def test_nothing_is_sent_behind_an_object_that_is_not_encoded_yet(
     # Its PUT is over while the second one is being encoded.
     assert isinstance(first.finish(), Receipt)
     third = Beside(lambda: kv.put(b"third", b"3"))
-    until(lambda: waiters(kv) > 0 or not third.is_alive())
+    until(lambda: count_waiters(kv) > 0 or not third.is_alive())
     go.set()
     assert isinstance(second.finish(), Receipt)
     assert isinstance(third.finish(), Receipt)
@@ -315,7 +320,7 @@ def test_a_reader_goes_on_when_repair_went_back_a_generation(store: Store) -> No
     reader = database(store).kv("ns", mode="r")
     flip(store, manifest_key("ns", reader.stats()["generation"]))
     assert repair(database(store).context(), "ns", apply=True).is_mended
-    reader._handle.reload()
+    handle_of(reader).reload()
     assert dict(reader.items()) == contents(store) == {b"a": b"1", b"b": b"2"}
     with pytest.raises(ReefError):
         kv.put(b"c", b"3")
@@ -376,8 +381,7 @@ def test_a_follower_sees_segments_that_the_log_attaches(store: Store) -> None:
     kv = db.kv("ns")
     kv.put(b"a", b"1")
     reader = database(store).kv("ns", mode="r")
-    writer, context = kv._writer, db.context()
-    assert writer is not None
+    writer, context = writer_of(kv), db.context()
     slot = writer.tail.fold.next_slot
     lsn = pack_lsn(slot, 0)
     rows = Memtable()
@@ -406,6 +410,6 @@ def test_a_follower_sees_segments_that_the_log_attaches(store: Store) -> None:
     )
     store.put_if_absent(log_key("ns", slot), encode_log(log))
     assert reader.refresh() == lsn
-    found = reader._handle.one(b"a")
+    found = handle_of(reader).one(b"a")
     assert found is not None
     assert found.lsn == lsn

@@ -18,8 +18,9 @@ from reef.store import MemoryStore
 from reef.testing import CountingStore
 from reef.types import pack_lsn
 from tests.support.engine.collecting import NAMESPACE, World
-from tests.support.engine.feed_history import Change, History, above, bare, history, told
-from tests.support.engine.kernel import database
+from tests.support.engine.feed_history import Change, FeedHistory, above, bare, history, told
+from tests.support.engine.open_database import database
+from tests.support.engine.open_handles import writer_of
 from tests.support.engine.versions import log_batch
 from tests.support.jobs.compactor import Compactor
 
@@ -72,8 +73,7 @@ def test_followers_of_any_pace_see_each_operation_once(seed: int) -> None:
 def test_a_version_within_an_object_is_a_place_to_begin_and_to_end() -> None:
     h = history(1)
     h.write()
-    writer = h.kv._writer
-    assert writer is not None
+    writer = writer_of(h.kv)
     slot = h.world.slots()[-1] + 1
     rows = [(pack_lsn(slot, i), b"k%d" % i, b"v%d" % i) for i in range(5)]
     log = LogObject(
@@ -190,7 +190,7 @@ def test_a_chain_that_does_not_lead_to_the_manifest_is_told() -> None:
 # What it costs.
 
 
-def counted(h: History) -> tuple[CountingStore, FeedLog]:
+def counted(h: FeedHistory) -> tuple[CountingStore, FeedLog]:
     store = CountingStore(h.world.inner)
     return store, FeedLog(h.world.database(store).context(), NAMESPACE)
 

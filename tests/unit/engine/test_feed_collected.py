@@ -12,7 +12,8 @@ from reef.kv import FACE
 from reef.types import pack_lsn
 from tests.support.engine.attaching import begin_load, upload
 from tests.support.engine.collecting import DAY_S, NAMESPACE, World
-from tests.support.engine.feed_history import History, above, bare, history, told
+from tests.support.engine.feed_history import FeedHistory, above, bare, history, told
+from tests.support.engine.open_handles import writer_of
 from tests.support.jobs.compactor import Compactor
 
 
@@ -28,7 +29,7 @@ def as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def collected(**settings: object) -> History:
+def collected(**settings: object) -> FeedHistory:
     """Return a namespace whose first objects were folded and collected, and some that were not."""
     h = history(5, **settings)
     for _ in range(10):
@@ -258,8 +259,7 @@ def test_what_the_log_of_a_snapshot_attaches_stays_with_it() -> None:
     after = kv.lsn
     context = world.database().context()
     job = begin_load(context, NAMESPACE)
-    writer = kv._writer
-    assert writer is not None
+    writer = writer_of(kv)
     writer.attach([upload(context, job, {b"a": b"1", b"b": b"2"})])
     job.end()
     kv.put(b"c", b"3")

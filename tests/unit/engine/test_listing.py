@@ -56,7 +56,7 @@ def test_what_is_passed_by_changes_nothing(
     assert [b.name for b in grove.kv().branches()] == ["a", "b-c", "b", "b0", "z"]
 
 
-def test_one_that_cannot_be_read_is_there() -> None:
+def test_an_unreadable_namespace_is_listed() -> None:
     grove = Grove()
     grown(grove)
     newest = grove.objects(None, "manifest")[-1]

@@ -19,7 +19,9 @@ from reef.errors import (
 from reef.manifest import set_retention
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, ManualClock
-from tests.support.engine.kernel import database, flip
+from tests.support.engine.damage import flip
+from tests.support.engine.open_database import database
+from tests.support.engine.open_handles import handle_of
 from tests.support.jobs.compactor import Compactor
 
 
@@ -137,7 +139,7 @@ def test_a_reader_that_was_overtaken_by_a_flush_loses_nothing(store: Store) -> N
     for i in range(50):
         kv.put(b"k%02d" % i, b"v")
     kv.flush()
-    reader._handle.reload()
+    handle_of(reader).reload()
     assert reader.lsn == kv.lsn
     assert len(list(reader.items())) == 51
 
@@ -408,7 +410,7 @@ def test_a_scan_that_was_begun_goes_on_when_the_floor_rises(store: Store) -> Non
     kv.flush()
     chain = db.context().chain("ns")
     chain.publish(lambda head: set_retention(head.manifest, floor_lsn=kv.lsn))  # type: ignore[union-attr]
-    reader._handle.reload()
+    handle_of(reader).reload()
     assert dict(scan) == {b"k%d" % i: b"1" for i in range(5)}
     assert view.get(b"k0") == b"1"
     assert reader.get(b"k0") == b"2"

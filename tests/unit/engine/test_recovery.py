@@ -23,7 +23,9 @@ from reef.segment import write_segment
 from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
 from reef.types import new_ulid
-from tests.support.engine.kernel import contents, database, flip
+from tests.support.engine.damage import flip
+from tests.support.engine.open_database import contents, database
+from tests.support.engine.open_handles import await_flush, writer_of
 
 
 def fences(store: Store) -> list[tuple[int, int]]:
@@ -145,7 +147,7 @@ def test_replay_fetches_many_slots_at_once(store: Store) -> None:
 # Fences.
 
 
-def test_as_many_fences_as_an_older_writer_may_have_in_flight(store: Store) -> None:
+def test_opening_puts_a_fence_for_each_put_an_older_writer_may_have_in_flight(store: Store) -> None:
     database(store).kv("ns", max_parallel_writes=8)
     assert fences(store) == [(slot, 1) for slot in range(1, 9)]
     # Fewer from now on: but the one before may have had eight in flight.
@@ -217,10 +219,7 @@ def test_flush_by_size_by_slots_by_time_and_by_call(store: Store) -> None:
     kv = db.kv("ns", flush_threshold_bytes="64KiB", flush_threshold_slots=20, flush_interval="5s")
 
     def segments() -> int:
-        kv._writer._cond.__enter__()  # type: ignore[union-attr]
-        kv._writer._cond.__exit__(None, None, None)  # type: ignore[union-attr]
-        while kv._writer._is_flush_begun:  # type: ignore[union-attr]
-            pass
+        await_flush(kv)
         return int(kv.stats()["levels"].get("0", {"segments": 0})["segments"])
 
     kv.flush()
@@ -301,7 +300,7 @@ def fold_as_a_job(db: Database, slot_first: int, kv: object) -> None:
             opened_at_us=1,  # type: ignore[union-attr]
         )
     )
-    tail = kv._writer.tail  # type: ignore[attr-defined]
+    tail = writer_of(kv).tail
     batches = list(tail.memtable.flush_batches(tail.lsn))
     origin = SegmentOrigin(
         id=f"{new_ulid(context.clock, context.rng)}-{job}",

@@ -14,6 +14,7 @@ from reef.store import FileStore, MemoryStore
 from reef.testing import Fault, FaultyStore, ManualClock
 from reef.threads import SystemThreads, for_each
 from tests.support.engine.collecting import DAY_S, GRACE_S, World, filled, going
+from tests.support.waiting import DEADLINE_SECONDS
 
 # What is told, and how it runs.
 
@@ -52,7 +53,7 @@ def test_side_by_side_is_what_it_says() -> None:
     done: list[int] = []
 
     def work(item: int) -> None:
-        barrier.wait(timeout=120)
+        barrier.wait(DEADLINE_SECONDS)
         done.append(item)
 
     for_each(range(8), work, width=4, threads=SystemThreads())

@@ -188,7 +188,7 @@ def test_only_the_asked_keys_of_large_runs_are_rewritten(shop: Shop) -> None:
     sides = ((None, b"key-00100"), (b"key-00200", None))
     assert len(left) == 8
     assert {*left} == {(id, *clip) for id in ids for clip in sides}
-    assert shop.manifest.gc.pending == ()
+    assert not shop.manifest.gc.pending
     assert [group.inputs for group in result.published] == [()] * len(result.published)
     outputs = [ref for ref in shop.segments if ref.level == 1]
     assert all(b"key-00100" <= ref.key_min <= ref.key_max < b"key-00200" for ref in outputs)

@@ -14,7 +14,7 @@ from reef.jobs import CollectOptions, InProcess, PassProgress, collect
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation
 from tests.support.engine.collecting import DAY_S, GRACE_S, NAMESPACE, World, filled, going
-from tests.support.engine.kernel import contents
+from tests.support.engine.open_database import contents
 
 SPREAD = CollectOptions(small_objects=0, task_objects=2)
 

@@ -15,8 +15,9 @@ from reef.manifest import end_intent
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.engine.collecting import HookedStore
-from tests.support.engine.kernel import contents, database, flip
+from tests.support.engine.damage import flip
 from tests.support.engine.log_script import NS, LogScript, give_up, versions
+from tests.support.engine.open_database import contents, database
 from tests.support.jobs.indexing import ONE_EACH, head, keys, run, strange
 from tests.support.jobs.passes import Meddling, Stepped, index
 

@@ -9,8 +9,8 @@ from reef.format import decode_segment, log_key, segment_key
 from reef.jobs import IndexOptions, InProcess
 from reef.jobs._fold._index import fold_namespace
 from reef.store import Store
-from tests.support.engine.kernel import contents, database
 from tests.support.engine.log_script import NS, LogScript, give_up
+from tests.support.engine.open_database import contents, database
 from tests.support.jobs.indexing import ONE_EACH, check_same_as_before, head, keys, run, strange
 from tests.support.jobs.passes import Stepped
 

@@ -21,8 +21,8 @@ from reef.jobs._job import Job, new_segment_id
 from reef.manifest import end_intent
 from reef.store import Store
 from tests.support.engine.collecting import HookedStore
-from tests.support.engine.kernel import contents, database
 from tests.support.engine.log_script import NS, LogScript, copied, flush_at_once
+from tests.support.engine.open_database import contents, database
 from tests.support.jobs.indexing import ONE_EACH, check_same_as_before, head, keys, run
 from tests.support.jobs.passes import Meddling, index
 

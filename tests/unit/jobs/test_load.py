@@ -40,7 +40,7 @@ from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from tests.support.engine.collecting import World
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 from tests.support.jobs.dying_tasks import Killed, Mortal
 from tests.support.jobs.loads import begin_load
 from tests.support.jobs.passes import index
@@ -461,7 +461,8 @@ def test_a_crash_at_any_request_leaves_all_or_nothing_and_the_key_can_be_tried_a
     rows = pa.table({"id": ["c", "a", "b"], "price": [3.0, 1.0, 2.0], "new": ["x", "y", "z"]})
     old = {"b": 0.0, "d": 4.0}
     new = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
-    at, outcomes = 1, set()
+    at = 1
+    outcomes: set[bool] = set()
     while True:
         for is_sent in (False, True):
             world = World()
@@ -501,7 +502,7 @@ def test_nothing_to_load_is_no_commit(store: Store) -> None:
 def test_a_stream_of_loads_counts_on(store: Store) -> None:
     db = database(store)
     context = db.context()
-    lsns = []
+    lsns: list[tuple[int, bool]] = []
     for sequence in (1, 1, 2, 1):
         plan = begin_load(context, "ns", job_key=f"{len(lsns)}", face="kv")
         parts = [part_of(context, plan, key=["a"], value=[f"{len(lsns)}"])]
@@ -542,7 +543,8 @@ def test_runs_come_back_in_order(tmp_path: Path, seed: int, duplicates: str) -> 
         keys += rng.choices(keys, k=500)
         rng.shuffle(keys)
     runs = SortedRuns(tmp_path, budget_bytes=20_000, duplicates=duplicates)  # type: ignore[arg-type]
-    at, last = 0, {}
+    at = 0
+    last: dict[bytes, int] = {}
     while at < len(keys):
         some = keys[at : at + rng.randrange(1, 200)]
         runs.add(pa.record_batch({"_key": some, "place": range(at, at + len(some))}))

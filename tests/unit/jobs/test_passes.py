@@ -41,7 +41,7 @@ from reef.jobs._driver import PassRun, run_pass
 from reef.jobs._pass import Figures, Round, Work
 from reef.store import MemoryStore
 from reef.testing import ManualClock
-from tests.support.engine.kernel import flip
+from tests.support.engine.damage import flip
 from tests.support.jobs.passes import Meddling
 
 EAGER = CompactionOptions(min_input_files=2)
@@ -95,7 +95,7 @@ def test_namespaces_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[-1].rows == sum(10 + i for i in range(12))
 
 
-def test_one_that_is_sick_is_told_of_and_stops_nobody() -> None:
+def test_a_failing_namespace_does_not_stop_the_others() -> None:
     names = ["a", "b", "c"]
     db = filled(names)
     flip(db.store, log_key("b", 2))

@@ -25,12 +25,12 @@ from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, flip
 from tests.support.engine.log_script import NS, LogScript, copied, folded_rows, versions
 from tests.support.jobs.compactor import Compactor
 from tests.support.jobs.passes import compact, index, rebuild
-from tests.support.jobs.rebuilding import CUT, World, fresh_context
+from tests.support.jobs.rebuilding import CUT, RebuildWorld, fresh_context
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[RebuildWorld]:
+    world = RebuildWorld()
     yield world
     world.kv.close()
 
@@ -39,7 +39,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("options", [None, CUT])
-def test_all_of_it_from_the_log(world: World, options: RebuildOptions | None) -> None:
+def test_all_of_it_from_the_log(world: RebuildWorld, options: RebuildOptions | None) -> None:
     world.flush(3)
     world.write(2)
     before = world.manifest
@@ -80,7 +80,7 @@ def test_the_rows_are_those_of_the_segments_before() -> None:
             assert verify(context, NS, deep=True).problems == ()
 
 
-def test_segments_and_the_window_that_are_lost_come_back(world: World) -> None:
+def test_segments_and_the_window_that_are_lost_come_back(world: RebuildWorld) -> None:
     world.flush(3)
     world.compact(floor=sorted(world.model)[4])
     world.flush()
@@ -98,7 +98,7 @@ def test_segments_and_the_window_that_are_lost_come_back(world: World) -> None:
     world.check_requests()
 
 
-def test_what_compaction_dropped_is_not_seen_again(world: World) -> None:
+def test_what_compaction_dropped_is_not_seen_again(world: RebuildWorld) -> None:
     world.flush(2)
     with world.db().kv(NS, mode="r") as kv:
         kv.snapshot(id="kept")
@@ -117,7 +117,7 @@ def test_what_compaction_dropped_is_not_seen_again(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_segments_of_which_only_a_part_is_left(seed: int) -> None:
-    world = World(seed)
+    world = RebuildWorld(seed)
     world.flush(4)
     options = CompactionOptions(min_input_files=2, target_size_bytes=2000, max_bytes=3000)
     context = world.db().context()
@@ -138,7 +138,9 @@ def test_segments_of_which_only_a_part_is_left(seed: int) -> None:
     world.kv.close()
 
 
-def test_what_a_dropped_namespace_of_the_same_name_had_is_not_looked_at(world: World) -> None:
+def test_what_a_dropped_namespace_of_the_same_name_had_is_not_looked_at(
+    world: RebuildWorld,
+) -> None:
     world.flush(2)
     world.write()
     world.kv.close()
@@ -157,7 +159,7 @@ def test_what_a_dropped_namespace_of_the_same_name_had_is_not_looked_at(world: W
 # Where the log was collected.
 
 
-def test_segments_stay_for_what_the_log_has_not(world: World) -> None:
+def test_segments_stay_for_what_the_log_has_not(world: RebuildWorld) -> None:
     world.flush(3)
     world.compact()
     world.collect()
@@ -181,7 +183,7 @@ def test_segments_stay_for_what_the_log_has_not(world: World) -> None:
     assert world.manifest.generation == generation + 1  # the writer that check_rebuild opens
 
 
-def test_it_refuses_where_something_is_missing(world: World) -> None:
+def test_it_refuses_where_something_is_missing(world: RebuildWorld) -> None:
     world.flush(3)
     world.compact()
     world.collect()
@@ -202,7 +204,7 @@ def test_it_refuses_where_something_is_missing(world: World) -> None:
     assert (after.segments, after.dedup, after.intents) == (before.segments, before.dedup, ())
 
 
-def test_it_refuses_where_the_window_is_nowhere(world: World) -> None:
+def test_it_refuses_where_the_window_is_nowhere(world: RebuildWorld) -> None:
     world.flush(2)
     world.compact()
     world.collect()
@@ -233,7 +235,7 @@ def test_what_repair_gave_up_after_it_was_folded_is_not_lost(tmp_path: Path) -> 
     assert verify(bucket.context(), NAMESPACE, deep=True).problems == ()
 
 
-def test_a_damaged_log_that_was_folded_is_no_reason_to_lose_rows(world: World) -> None:
+def test_a_damaged_log_that_was_folded_is_no_reason_to_lose_rows(world: RebuildWorld) -> None:
     world.flush(3)
     key = log_key(NS, world.manifest.wal_floor - 1)
     data = bytearray(world.store.get(key))
@@ -272,7 +274,7 @@ def test_behind_lost_generations_it_goes_on_from_the_last_that_can_be_read(
     seed: int, lost: int
 ) -> None:
     """With folds, compactions and collections among what the lost ones said: nothing comes back."""
-    world, rng = World(seed), random.Random(seed)
+    world, rng = RebuildWorld(seed), random.Random(seed)
     world.flush(2)
     for action in rng.choices(["flush", "write", "fold", "compact", "gc"], k=10):
         if action == "flush":
@@ -311,7 +313,7 @@ def test_behind_lost_generations_it_goes_on_from_the_last_that_can_be_read(
 # What others left, and what the log attaches.
 
 
-def test_what_unpublished_jobs_left_does_not_come_in(world: World) -> None:
+def test_what_unpublished_jobs_left_does_not_come_in(world: RebuildWorld) -> None:
     world.flush(2)
     compactor = Compactor(world.db().context(), NS)
     plan = compactor.plan(floor_lsn=0)
@@ -359,7 +361,7 @@ def test_attached_segments_stay_or_are_copied() -> None:
 # Others at the same time, and crashes.
 
 
-def test_a_flush_meanwhile_means_another_plan(world: World) -> None:
+def test_a_flush_meanwhile_means_another_plan(world: RebuildWorld) -> None:
     world.flush(2)
     world.write(2)
     flushed: list[int] = []
@@ -380,7 +382,7 @@ def test_a_flush_meanwhile_means_another_plan(world: World) -> None:
     world.check_reads()
 
 
-def test_a_compaction_meanwhile_means_another_plan(world: World) -> None:
+def test_a_compaction_meanwhile_means_another_plan(world: RebuildWorld) -> None:
     world.flush(3)
     compacted: list[int] = []
 
@@ -399,7 +401,7 @@ def test_a_compaction_meanwhile_means_another_plan(world: World) -> None:
     assert verify(world.db().context(), NS, deep=True).problems == ()
 
 
-def test_who_never_rests_is_told(world: World) -> None:
+def test_rebuild_gives_up_if_the_namespace_keeps_changing(world: RebuildWorld) -> None:
     class Always(InProcess):
         def run(self, task: Any, descriptors: Any, result: Any, **named: Any) -> Any:
             world.flush()
@@ -414,7 +416,7 @@ def test_who_never_rests_is_told(world: World) -> None:
     world.check_reads()
 
 
-def test_a_job_that_was_ended_publishes_nothing(world: World) -> None:
+def test_a_job_that_was_ended_publishes_nothing(world: RebuildWorld) -> None:
     world.flush(2)
     before = world.manifest.segments
 
@@ -433,7 +435,7 @@ def test_a_job_that_was_ended_publishes_nothing(world: World) -> None:
     assert world.manifest.segments == before
 
 
-def test_a_killed_driver_leaves_an_intent_and_orphans_only(world: World) -> None:
+def test_a_killed_driver_leaves_an_intent_and_orphans_only(world: RebuildWorld) -> None:
     class Killed(BaseException):
         pass
 
@@ -462,7 +464,7 @@ def test_a_killed_driver_leaves_an_intent_and_orphans_only(world: World) -> None
     world.check_reads()
 
 
-def test_there_is_no_such_namespace(world: World) -> None:
+def test_there_is_no_such_namespace(world: RebuildWorld) -> None:
     context = world.db().context()
     with pytest.raises(NotFoundError, match="'other'"):
         rebuild(context, "other", InProcess(context))
@@ -474,7 +476,7 @@ def test_there_is_no_such_namespace(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_any_history_reads_the_same(seed: int) -> None:
-    world = World(seed)
+    world = RebuildWorld(seed)
     rng = random.Random(seed)
     published = 0
     for step in range(14):

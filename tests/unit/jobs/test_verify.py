@@ -38,8 +38,8 @@ from reef.segment import (
 from reef.store import Store, open_store
 from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
 from tests.support.engine.collecting import HookedStore
-from tests.support.engine.kernel import database
 from tests.support.engine.log_script import NS, LogScript
+from tests.support.engine.open_database import database
 from tests.support.jobs.passes import index
 
 # Everything is large, and cut into as many parts as there can be.

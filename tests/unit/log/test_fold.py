@@ -26,7 +26,7 @@ from reef.settings import Settings
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
 from reef.types import pack_lsn
-from tests.support.engine.kernel import flip
+from tests.support.engine.damage import flip
 
 NS = "ns"
 _rng = random.Random(7)

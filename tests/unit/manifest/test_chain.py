@@ -26,8 +26,8 @@ from tests.support.engine.chains import (
     GRACE_S,
     NAMESPACE,
     SETTINGS,
+    ChainWorld,
     Intruder,
-    World,
     key,
     opened,
     snapshotted,
@@ -35,14 +35,14 @@ from tests.support.engine.chains import (
 
 
 class TestPublishing:
-    def test_nothing_is_there_before_the_first(self, world: World) -> None:
+    def test_nothing_is_there_before_the_first(self, world: ChainWorld) -> None:
         chain = world.chain()
         assert chain.load() is None
         assert chain.head is None
         assert chain.last_contact is None
         assert dict(world.store.counts.requests) == {"list": 1}
 
-    def test_the_first_generation(self, world: World) -> None:
+    def test_the_first_generation(self, world: ChainWorld) -> None:
         chain = world.chain("writer-1")
         head = chain.publish(opened)
         assert head.manifest == world.stored(1)
@@ -52,7 +52,7 @@ class TestPublishing:
         assert head.published_at_us == world.inner.head(key(1)).last_modified_us
         assert chain.head == head
 
-    def test_the_next_ones_name_their_predecessors(self, world: World) -> None:
+    def test_the_next_ones_name_their_predecessors(self, world: ChainWorld) -> None:
         chain = world.chain()
         heads = [chain.publish(opened) for _ in range(4)]
         assert [head.generation for head in heads] == [1, 2, 3, 4]
@@ -60,7 +60,7 @@ class TestPublishing:
             assert after.manifest.predecessor_checksum == before.checksum
         assert len({head.manifest.nonce for head in heads}) == 4
 
-    def test_a_publish_on_a_known_head_is_one_put_and_one_list(self, world: World) -> None:
+    def test_a_publish_on_a_known_head_is_one_put_and_one_list(self, world: ChainWorld) -> None:
         chain = world.chain()
         chain.publish(opened)
         world.store.reset()
@@ -68,7 +68,7 @@ class TestPublishing:
         assert dict(world.store.counts.requests) == {"put_if_absent": 1, "list": 1}
 
     def test_a_load_is_one_list_and_one_get_and_a_known_head_is_not_fetched_again(
-        self, world: World
+        self, world: ChainWorld
     ) -> None:
         world.grow(3)
         chain = world.chain()
@@ -78,19 +78,19 @@ class TestPublishing:
         assert dict(world.store.reset().requests) == {"list": 1}
 
     def test_what_is_recorded_of_the_new_generation_in_the_first_is_dated_to_it(
-        self, world: World
+        self, world: ChainWorld
     ) -> None:
         head = world.chain().publish(snapshotted("s"))
         assert [s.generation for s in head.manifest.snapshots] == [1]
 
-    def test_interleaved_chains_build_on_each_other(self, world: World) -> None:
+    def test_interleaved_chains_build_on_each_other(self, world: ChainWorld) -> None:
         a, b = world.chain("a"), world.chain("b")
         epochs = [chain.publish(opened).manifest.writer_epoch for chain in (a, b, a, a, b, b, a)]
         assert epochs == [1, 2, 3, 4, 5, 6, 7]
         assert world.numbers() == [1, 2, 3, 4, 5, 6, 7]
 
-    def test_who_is_overtaken_between_reading_and_writing_starts_over_on_the_new_head(
-        self, world: World
+    def test_a_publish_overtaken_after_its_read_starts_over_on_the_new_head(
+        self, world: ChainWorld
     ) -> None:
         a, b = world.chain("a"), world.chain("b")
         a.publish(opened)
@@ -108,7 +108,7 @@ class TestPublishing:
         assert world.stored(4).writer_epoch == 4
 
     def test_two_openers_with_the_same_words_never_both_believe_that_they_won(
-        self, world: World
+        self, world: ChainWorld
     ) -> None:
         """Same author, same time, same content: only the nonce tells whose object it is."""
         a = world.chain("writer")
@@ -125,18 +125,18 @@ class TestPublishing:
         assert [head.generation for head in heads] == [1, 2]
         assert [head.manifest.writer_epoch for head in heads] == [1, 2]
 
-    def test_no_change_is_no_publish(self, world: World) -> None:
+    def test_no_change_is_no_publish(self, world: ChainWorld) -> None:
         chain = world.chain()
         head = chain.publish(opened)
         world.store.reset()
         assert chain.publish(lambda head: None) == head
         assert world.store.counts.total == 0
 
-    def test_no_change_of_nothing_has_no_head_to_return(self, world: World) -> None:
+    def test_no_change_of_nothing_has_no_head_to_return(self, world: ChainWorld) -> None:
         with pytest.raises(NotFoundError, match="products"):
             world.chain().publish(lambda head: None)
 
-    def test_the_author_cannot_be_talked_into_another_number(self, world: World) -> None:
+    def test_the_author_cannot_be_talked_into_another_number(self, world: ChainWorld) -> None:
         chain = world.chain()
         chain.publish(opened)
         head = chain.publish(
@@ -145,7 +145,7 @@ class TestPublishing:
         assert (head.generation, head.manifest.repaired_from) == (2, None)
         assert head.manifest.author == "writer"
 
-    def test_a_change_that_breaks_a_rule_is_never_written(self, world: World) -> None:
+    def test_a_change_that_breaks_a_rule_is_never_written(self, world: ChainWorld) -> None:
         chain = world.chain()
         chain.publish(opened)
         with pytest.raises(InvariantError, match="writer_epoch"):
@@ -154,7 +154,7 @@ class TestPublishing:
             chain.publish(lambda head: replace(opened(head), wal_floor=9))
         assert world.numbers() == [1]
 
-    def test_a_hundred_lost_races_are_given_up(self, world: World) -> None:
+    def test_a_hundred_lost_races_are_given_up(self, world: ChainWorld) -> None:
         a, b = world.chain("a"), world.chain("b")
 
         def change(head: Head | None) -> Manifest:
@@ -170,7 +170,7 @@ class TestPublishing:
         assert a.publish(opened).generation == 101
 
     def test_an_error_of_a_change_on_an_old_head_is_asked_again_on_the_newest(
-        self, world: World
+        self, world: ChainWorld
     ) -> None:
         a, b = world.chain("a"), world.chain("b")
         a.publish(opened)
@@ -185,7 +185,9 @@ class TestPublishing:
             a.publish(release)
         assert world.numbers() == [1, 2, 3]
 
-    def test_an_error_of_a_change_comes_out_and_the_chain_stays_usable(self, world: World) -> None:
+    def test_an_error_of_a_change_comes_out_and_the_chain_stays_usable(
+        self, world: ChainWorld
+    ) -> None:
         chain = world.chain()
         chain.publish(opened)
 
@@ -196,7 +198,7 @@ class TestPublishing:
             chain.publish(change)
         assert chain.publish(opened).generation == 2
 
-    def test_a_bad_name_is_refused(self, world: World) -> None:
+    def test_a_bad_name_is_refused(self, world: ChainWorld) -> None:
         with pytest.raises(InvalidInputError):
             ManifestChain(
                 world.store,
@@ -221,7 +223,7 @@ class TestLostReplies:
             "timeout_before",
         ],
     )
-    def test_at_every_put_of_a_run(self, world: World, kind: FaultKind) -> None:
+    def test_at_every_put_of_a_run(self, world: ChainWorld, kind: FaultKind) -> None:
         chain = world.chain()
         for generation in range(1, 6):
             world.faults.arm(Fault(kind, on="put_if_absent"))
@@ -232,7 +234,7 @@ class TestLostReplies:
 
     @pytest.mark.parametrize("kind", ["reply_lost", "timeout_before"])
     def test_an_unknown_outcome_passes_through_and_the_next_publish_looks_first(
-        self, world: World, kind: FaultKind
+        self, world: ChainWorld, kind: FaultKind
     ) -> None:
         chain = world.chain()
         chain.publish(opened)
@@ -249,7 +251,9 @@ class TestLostReplies:
         # It asked before it sent: no PUT was refused.
         assert world.store.counts.requests["put_if_absent"] == 1
 
-    def test_a_write_that_lands_late_is_a_generation_like_any_other(self, world: World) -> None:
+    def test_a_write_that_lands_late_is_a_generation_like_any_other(
+        self, world: ChainWorld
+    ) -> None:
         chain = world.chain()
         chain.publish(opened)
         world.faults.arm(Fault("lands_late", on="put_if_absent"), Fault("error_before", on="get"))
@@ -266,7 +270,7 @@ class TestLostReplies:
 
     @pytest.mark.parametrize("operation", ["list", "get"])
     def test_a_generation_that_cannot_be_confirmed_is_unknown(
-        self, world: World, operation: str
+        self, world: ChainWorld, operation: str
     ) -> None:
         intruder = Intruder(world.faults)
         chain = world.chain("a", store=intruder)
@@ -283,7 +287,7 @@ class TestLostReplies:
         assert head.generation == 4
         assert [s.id for s in head.manifest.snapshots] == ["s"]
 
-    def test_a_definite_refusal_comes_out_as_it_is(self, world: World) -> None:
+    def test_a_definite_refusal_comes_out_as_it_is(self, world: ChainWorld) -> None:
         chain = world.chain()
         chain.publish(opened)
         world.faults.arm(Fault("denied", on="put_if_absent"))
@@ -291,7 +295,7 @@ class TestLostReplies:
             chain.publish(opened)
         assert chain.publish(opened).generation == 2
 
-    def test_written_but_not_listed_is_unknown(self, world: World) -> None:
+    def test_written_but_not_listed_is_unknown(self, world: ChainWorld) -> None:
         chain = world.chain()
         chain.publish(opened)
         world.faults.arm(Fault("missing_entry", on="list", key=key(2)))
@@ -299,7 +303,7 @@ class TestLostReplies:
             chain.publish(opened)
         assert chain.publish(opened).generation == 3
 
-    def test_written_but_not_listed_before_others_is_unknown(self, world: World) -> None:
+    def test_written_but_not_listed_before_others_is_unknown(self, world: ChainWorld) -> None:
         intruder = Intruder(world.faults)
         chain = world.chain("a", store=intruder)
         chain.publish(opened)
@@ -313,7 +317,7 @@ class TestLostReplies:
             chain.publish(change)
 
 
-def slow_chain(world: World) -> tuple[ManifestChain, Intruder]:
+def slow_chain(world: ChainWorld) -> tuple[ManifestChain, Intruder]:
     """Return a chain that knows generation 1, and what comes between its requests."""
     world.grow(1)
     intruder = Intruder(world.store)
@@ -326,7 +330,7 @@ class TestSleepers:
     """Put-if-absent forgets deleted names: who slept through a collection has published nothing."""
 
     def test_a_collected_generation_that_is_created_again_does_not_count(
-        self, world: World, caplog: pytest.LogCaptureFixture
+        self, world: ChainWorld, caplog: pytest.LogCaptureFixture
     ) -> None:
         chain = world.chain("sleeper")
         chain.publish(opened)
@@ -351,7 +355,7 @@ class TestSleepers:
         with pytest.raises(NotFoundError):
             chain.at(2)
 
-    def test_so_it_is_with_the_very_first_generation(self, world: World) -> None:
+    def test_so_it_is_with_the_very_first_generation(self, world: ChainWorld) -> None:
         chain = world.chain("sleeper")
         heads: list[Head | None] = []
 
@@ -366,7 +370,7 @@ class TestSleepers:
         assert heads[0] is None
         assert world.stored(12).writer_epoch == 11
 
-    def test_at_the_boundary_it_counts(self, world: World) -> None:
+    def test_at_the_boundary_it_counts(self, world: ChainWorld) -> None:
         chain = world.chain("slow")
         chain.publish(opened)
         intruder = Intruder(world.store)
@@ -387,7 +391,9 @@ class TestSleepers:
         assert slow.head.generation == 6
         assert [s.id for s in world.stored(6).snapshots] == ["mine"]
 
-    def test_who_was_collected_before_it_was_confirmed_does_not_know(self, world: World) -> None:
+    def test_a_publish_collected_before_it_was_confirmed_is_unknown(
+        self, world: ChainWorld
+    ) -> None:
         """It was published, it may have been built upon, and it is gone: neither yes nor no."""
         chain, intruder = slow_chain(world)
 
@@ -405,7 +411,7 @@ class TestSleepers:
         assert [s.id for s in world.stored(13).snapshots] == ["mine"]
         assert chain.publish(opened).generation == 14
 
-    def test_refused_and_collected_since_is_unknown(self, world: World) -> None:
+    def test_refused_and_collected_since_is_unknown(self, world: ChainWorld) -> None:
         """The name was taken when the PUT came, and free when it was read back."""
         chain, intruder = slow_chain(world)
 
@@ -418,7 +424,7 @@ class TestSleepers:
             chain.publish(change)
         assert chain.publish(opened).generation == 13
 
-    def test_out_of_touch_it_looks_before_it_writes(self, world: World) -> None:
+    def test_out_of_touch_it_looks_before_it_writes(self, world: ChainWorld) -> None:
         chain = world.chain("sleeper")
         chain.publish(opened)
         world.grow(10)
@@ -430,7 +436,7 @@ class TestSleepers:
         assert world.store.counts.requests["put_if_absent"] == 1
         assert world.numbers() == [9, 10, 11, 12, 13]
 
-    def test_an_unreadable_newer_head_leaves_it_unknown(self, world: World) -> None:
+    def test_an_unreadable_newer_head_leaves_it_unknown(self, world: ChainWorld) -> None:
         """It may hold a boundary above what was just written."""
         chain, intruder = slow_chain(world)
 
@@ -475,7 +481,7 @@ class TestTime:
         chain.publish(opened)
         assert chain.now_us == clock.now_us()
 
-    def test_reading_tells_no_time(self, world: World) -> None:
+    def test_reading_tells_no_time(self, world: ChainWorld) -> None:
         world.grow(1)
         chain = world.chain()
         chain.load()
@@ -483,7 +489,7 @@ class TestTime:
 
 
 class TestThreads:
-    def test_threads_share_a_chain(self, world: World) -> None:
+    def test_threads_share_a_chain(self, world: ChainWorld) -> None:
         chain = world.chain()
         chain.publish(opened)
         errors: list[Exception] = []
@@ -505,7 +511,7 @@ class TestThreads:
         assert chain.head.generation == 41
         assert len(world.stored(41).snapshots) == 40
 
-    def test_ten_openers_at_once_get_ten_epochs(self, world: World) -> None:
+    def test_ten_openers_at_once_get_ten_epochs(self, world: ChainWorld) -> None:
         chains = [world.chain(f"writer-{n}") for n in range(10)]
         start = threading.Barrier(10)
         epochs: list[int] = []

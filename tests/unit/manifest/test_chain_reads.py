@@ -21,8 +21,8 @@ from reef.testing import Fault, FaultKind, WrapperStore
 from tests.support.engine.chains import (
     GRACE_S,
     NAMESPACE,
+    ChainWorld,
     Intruder,
-    World,
     key,
     opened,
     snapshotted,
@@ -30,11 +30,11 @@ from tests.support.engine.chains import (
 
 
 class TestFollowing:
-    def test_nothing_to_follow(self, world: World) -> None:
+    def test_nothing_to_follow(self, world: ChainWorld) -> None:
         with pytest.raises(NotFoundError, match="does not exist"):
             world.chain().follow()
 
-    def test_it_asks_for_the_next_ones_and_lists_nothing(self, world: World) -> None:
+    def test_it_asks_for_the_next_ones_and_lists_nothing(self, world: ChainWorld) -> None:
         world.grow(2)
         chain = world.chain()
         chain.load()
@@ -46,7 +46,7 @@ class TestFollowing:
         assert head.published_at_us == world.inner.head(key(5)).last_modified_us
         assert dict(world.store.reset().requests) == {"get": 4, "head": 1}
 
-    def test_an_idle_look_is_one_get_and_counts_as_contact(self, world: World) -> None:
+    def test_an_idle_look_is_one_get_and_counts_as_contact(self, world: ChainWorld) -> None:
         world.grow(1)
         chain = world.chain()
         head = chain.load()
@@ -57,7 +57,7 @@ class TestFollowing:
             assert chain.last_contact == world.clock.monotonic()
         assert dict(world.store.counts.requests) == {"get": 5}
 
-    def test_out_of_touch_an_absent_generation_is_not_trusted(self, world: World) -> None:
+    def test_out_of_touch_an_absent_generation_is_not_trusted(self, world: ChainWorld) -> None:
         world.grow(1)
         chain = world.chain()
         chain.load()
@@ -72,7 +72,7 @@ class TestFollowing:
         assert dict(world.store.counts.requests) == {"list": 1, "get": 1}
         assert not chain.is_out_of_touch
 
-    def test_out_of_touch_what_a_sleeper_left_is_not_the_next_link(self, world: World) -> None:
+    def test_out_of_touch_what_a_sleeper_left_is_not_the_next_link(self, world: ChainWorld) -> None:
         world.grow(1)
         sleeper, chain = world.chain("sleeper"), world.chain()
         chain.load()
@@ -91,7 +91,7 @@ class TestFollowing:
         world.clock.advance(GRACE_S / 2 + 1)
         assert chain.follow().generation == 13
 
-    def test_an_answer_that_took_too_long_is_not_trusted(self, world: World) -> None:
+    def test_an_answer_that_took_too_long_is_not_trusted(self, world: ChainWorld) -> None:
         world.grow(1)
         intruder = Intruder(world.store)
         chain = world.chain(store=intruder)
@@ -105,7 +105,7 @@ class TestFollowing:
         intruder.before("get", meanwhile)
         assert chain.follow().generation == 12
 
-    def test_a_repair_behind_the_own_head_is_followed(self, world: World) -> None:
+    def test_a_repair_behind_the_own_head_is_followed(self, world: ChainWorld) -> None:
         """Generation 2 was read, then lost to damage; repair has gone on from generation 1."""
         world.grow(2)
         chain = world.chain()
@@ -115,7 +115,7 @@ class TestFollowing:
         assert world.stored(3).repaired_from == 1
         assert chain.follow().generation == 3
 
-    def test_the_last_link_vanishes_before_its_time_is_asked(self, world: World) -> None:
+    def test_the_last_link_vanishes_before_its_time_is_asked(self, world: ChainWorld) -> None:
         world.grow(1)
         intruder = Intruder(world.store)
         chain = world.chain(store=intruder)
@@ -130,7 +130,7 @@ class TestFollowing:
         assert chain.follow().generation == 13
 
     def test_a_damaged_next_generation_is_told_and_the_head_stays(
-        self, world: World, caplog: pytest.LogCaptureFixture
+        self, world: ChainWorld, caplog: pytest.LogCaptureFixture
     ) -> None:
         world.grow(1)
         chain = world.chain()
@@ -147,7 +147,9 @@ class TestFollowing:
 
 
 class TestDamage:
-    def test_it_falls_back_loudly(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def test_it_falls_back_loudly(
+        self, world: ChainWorld, caplog: pytest.LogCaptureFixture
+    ) -> None:
         world.grow(4)
         world.damage(3)
         world.damage(4)
@@ -164,7 +166,9 @@ class TestDamage:
         assert "reef repair" in record.message
 
     @pytest.mark.parametrize("kind", ["flipped_bit", "short_read"])
-    def test_a_reading_that_fails_once_is_not_damage(self, world: World, kind: FaultKind) -> None:
+    def test_a_reading_that_fails_once_is_not_damage(
+        self, world: ChainWorld, kind: FaultKind
+    ) -> None:
         world.grow(2)
         world.faults.arm(Fault(kind, on="get"))
         head = world.chain().load()
@@ -172,7 +176,7 @@ class TestDamage:
         assert (head.generation, head.damaged) == (2, ())
         assert len(world.faults.fired) == 1
 
-    def test_damage_below_a_whole_head_does_not_matter(self, world: World) -> None:
+    def test_damage_below_a_whole_head_does_not_matter(self, world: ChainWorld) -> None:
         world.grow(3)
         world.damage(2)
         chain = world.chain()
@@ -181,7 +185,9 @@ class TestDamage:
         assert (head.generation, head.damaged) == (3, ())
         assert chain.publish(opened).generation == 4
 
-    def test_nothing_readable_is_an_error_and_not_an_empty_namespace(self, world: World) -> None:
+    def test_nothing_readable_is_an_error_and_not_an_empty_namespace(
+        self, world: ChainWorld
+    ) -> None:
         world.grow(2)
         world.damage(1)
         world.damage(2)
@@ -191,13 +197,13 @@ class TestDamage:
             world.chain().publish(opened)
         assert world.numbers() == [1, 2]
 
-    def test_a_cut_generation_is_damaged_too(self, world: World) -> None:
+    def test_a_cut_generation_is_damaged_too(self, world: ChainWorld) -> None:
         world.grow(1)
         world.overwrite(1, world.inner.get(key(1))[:-5])
         with pytest.raises(IncompleteError):
             world.chain().load()
 
-    def test_another_format_version_is_no_damage(self, world: World) -> None:
+    def test_another_format_version_is_no_damage(self, world: ChainWorld) -> None:
         """Falling back behind a newer Reef would undo what it wrote."""
         world.grow(2)
         data = world.inner.get(key(2)).replace(b'"format_version":1', b'"format_version":2')
@@ -210,7 +216,7 @@ class TestDamage:
         assert chain.head is None
         assert world.numbers() == [1, 2]
 
-    def test_behind_damage_nothing_is_published(self, world: World) -> None:
+    def test_behind_damage_nothing_is_published(self, world: ChainWorld) -> None:
         world.grow(3)
         world.damage(3)
         chain = world.chain()
@@ -220,7 +226,7 @@ class TestDamage:
         assert caught.value.key == key(3)
         assert world.numbers() == [1, 2, 3]
 
-    def test_damage_that_heals_is_forgotten(self, world: World) -> None:
+    def test_damage_that_heals_is_forgotten(self, world: ChainWorld) -> None:
         world.grow(2)
         whole = world.inner.get(key(2))
         world.damage(2)
@@ -229,7 +235,7 @@ class TestDamage:
         world.overwrite(2, whole)
         assert chain.publish(opened).generation == 3
 
-    def test_what_was_read_before_stays_and_is_published_upon(self, world: World) -> None:
+    def test_what_was_read_before_stays_and_is_published_upon(self, world: ChainWorld) -> None:
         """Its author holds the whole of it: the next generation needs no other source."""
         chain = world.chain()
         chain.publish(opened)
@@ -240,7 +246,7 @@ class TestDamage:
         assert (head.generation, head.damaged) == (2, ())
         assert [s.id for s in chain.publish(opened).manifest.snapshots] == ["s"]
 
-    def test_repair_goes_on_behind_it(self, world: World) -> None:
+    def test_repair_goes_on_behind_it(self, world: ChainWorld) -> None:
         """What the lost generations may have given out is not given out again."""
         world.grow(3)
         chain = world.chain("repair")
@@ -267,13 +273,13 @@ class TestDamage:
         assert world.chain().publish(opened).manifest.writer_epoch == 6
         assert world.chain().publish(lambda h: open_compactor(h.manifest)).generation == 8  # type: ignore[union-attr]
 
-    def test_repairing_a_whole_chain_is_a_publish_like_any_other(self, world: World) -> None:
+    def test_repairing_a_whole_chain_is_a_publish_like_any_other(self, world: ChainWorld) -> None:
         world.grow(2)
         head = world.chain().publish(opened, repairing=True)
         assert (head.generation, head.manifest.repaired_from) == (3, None)
         assert head.manifest.writer_epoch == 3
 
-    def test_no_change_for_repair_returns_what_is_there(self, world: World) -> None:
+    def test_no_change_for_repair_returns_what_is_there(self, world: ChainWorld) -> None:
         world.grow(2)
         world.damage(2)
         head = world.chain().publish(lambda head: None, repairing=True)
@@ -281,7 +287,9 @@ class TestDamage:
 
 
 class TestLooking:
-    def test_what_is_collected_between_list_and_get_is_listed_again(self, world: World) -> None:
+    def test_what_is_collected_between_list_and_get_is_listed_again(
+        self, world: ChainWorld
+    ) -> None:
         world.grow(2)
         intruder = Intruder(world.store)
 
@@ -294,14 +302,14 @@ class TestLooking:
         assert head is not None
         assert head.generation == 13
 
-    def test_a_head_that_is_listed_but_never_there_is_unavailable(self, world: World) -> None:
+    def test_a_head_that_is_listed_but_never_there_is_unavailable(self, world: ChainWorld) -> None:
         world.grow(2)
         world.faults.arm(Fault("not_found", on="get", times=0))
         with pytest.raises(UnavailableError, match="listed but not there"):
             world.chain().load()
 
     def test_an_empty_list_does_not_take_back_what_was_seen(
-        self, world: World, caplog: pytest.LogCaptureFixture
+        self, world: ChainWorld, caplog: pytest.LogCaptureFixture
     ) -> None:
         chain = world.chain()
         head = chain.publish(opened)
@@ -309,7 +317,9 @@ class TestLooking:
         assert chain.load() == head
         assert "is gone" in caplog.text
 
-    def test_a_list_that_came_late_does_not_take_back_what_was_seen(self, world: World) -> None:
+    def test_a_list_that_came_late_does_not_take_back_what_was_seen(
+        self, world: ChainWorld
+    ) -> None:
         """Another thread has published between the answer and its use."""
 
         class Late(WrapperStore):
@@ -328,18 +338,18 @@ class TestLooking:
         assert head is not None
         assert (head.generation, chain.head) == (2, head)
 
-    def test_other_objects_in_the_folder_are_passed_over(self, world: World) -> None:
+    def test_other_objects_in_the_folder_are_passed_over(self, world: ChainWorld) -> None:
         world.grow(1)
         world.inner.put_if_absent(f"namespaces/{NAMESPACE}/manifest/notes.txt", b"hello")
         assert [found.number for found in world.chain().generations()] == [1]
 
-    def test_generations_are_listed_with_their_times_and_sizes(self, world: World) -> None:
+    def test_generations_are_listed_with_their_times_and_sizes(self, world: ChainWorld) -> None:
         world.grow(3)
         for found in world.chain().generations():
             there = world.inner.head(key(found.number))
             assert found == (found.number, there.last_modified_us, there.size)
 
-    def test_at_a_generation(self, world: World) -> None:
+    def test_at_a_generation(self, world: ChainWorld) -> None:
         world.grow(5)
         chain = world.chain()
         chain.load()
@@ -353,13 +363,15 @@ class TestLooking:
         with pytest.raises(NotFoundError, match="generation 6"):
             chain.at(6)
 
-    def test_at_a_damaged_generation(self, world: World) -> None:
+    def test_at_a_damaged_generation(self, world: ChainWorld) -> None:
         world.grow(3)
         world.damage(2)
         with pytest.raises(CorruptError):
             world.chain().at(2)
 
-    def test_below_the_boundary_only_what_something_stands_on_is_there(self, world: World) -> None:
+    def test_below_the_boundary_only_what_something_stands_on_is_there(
+        self, world: ChainWorld
+    ) -> None:
         world.grow(2)
         world.chain("reader").publish(snapshotted("s"))
         world.grow(10)

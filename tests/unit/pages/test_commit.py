@@ -26,7 +26,9 @@ from reef.pages import Pages, WalRecord
 from reef.pages._rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
-from tests.support.engine.kernel import interrupt_next_write
+from tests.support.engine.interrupts import interrupt_next_write
+from tests.support.engine.open_handles import commit_queue, handle_of
+from tests.support.waiting import DEADLINE_SECONDS
 
 T = TypeVar("T")
 
@@ -393,7 +395,7 @@ def test_a_fenced_writer_is_told_how_far_it_came(bucket: Bucket) -> None:
     assert rival.append_wal(records((1, 12, "e"))) == 12
 
 
-def test_one_that_is_fenced_in_the_middle_of_a_batch_gets_all_of_it_in_or_nothing(
+def test_a_writer_fenced_within_a_batch_commits_all_of_it_or_nothing(
     bucket: Bucket,
 ) -> None:
     store = caller(bucket)
@@ -509,7 +511,7 @@ def test_a_batch_that_cannot_be_resolved_leaves_nothing_behind(bucket: Bucket) -
             failed.append(nth)
             bucket.before = lambda operation, key: None
             assert (store.head, bucket.objects("wal")) == (head, slots)
-            assert store._handle.tail.memtable.rows == 0
+            assert handle_of(store).tail.memtable.rows == 0
             assert store.get_pages([1, 2]) == [page("a"), None]
         else:
             break
@@ -522,9 +524,7 @@ def test_a_batch_that_cannot_be_resolved_leaves_nothing_behind(bucket: Bucket) -
 def test_a_lone_caller_of_many_versions_is_not_taken_for_many(bucket: Bucket) -> None:
     store = caller(bucket)
     store.append_wal(records(*((1, lsn, f"{lsn}") for lsn in range(1, 50))))
-    assert (
-        store._writing()._commits._queue.callers_expected == 1
-    )  # so that it never waits for company
+    assert commit_queue(store).callers_expected == 1  # so that it never waits for company
 
 
 def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other(
@@ -544,7 +544,7 @@ def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other
             slots.append(key)
             gate = gates[len(slots) - 1]
             arrived.release()
-            assert gate.wait(120)
+            assert gate.wait(DEADLINE_SECONDS)
 
     bucket.before = hold
     told: dict[str, int | FencedError] = {}
@@ -559,15 +559,15 @@ def test_of_batches_in_flight_those_below_the_lost_slot_are_durable_and_no_other
     for text in ("b", "c"):
         threads.append(threading.Thread(target=write, args=(text,)))
         threads[-1].start()
-        assert arrived.acquire(timeout=120)
+        assert arrived.acquire(timeout=DEADLINE_SECONDS)
     first_may_go.set()
-    threads[0].join(120)
+    threads[0].join(DEADLINE_SECONDS)
     durable = told["b"]
     assert isinstance(durable, int)
     assert durable > acked
     rival = bucket.open().pages(NAME)  # its fence goes into the slot that the second has in mind
     second_may_go.set()
-    threads[1].join(120)
+    threads[1].join(DEADLINE_SECONDS)
     error = told["c"]
     assert isinstance(error, FencedError)
     assert error.durable_lsn == durable == rival.head

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from reef.pages import Pages, WalRecord
 from reef.pages._rows import PAGES_MAX
 from reef.store import MemoryStore
 from reef.types import U32_MAX
+from tests.support.engine.open_handles import context_of, handle_of
 
 SIZE = 16
 
@@ -70,7 +72,7 @@ def test_views_stay_as_they_are(store: Pages) -> None:
             assert one.get_page(0) == page("a")
             assert one.get_pages([0, 5]) == [page("a"), None]
     store.flush()
-    generation = store._handle.manifest.generation
+    generation = handle_of(store).manifest.generation
     store.write({0: page("d")})
     assert store.at(generation=generation).get_page(0) == page("b")
     assert store.get_page(0) == page("d")
@@ -121,13 +123,13 @@ def test_what_is_cut_off_is_gone_and_stays_so_when_the_store_grows_over_it(
 
 def test_a_commit_may_cut_and_write_at_once(store: Pages) -> None:
     store.write({i: page(f"{i}") for i in range(10)})
-    slots = store._handle.tail.log_slots
+    slots = handle_of(store).tail.log_slots
     store.write({1: page("x")}, n_pages=2)
-    assert store._handle.tail.log_slots == slots + 1
+    assert handle_of(store).tail.log_slots == slots + 1
     assert store.get_pages(range(4)) == [page("0"), page("x"), None, None]
     head = store.head
     assert store.write({}, n_pages=2) == store.truncate(2) == store.append_wal([]) == head
-    assert store._handle.tail.log_slots == slots + 1
+    assert handle_of(store).tail.log_slots == slots + 1
 
 
 def test_a_huge_and_thin_store_is_cut_by_the_pages_that_are_there(store: Pages) -> None:
@@ -136,7 +138,7 @@ def test_a_huge_and_thin_store_is_cut_by_the_pages_that_are_there(store: Pages) 
     store.truncate(1)
     assert (store.n_pages, store.get_pages([0, 1 << 20, U32_MAX])) == (1, [page("a"), None, None])
     assert store.get_page(1 << 20, before) == page("b")
-    assert store._handle.tail.memtable.rows < 100
+    assert handle_of(store).tail.memtable.rows < 100
 
 
 def test_what_cannot_be_a_page_is_refused_and_nothing_is_written(store: Pages) -> None:
@@ -160,9 +162,10 @@ def test_what_cannot_be_a_page_is_refused_and_nothing_is_written(store: Pages) -
             store.get_page(page_id)  # type: ignore[arg-type]
         with pytest.raises(InvalidInputError, match="page_id"):
             store.get_pages([page_id])  # type: ignore[list-item]
-    for records in (None, [1, 2], [(1, None)], [([], None, page("a"))]):
+    wrong: list[Any] = [None, [1, 2], [(1, None)], [([], None, page("a"))]]
+    for records in wrong:
         with pytest.raises(InvalidInputError, match="WalRecords"):
-            store.append_wal(records)  # type: ignore[arg-type]
+            store.append_wal(records)
     with pytest.raises(InvalidInputError, match="lsn"):
         store.write({1: page("a")}, lsn=5)
     with pytest.raises(UnavailableError, match="not exist yet"):
@@ -221,9 +224,11 @@ def test_a_store_keeps_what_it_was_made_with(db: Database, store: Pages) -> None
 
 
 def test_a_new_store_keeps_a_week_and_an_old_one_what_it_was_told(db: Database) -> None:
-    assert db.pages("a")._handle.manifest.retention.pitr_window_ms == 7 * 86400 * 1000
-    assert db.pages("b", pitr_window="1h")._handle.manifest.retention.pitr_window_ms == 3600 * 1000
-    assert db.pages("b")._handle.manifest.retention.pitr_window_ms == 3600 * 1000
+    assert handle_of(db.pages("a")).manifest.retention.pitr_window_ms == 7 * 86400 * 1000
+    assert (
+        handle_of(db.pages("b", pitr_window="1h")).manifest.retention.pitr_window_ms == 3600 * 1000
+    )
+    assert handle_of(db.pages("b")).manifest.retention.pitr_window_ms == 3600 * 1000
 
 
 def test_a_reader_follows(db: Database, store: Pages) -> None:
@@ -283,9 +288,9 @@ def test_what_lies_below_the_floor_is_refused(store: Pages) -> None:
     store.flush()
     from reef.manifest import set_retention
 
-    chain = store._context.chain("main.db")
+    chain = context_of(store).chain("main.db")
     chain.publish(lambda head: set_retention(head.manifest, floor_lsn=second))  # type: ignore[union-attr]
-    store._handle.reload()
+    handle_of(store).reload()
     with pytest.raises(RetentionError):
         store.get_page(0, first)
     assert store.get_page(0, second) == page("b")

@@ -19,7 +19,9 @@ from reef.pages._rows import key_of
 from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, Operation, WrapperStore
+from tests.support.engine.open_handles import handle_of, read_state
 from tests.support.jobs.passes import compact
+from tests.support.waiting import DEADLINE_SECONDS
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ def shelf() -> Shelf:
 
 
 def layers(store: Pages) -> list[Any]:
-    return list(store._handle._live.state.layers)
+    return list(read_state(store).layers)
 
 
 # Which segment is asked.
@@ -101,7 +103,7 @@ def test_a_layer_has_no_key_twice_and_newer_ones_come_first(shelf: Shelf) -> Non
         if number == 5:
             shelf.compact()
     store = shelf.cold()
-    sources = store._handle._live.state.sources
+    sources = read_state(store).sources
     found = layers(store)
     assert len(found) < len(sources)
     assert [one.lsn_max for one in found[1:]] == sorted(
@@ -287,7 +289,7 @@ def test_layers_are_counted_and_told(shelf: Shelf) -> None:
         shelf.write(range(0, 64, 9))
     db = shelf.database()
     store = db.pages(NAME, mode="r")
-    state = store._handle._live.state
+    state = read_state(store)
     assert lookup_counted(state.layers, key_of(0), store.head).layers == 1
     assert lookup_counted(state.layers, key_of(1), store.head).layers == 6
     assert lookup_counted(state.layers, key_of(999), store.head) == (
@@ -312,7 +314,7 @@ def test_layers_are_counted_and_told(shelf: Shelf) -> None:
 def test_a_view_of_a_handle_is_what_reads_go_by(shelf: Shelf) -> None:
     """A flush between the version and the layers must not hide anything: see `Handle`."""
     shelf.write(range(10), flush=False)
-    handle = shelf.writer._handle
+    handle = handle_of(shelf.writer)
     before = handle._live.state
     shelf.writer.flush()
     assert handle._live.state is not before
@@ -332,7 +334,7 @@ class Meeting(WrapperStore):
 
     def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
         if operation == "get_range" and self.met < self.barrier.parties:
-            self.barrier.wait(120)
+            self.barrier.wait(DEADLINE_SECONDS)
             with self._lock:
                 self.met += 1
         return call()

@@ -44,7 +44,7 @@ def test_many_are_together(turns: Turns) -> None:
         one.leave()
 
 
-def test_who_is_alone_waits_for_all_and_all_wait_for_it(turns: Turns) -> None:
+def test_an_exclusive_turn_waits_for_all_and_all_wait_for_it(turns: Turns) -> None:
     first = Inside(turns, "together")
     assert first.is_in.wait(DEADLINE_SECONDS)
     alone = Inside(turns, "alone")
@@ -60,7 +60,7 @@ def test_who_is_alone_waits_for_all_and_all_wait_for_it(turns: Turns) -> None:
     late.leave()
 
 
-def test_nobody_waits_for_who_came_later(turns: Turns) -> None:
+def test_turns_do_not_wait_for_later_ones(turns: Turns) -> None:
     """However many there are that want to be alone: those who came between two of them get in."""
     inside = Inside(turns, "alone")
     assert inside.is_in.wait(DEADLINE_SECONDS)
@@ -76,7 +76,7 @@ def test_nobody_waits_for_who_came_later(turns: Turns) -> None:
             line[i].leave()
 
 
-def test_who_is_interrupted_in_line_keeps_nobody(
+def test_an_interrupted_waiter_blocks_no_other_turn(
     turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Inside(turns, "together")
@@ -102,7 +102,7 @@ def test_who_is_interrupted_in_line_keeps_nobody(
         pass
 
 
-def test_who_fails_inside_leaves(turns: Turns) -> None:
+def test_a_turn_ends_when_its_body_fails(turns: Turns) -> None:
     for how in ("together", "alone"):
         with pytest.raises(ValueError, match="inside"), getattr(turns, how)():
             raise ValueError("inside")

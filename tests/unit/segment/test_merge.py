@@ -244,7 +244,7 @@ def test_a_merge_costs_what_its_rows_do_however_many_sources_have_them(
     assert many < 6 * few
 
 
-def test_whoever_takes_the_first_rows_does_not_open_all_sources() -> None:
+def test_reading_the_first_rows_does_not_open_all_sources() -> None:
     wide = ArraySource(put(1, *range(1000)), 1000)
     small = [ArraySource(put(2 + i, 10 * i + 5), 10) for i in range(90)]
     given = scan(*small[::-1], wide)

@@ -444,7 +444,7 @@ class ReadOnlyStore(WrapperStore):
         return super()._request(operation, key, call)
 
 
-def test_who_may_not_write_reads_unheld(
+def test_a_scan_without_write_access_takes_no_snapshot(
     db: Database, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(db, rows=40)

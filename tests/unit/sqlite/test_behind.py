@@ -19,7 +19,7 @@ from reef.sqlite._database_version import TransactionPages
 from reef.store import open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
 from reef.threads import SystemThreads
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 LOG = "*/wal/*"
 

@@ -265,7 +265,7 @@ def test_a_restore_that_is_refused_leaves_the_writer_alone(run: Run, tmp_path: P
 
 
 @pytest.mark.slow
-def test_whoever_reads_what_the_shell_prints_may_have_seen_enough(tmp_path: Path) -> None:
+def test_the_shell_ends_quietly_when_its_reader_goes(tmp_path: Path) -> None:
     many = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
     command = [sys.executable, "-m", "reef", "sqlite", "shell", f"{tmp_path}/app.db", many]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shell:

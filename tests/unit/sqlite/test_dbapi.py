@@ -19,7 +19,7 @@ from reef.sqlite import dbapi
 from reef.sqlite._registry import registry
 from reef.sqlite._vfs_ctypes import last_error, register_sqlite3
 from reef.store import open_store
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 
 @pytest.fixture

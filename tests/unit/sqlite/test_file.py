@@ -26,7 +26,8 @@ from reef.sqlite._header import size_in_header
 from reef.sqlite._shared import Busy, SharedStore
 from reef.store import Store, open_store
 from reef.testing import CountingStore, Fault, FaultyStore, ManualClock
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
+from tests.support.waiting import DEADLINE_SECONDS
 
 PAGE = 512
 LOG = "*/wal/*"
@@ -343,7 +344,7 @@ def test_a_writer_that_was_superseded_finds_the_versions_of_others() -> None:
 
 
 @pytest.mark.parametrize("error", [SnapshotExpiredError, RetentionError])
-def test_whoever_reads_what_is_not_kept_any_more_gets_something_newer_next(
+def test_a_read_of_an_expired_version_gets_a_newer_one_next(
     monkeypatch: pytest.MonkeyPatch, error: type[ReefError]
 ) -> None:
     def expired(*_: object) -> bytes:
@@ -398,7 +399,7 @@ def test_a_file_can_be_closed_while_its_thread_has_the_lock() -> None:
 
     thread = threading.Thread(target=close, daemon=True)
     thread.start()
-    thread.join(120)
+    thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
     put(opened(shared), (b"b" * PAGE, 0))
 

@@ -27,7 +27,7 @@ from reef.sqlite._interrupts import (
 from reef.sqlite._registry import registry
 from reef.sqlite._shared import SharedStore
 from reef.sqlite._vfs_apsw import ApswFile
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 
 @pytest.fixture(autouse=True)

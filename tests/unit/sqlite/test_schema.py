@@ -20,7 +20,7 @@ from reef.sqlite import dbapi
 from reef.sqlite._copy import restore
 from reef.store import Store, open_store
 from reef.testing import Fault, FaultyStore
-from tests.support.engine.kernel import database
+from tests.support.engine.open_database import database
 
 Connect = Any
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +15,7 @@ from reef.errors import InvalidInputError
 from reef.store import MemoryStore
 from reef.store._ranges import MERGED_BYTES_MAX, check_range, cut_range, merge_ranges
 from reef.testing import CountingStore
+from tests.support.waiting import DEADLINE_SECONDS
 
 RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), max_size=30)
 GAPS = st.integers(0, 40)
@@ -143,20 +144,25 @@ def test_threads_that_read_ranges_first_at_once_share_one_pool(
 ) -> None:
     """Two pools would mean twice the concurrency that was asked for."""
     made = []
+    all_came, second_came = threading.Barrier(8), threading.Barrier(2)
 
     class Slow(ThreadPoolExecutor):
         def __init__(self, *args: int, **kwargs: str) -> None:
             made.append(self)
-            time.sleep(0.01)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                second_came.wait(0.2)  # in vain, if it is as it should be
             super().__init__(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr("reef.store._base.ThreadPoolExecutor", Slow)
     store = MemoryStore()
     store.put_if_absent("k", bytes(100))
     store.concurrency, store.merge_gap_bytes = 4, 0
-    threads = [
-        threading.Thread(target=store.get_ranges, args=("k", [(0, 1), (50, 1)])) for _ in range(8)
-    ]
+
+    def read() -> None:
+        all_came.wait(DEADLINE_SECONDS)
+        store.get_ranges("k", [(0, 1), (50, 1)])
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

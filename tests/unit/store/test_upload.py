@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from reef.store._upload import send_parts
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 
 class Refused(Exception):
@@ -62,31 +63,33 @@ def test_a_client_that_refuses_stops_the_source(after: int) -> None:
     assert len(made) >= after
 
 
-def test_a_client_that_refuses_frees_a_source_that_waits_for_room() -> None:
+def test_a_client_that_refuses_frees_a_source_that_waits_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two parts wait, the third is being handed over, and nobody will ever take one."""
-    third, outcome = threading.Event(), []
+    feeds: list[queue.Queue[object]] = []
+    outcome: list[str] = []
 
-    def source() -> Iterator[bytes]:
-        yield b"1"
-        yield b"2"
-        third.set()
-        yield b"3"
-        yield b"4"
+    class Feed(queue.Queue[object]):
+        def __init__(self, maxsize: int) -> None:
+            super().__init__(maxsize)
+            feeds.append(self)
+
+    monkeypatch.setattr(queue, "Queue", Feed)
 
     def send(given: Iterator[memoryview]) -> None:
-        third.wait()
-        time.sleep(0.05)  # so that the third is most likely waiting; right either way
+        until(lambda: feeds[0].not_full._waiters, "the third part waits")  # type: ignore[attr-defined]
         raise Refused("no")
 
     def run() -> None:
         try:
-            send_parts(source(), send)
+            send_parts([b"1", b"2", b"3", b"4"], send)
         except Refused:
             outcome.append("refused")
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(120)
+    thread.join(DEADLINE_SECONDS)
     assert outcome == ["refused"]
 
 

@@ -31,6 +31,7 @@ from reef.testing import (
     WrapperStore,
 )
 from reef.testing._wrapper import OPERATIONS
+from tests.support.waiting import DEADLINE_SECONDS
 
 DATA = bytes(range(100))
 
@@ -389,7 +390,7 @@ def test_closing_lets_go_whoever_is_stalled(inner: MemoryStore) -> None:
     thread.start()
     faults.wait_for_stalled()
     faults.close()
-    thread.join(120)
+    thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
 
 

@@ -6,11 +6,9 @@ import csv
 import io
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ import pytest
 import reef
 from reef.cli.docs import _read_commands
 from tests.support.commands import Run, runner
+from tests.support.terminal import run_on_terminal
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 NS = "products"
@@ -421,6 +421,16 @@ def test_the_schema_is_shown_and_altered(run: Run) -> None:
     assert parsed(fine(run("get", NS, "a", "--columns", "name"))) == [{"id": "a", "name": "apple"}]
 
 
+def until_counted(run: Run, put: subprocess.Popen[bytes], number: int) -> None:
+    """Return when a command that runs has committed so many documents."""
+
+    def is_counted() -> bool:
+        assert put.poll() is None
+        return run("count", NS)[1] == f"{number}\n"
+
+    until(is_counted, f"{number} documents")
+
+
 def test_a_rerun_after_kill_9_writes_nothing_twice(run: Run, url: str) -> None:
     documents = [{"id": f"{i:02}", "n": i, **({"late": i} if i > 5 else {})} for i in range(9)]
     batches = ["--batch-size", "2", "--idempotency-prefix", "import-1", "--json"]
@@ -430,10 +440,7 @@ def test_a_rerun_after_kill_9_writes_nothing_twice(run: Run, url: str) -> None:
     assert started.stdin is not None
     started.stdin.write(lines(documents[:7]).encode())  # three whole batches, and a part of one
     started.stdin.flush()
-    until = time.monotonic() + 60
-    while run("count", NS)[1] != "6\n":
-        assert time.monotonic() < until
-        assert started.poll() is None
+    until_counted(run, started, 6)
     os.kill(started.pid, signal.SIGKILL)
     started.wait()
     started.stdin.close()
@@ -459,10 +466,10 @@ def test_ctrl_c_says_what_was_committed(run: Run, url: str) -> None:
     assert started.stdin is not None
     started.stdin.write(lines([{"id": f"{i}"} for i in range(5)]).encode())
     started.stdin.flush()
-    until = time.monotonic() + 60
-    while run("count", NS)[1] != "4\n":
-        assert time.monotonic() < until
-        assert started.poll() is None
+    until_counted(run, started, 4)
+    # More than a pipe holds: when it is written, the command has come back from its second batch.
+    started.stdin.write(b'{"id": "' + bytes(1 << 20))
+    started.stdin.flush()
     started.send_signal(signal.SIGINT)
     _, err = started.communicate()
     assert started.returncode == 130
@@ -470,19 +477,20 @@ def test_ctrl_c_says_what_was_committed(run: Run, url: str) -> None:
 
 
 def test_progress_is_shown_on_a_terminal(url: str) -> None:
-    ours, theirs = pty.openpty()
-    with open(ours, "rb", buffering=0) as terminal:
-        put = process(
-            *("put", url, NS, write_lines(DOCUMENTS), "--json"),
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm"},
-        )
-        out, _ = put.communicate()
-        shown = terminal.read(1 << 16)
-        os.close(theirs)
-    assert (put.returncode, json.loads(out)["upserted"]) == (0, 3)
-    assert b"3 documents" in shown
+    command = [
+        sys.executable,
+        "-m",
+        "reef",
+        "docs",
+        "put",
+        url,
+        NS,
+        write_lines(DOCUMENTS),
+        "--json",
+    ]
+    ran = run_on_terminal(command)
+    assert (ran.code, json.loads(ran.out)["upserted"]) == (0, 3)
+    assert b"3 documents" in ran.shown
 
 
 def test_input_of_any_size_takes_batches_of_bounded_size(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +21,7 @@ from reef.format import manifest_key
 from reef.jobs import CompactionOptions, InProcess, Job, PassProgress, compact, standing_intents
 from reef.testing import ManualClock
 from tests.support.commands import runner
+from tests.support.terminal import run_on_terminal
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 Run = Callable[..., tuple[int, Any, str]]
@@ -391,17 +390,7 @@ def test_lines_tell_of_what_is_known(
 def test_a_terminal_has_a_bar_with_what_is_known(
     url: str, arguments: list[str], shown: bytes
 ) -> None:
-    ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "reef", arguments[0], url, *arguments[1:], "--json"]
-    with open(ours, "rb", buffering=0) as terminal:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
-            check=False,
-        )
-        found = terminal.read(1 << 16)
-        os.close(theirs)
-    assert done.returncode == 0
-    assert re.search(shown, re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", found)), found
+    ran = run_on_terminal(command, COLUMNS="200")
+    assert ran.code == 0
+    assert re.search(shown, re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", ran.shown)), ran.shown

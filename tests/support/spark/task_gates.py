@@ -26,7 +26,7 @@ from reef.engine import Context
 from reef.jobs import RunArguments, Runner, TaskOutcome
 from reef.store import Store
 from reef.testing import Operation, WrapperStore
-from tests.spark.jobs.tasks import executor_of
+from tests.support.spark.runner_tasks import executor_of
 from tests.support.waiting import until
 
 Act = Literal["die", "lag", "lead"]

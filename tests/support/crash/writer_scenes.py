@@ -10,7 +10,7 @@ from reef.engine import open_for_reading
 from reef.errors import FencedError
 from reef.kv import FACE, KeyValue, KeyValueSnapshot
 from reef.manifest import Head, end_intent
-from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
+from tests.support.crash.crash_points import NAMESPACE, Scene, big_rows, rows_of
 from tests.support.waiting import until
 
 BEFORE = (b"a", b"b")

@@ -11,7 +11,6 @@ from reef.documents import DocumentReceipt, Documents
 from reef.engine import CreateOnly
 from reef.errors import FencedError, OutcomeUnknownError, UnavailableError
 
-NAMESPACE = "contended"
 ROUNDS = 8
 IDS_PER_ROUND = 5
 WAIT_S, WAIT_S_MAX = 0.05, 2.0
@@ -27,7 +26,7 @@ def is_create_only(round: int) -> bool:
     return round % 2 == 1
 
 
-def contend(url: str, process: int, told: Connection) -> None:
+def contend(url: str, namespace: str, process: int, told: Connection) -> None:
     """Upsert the ids of each round until that is acknowledged; tell every receipt."""
     db = reef.connect(url, flush_threshold_slots=12)
     rng = random.Random(process)
@@ -38,7 +37,7 @@ def contend(url: str, process: int, told: Connection) -> None:
         receipt, wait = None, WAIT_S
         while receipt is None:
             try:
-                handle = handle or db.namespace(NAMESPACE)
+                handle = handle or db.namespace(namespace)
                 receipt = _upsert(handle, process, round)
             except (FencedError, OutcomeUnknownError, UnavailableError) as error:
                 told.send(("trouble", type(error).__name__))

@@ -1,6 +1,6 @@
 """The oracle of the kernel's simulations: what was asked, what was answered, and whether it can be true.
 
-history = History(note=sim.note)
+history = WriteHistory(note=sim.note)
 write = history.attempt("writer-1", lambda w: kv.write(w.puts, w.deletes).lsn, {b"a": b"1"}, [b"b"])
 history.record_read("reader-1", view.lsn, {b"a": view_get(b"a")})
 history.check(view.lsn, {key: Version(lsn, value), ...}, at=...)      # what a fresh handle finds
@@ -147,7 +147,7 @@ class _Model:
         }
 
 
-class History:
+class WriteHistory:
     """Everything that clients asked for and were told, in the order in which it happened."""
 
     def __init__(self, note: Callable[[str, str], None] | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reef.jobs import IndexOptions, IndexResult, InProcess
-from tests.crash.kernel_points import NAMESPACE, Scene, big_rows, rows_of
+from tests.support.crash.crash_points import NAMESPACE, Scene, big_rows, rows_of
 from tests.support.jobs.passes import index
 
 BATCHES = tuple(b"w%d" % n for n in range(6))

@@ -1,10 +1,10 @@
 """kill -9, over and over: a writer is killed at a random moment, a fresh process looks at the bucket.
 
-    python -m tests.crash.engine.kernel_kill URL --cycles 500 --seed 1 --parallel 1,2,8
+    python -m tests.support.crash.kill_loop URL --cycles 500 --seed 1 --parallel 1,2,8
 
 A supervisor forks a writer, which tells of each batch before it begins and after its receipt came;
 kills it while it opens, writes, flushes or collects; and forks another process, a reader or the
-next writer, which compares what is there with what has to be there (`tests/crash/engine/kernel_check.py`).
+next writer, which compares what is there with what has to be there (`tests/support/crash/kill_check.py`).
 The supervisor itself never touches a store, so that it has no threads and forks are clean.
 
 The last line of its output is a summary in JSON. It ends with 1 if anything was wrong.
@@ -27,15 +27,17 @@ from typing import Any
 
 import numpy.ma  # noqa: F401 numpy does it when it is needed, then in every child
 
-import reef
+from reef.database import Database
 from reef.engine import Context
-from reef.errors import NotFoundError, OutcomeUnknownError, SnapshotExpiredError
+from reef.errors import NotFoundError, SnapshotExpiredError
 from reef.kv import KeyValue
 from reef.store import open_store
-from tests.crash.engine.kernel_check import Findings, check, view_of, write
-from tests.crash.engine.kernel_jobs import GRACE_SECONDS, JOBS, pause
-from tests.crash.engine.kernel_model import PLACES, Model, batch_of, digest_of, number_of
-from tests.crash.forked import BROKEN, Forked, StuckError, reporting, tell
+from tests.support.crash.forked import BROKEN, Forked, StuckError, reporting, tell
+from tests.support.crash.kill_check import Findings, check, view_of, write
+from tests.support.crash.kill_jobs import JOBS, pause
+from tests.support.crash.kill_model import PLACES, Model, batch_of, digest_of, number_of
+from tests.support.crash.kill_time import GRACE_SECONDS, Timeline, TimelineClock, TimelineStore
+from tests.support.engine.open_handles import handle_of
 
 HEARD_MAX = 400
 """After so much of it a writer is killed, whatever was waited for."""
@@ -90,6 +92,7 @@ class KillLoop:
         self._is_tidy = is_tidy
         self._rng = random.Random(seed)
         self._open_seconds = 0.02
+        self._timeline = Timeline()
         self._model = Model(seed)
         self._in_flight: set[int] = set()
         self.namespace = ""
@@ -102,6 +105,7 @@ class KillLoop:
                 Forked(self._delete_namespace).end(wait=True)
             self.namespace = f"kill-{self._seed}-{cycle}"
             self._model = Model(self._seed)
+        self._timeline.begin_cycle()
         parallel = self._parallel[cycle % len(self._parallel)]
         settings = self._settings(parallel)
         follower = Forked(self._follow) if cycle % 5 == 4 else None
@@ -135,6 +139,10 @@ class KillLoop:
             "row_block_bytes": self._rng.choice((1 << 10, 256 << 10, 256 << 10, 256 << 10)),
         }
 
+    def _connect(self) -> Database:
+        clock = TimelineClock(self._timeline)
+        return Database(TimelineStore(self._url, self._timeline), clock=clock)
+
     def _delete_namespace(self, _: int) -> None:
         with open_store(self._url) as store:
             for meta in list(store.list(f"namespaces/{self.namespace}/")):
@@ -146,7 +154,7 @@ class KillLoop:
     def _write_for_ever(self, out: int, cycle: int, settings: dict[str, object]) -> None:
         """Write from as many threads as there may be PUTs in flight; what was left open first."""
         tell(out, OPENING)
-        db = reef.connect(self._url)
+        db = self._connect()
         kv = db.kv(self.namespace, **settings)
         tell(out, OPENED)
         for number in sorted(self._model.open | self._model.gone):
@@ -159,8 +167,7 @@ class KillLoop:
                 self._write_one(kv, out, number_of(cycle, thread, place))
                 if rng.random() < 0.1:
                     tell(out, FLUSHING)
-                    with contextlib.suppress(OutcomeUnknownError):  # see `Complaints`
-                        kv.flush()
+                    kv.flush()
                     tell(out, FLUSHED)
 
         jobs = [
@@ -191,15 +198,14 @@ class KillLoop:
     def _run_job(self, context: Context, name: str, number: int, out: int) -> None:
         while True:
             tell(out, JOB, number)
-            with contextlib.suppress(OutcomeUnknownError):
-                tell(out, JOB_DONE, number, JOBS[name](context, self.namespace, self._model.head))
+            tell(out, JOB_DONE, number, JOBS[name](context, self.namespace, self._model.head))
             pause()
 
     # A reader beside it.
 
     def _follow(self, out: int) -> None:
         """Follow the writer; tell of each version what was there."""
-        db = reef.connect(self._url)
+        db = self._connect()
         kv = None
         while kv is None:
             with contextlib.suppress(NotFoundError):
@@ -210,9 +216,9 @@ class KillLoop:
             if lsn < last:
                 raise AssertionError(f"a reader went back from LSN {last} to {lsn}")
             if lsn > last:
-                # Within such a grace period, what a view stands on may be gone before it is read.
+                # A compaction may have raised the floor above it.
                 with contextlib.suppress(SnapshotExpiredError):
-                    tell(out, SEEN, lsn, digest_of(view_of(kv._handle.at_lsn(lsn))))
+                    tell(out, SEEN, lsn, digest_of(view_of(handle_of(kv).at_lsn(lsn))))
             last = lsn
 
     def _hear(self, follower: Forked) -> list[tuple[int, int]]:
@@ -283,7 +289,7 @@ class KillLoop:
 
         def look(out: int) -> None:
             rng = random.Random(seed)
-            found = check(self._url, self.namespace, mode, settings, self._model, rng)
+            found = check(self._connect(), self.namespace, mode, settings, self._model, rng)
             payload = json.dumps(found._asdict()).encode()
             while payload:
                 payload = payload[os.write(out, payload) :]

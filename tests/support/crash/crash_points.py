@@ -248,7 +248,7 @@ Body = Callable[..., object]
 
 
 LOADED = ["numpy.ma", "reef.database", "reef.gc"]
-LOADED += ["tests.crash.engine.kernel_scenes", "tests.crash.engine.kernel_rivals"]
+LOADED += ["tests.support.crash.writer_scenes", "tests.support.crash.rival_writers"]
 
 
 @functools.cache

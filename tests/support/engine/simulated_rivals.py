@@ -1,6 +1,6 @@
 """Writers of one namespace that take over from one another, whatever its face: how such a run goes.
 
-A face brings what its processes were told (its `World`), what a client does, and the verdict.
+A face brings what its processes were told (its `RivalsWorld`), what a client does, and the verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRIES = 4
 Handle = TypeVar("Handle")
 
 
-class World:
+class RivalsWorld:
     """One run: its writers, and how they open their databases."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class Handles(Generic[Handle]):
     """The handle that the clients of a process share."""
 
     def __init__(
-        self, world: World, process: Process, open_handle: Callable[[Database, int], Handle]
+        self, world: RivalsWorld, process: Process, open_handle: Callable[[Database, int], Handle]
     ) -> None:
         self._world = world
         self._process = process
@@ -98,7 +98,7 @@ def live_as_nemesis(process: Process, writers: Sequence[Process]) -> None:
             victim.kill()
 
 
-AnyWorld = TypeVar("AnyWorld", bound=World)
+AnyWorld = TypeVar("AnyWorld", bound=RivalsWorld)
 
 
 def run(

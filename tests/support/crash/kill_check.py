@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import reef
+from reef.database import Database
 from reef.engine import Receipt, View
 from reef.errors import IdempotencyError, NotFoundError
 from reef.kv import KeyValue
-from tests.crash.engine.kernel_jobs import collect_once
-from tests.crash.engine.kernel_model import HOT, Batch, Model, Row, author_of, batch_of
+from tests.support.crash.kill_jobs import collect_once
+from tests.support.crash.kill_model import HOT, Batch, Model, Row, author_of, batch_of
+from tests.support.engine.open_handles import handle_of
 
 PAST_VIEWS = 1
 
@@ -51,7 +52,7 @@ def view_of(view: View) -> dict[bytes, Row]:
 
 
 def check(
-    url: str,
+    db: Database,
     namespace: str,
     mode: str,
     settings: dict[str, object],
@@ -59,7 +60,6 @@ def check(
     rng: random.Random,
 ) -> Findings:
     """Open the namespace, compare it with the model, and as a writer repeat what was left open."""
-    db = reef.connect(url)
     try:
         kv = db.kv(namespace, mode=mode, **settings)
     except NotFoundError as error:
@@ -93,7 +93,7 @@ class _Look:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        view = self.kv._handle.view()
+        view = handle_of(self.kv).view()
         self.head = view.lsn
         self.rows = view_of(view)
 
@@ -139,7 +139,8 @@ class _Look:
 
     def _hot_versions(self) -> dict[int, int]:
         """Return the author and the LSN of each version of the hot key that is new."""
-        found, at = {}, self.head
+        found: dict[int, int] = {}
+        at = self.head
         while at > self.model.head:
             row = self._at(at).one(HOT)
             if row is None or row.lsn <= self.model.head:
@@ -187,7 +188,7 @@ class _Look:
         for key in keys[:10]:
             if kv.get(key) != values.get(key):
                 self._wrong(f"get of {key!r} differs from a scan")
-        floor = kv._handle.manifest.retention.floor_lsn
+        floor = handle_of(kv).manifest.retention.floor_lsn
         lsns = sorted(lsn for lsn in model.committed.values() if lsn > floor)
         for lsn in self.rng.sample(lsns, min(PAST_VIEWS, len(lsns))):
             at = lsn - self.rng.randrange(2)
@@ -254,7 +255,7 @@ class _Look:
             return
 
     def _at(self, lsn: int) -> View:
-        return self.kv._handle.at_lsn(lsn)
+        return handle_of(self.kv).at_lsn(lsn)
 
     def _wrong(self, problem: str) -> None:
         self.problems.append(problem)

@@ -25,8 +25,9 @@ from reef.jobs import (
 )
 from reef.kv import KeyValue, KeyValueSnapshot
 from reef.testing import Operation
-from tests.crash.kernel_points import NAMESPACE, POINTS, Scene, big_rows
+from tests.support.crash.crash_points import NAMESPACE, POINTS, Scene, big_rows
 from tests.support.engine.attaching import upload
+from tests.support.engine.open_handles import handle_of
 
 Rows = dict[bytes, bytes]
 COLLECTS_MAX = 20
@@ -240,7 +241,7 @@ def check(scene: Scene, past: Past) -> tuple[bool, int]:
             newest = kv.lsn
             states[newest] = states[max(states)] | loaded
         assert kv.lsn == newest
-        floor = kv._handle.manifest.retention.floor_lsn
+        floor = handle_of(kv).manifest.retention.floor_lsn
         for lsn, rows in states.items():
             if lsn >= floor:
                 assert dict(kv.at(lsn=lsn).items()) == rows, lsn

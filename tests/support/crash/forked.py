@@ -14,9 +14,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from reef.errors import OutcomeUnknownError
+from tests.support.waiting import DEADLINE_SECONDS
 
-STUCK_SECONDS = 120
+STUCK_SECONDS = DEADLINE_SECONDS
 BROKEN = b"x"
 """The kind of record that tells of an error that should not be."""
 
@@ -98,11 +98,7 @@ def reporting(out: int, body: Callable[[], None]) -> None:
 
 
 class Complaints(logging.Handler):
-    """What is logged of errors, such as a flush that failed, is a finding here.
-
-    But not an unknown outcome: where the grace period is shorter than a publish takes, its author
-    cannot know whether it was collected, and says so.
-    """
+    """What is logged of errors, such as a flush that failed, is a finding here."""
 
     def __init__(self, out: int) -> None:
         super().__init__(logging.WARNING)
@@ -110,9 +106,8 @@ class Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         given = record.args if isinstance(record.args, tuple) else ()
-        errors = [value for value in given if isinstance(value, Exception)]
-        is_expected = all(isinstance(error, OutcomeUnknownError) for error in errors)
-        if record.levelno >= logging.ERROR or not is_expected:
+        has_error = any(isinstance(value, Exception) for value in given)
+        if record.levelno >= logging.ERROR or has_error:
             print(record.getMessage(), file=sys.stderr, flush=True)
             tell(self._out, BROKEN)
 

@@ -16,8 +16,15 @@ from reef.jobs import InProcess
 from reef.kv import KeyValue, KeyValueSnapshot, KeyValueView
 from reef.manifest import release_snapshot as without_snapshot
 from reef.testing import Operation, WrapperStore
-from tests.sim.kernel import EVERYTHING, FAILED_FOR_CERTAIN, History, Violation, Write
 from tests.support.engine.attaching import begin_load, upload
+from tests.support.engine.open_handles import context_of, writer_of
+from tests.support.engine.write_history import (
+    EVERYTHING,
+    FAILED_FOR_CERTAIN,
+    Violation,
+    Write,
+    WriteHistory,
+)
 from tests.support.jobs.compactor import Compactor, Run
 from tests.support.jobs.passes import index
 from tests.support.simulation import Process, Simulation
@@ -77,11 +84,11 @@ class Open:
 
 
 @dataclass
-class World:
+class KernelWorld:
     """One run: its processes, and what they were told."""
 
     sim: Simulation
-    history: History
+    history: WriteHistory
     shape: Shape
     settings: dict[str, Any]
     taken: list[Taken] = field(default_factory=list)
@@ -137,7 +144,9 @@ def tolerated(action: Callable[[], T]) -> T | None:
         return None
 
 
-def opened(world: World, process: Process, open_it: Callable[[], KeyValue]) -> KeyValue | None:
+def opened(
+    world: KernelWorld, process: Process, open_it: Callable[[], KeyValue]
+) -> KeyValue | None:
     for _ in range(TRIES):
         kv = tolerated(open_it)
         if kv is not None:
@@ -149,7 +158,7 @@ def opened(world: World, process: Process, open_it: Callable[[], KeyValue]) -> K
 # Writers.
 
 
-def live_as_writer(world: World, process: Process, *, openings: int) -> None:
+def live_as_writer(world: KernelWorld, process: Process, *, openings: int) -> None:
     """Open, let clients write, and open again when another has taken over."""
     shape = world.shape
     for _ in range(openings):
@@ -178,7 +187,7 @@ def live_as_writer(world: World, process: Process, *, openings: int) -> None:
 class Client:
     """A thread that writes through a handle that others use as well, and reads what it wrote."""
 
-    def __init__(self, world: World, process: Process, kv: KeyValue, name: str) -> None:
+    def __init__(self, world: KernelWorld, process: Process, kv: KeyValue, name: str) -> None:
         self.world = world
         self.process = process
         self.rng = process.rng
@@ -252,8 +261,7 @@ class Client:
 
     def load(self, write: Write, token: bytes | None) -> Receipt:
         """Write by attaching segments: new ones each time, as a load that is tried again does."""
-        context, writer = self.kv._context, self.kv._writer
-        assert writer is not None
+        context, writer = context_of(self.kv), writer_of(self.kv)
         rows: dict[bytes, bytes | None] = {**write.puts, **dict.fromkeys(write.deletes)}
         ordered = sorted(rows)
         cut = self.rng.randrange(len(ordered))
@@ -297,7 +305,7 @@ class Client:
         tolerated(self.rng.choice((get, scan)))
 
 
-def take_snapshot(world: World, kv: KeyValue) -> KeyValueSnapshot | None:
+def take_snapshot(world: KernelWorld, kv: KeyValue) -> KeyValueSnapshot | None:
     """Take a snapshot, and remember what it must show from now on."""
 
     def taken() -> KeyValueSnapshot:
@@ -314,7 +322,7 @@ def take_snapshot(world: World, kv: KeyValue) -> KeyValueSnapshot | None:
     return tolerated(taken)
 
 
-def release_snapshot(world: World, process: Process) -> None:
+def release_snapshot(world: KernelWorld, process: Process) -> None:
     """Let a snapshot go: as soon as that is begun, nothing is promised any more."""
     taken = world.taken.pop(process.rng.randrange(len(world.taken)))
     chain = world.database(process).context().chain(NAMESPACE)
@@ -324,7 +332,7 @@ def release_snapshot(world: World, process: Process) -> None:
 # Readers.
 
 
-def live_as_reader(world: World, process: Process, *, rounds: int) -> None:
+def live_as_reader(world: KernelWorld, process: Process, *, rounds: int) -> None:
     """Follow the namespace, and look back."""
     kv = opened(
         world, process, lambda: world.database(process).kv(NAMESPACE, mode="r", max_staleness="2s")
@@ -352,12 +360,12 @@ def live_as_reader(world: World, process: Process, *, rounds: int) -> None:
         process.clock.sleep(rng.choice((0.1, 1.0, 30.0)) * rng.random())
 
 
-def note(world: World, process: Process, rows: dict[bytes, bytes | None]) -> bool:
+def note(world: KernelWorld, process: Process, rows: dict[bytes, bytes | None]) -> bool:
     world.history.record_read(process.name, None, rows)
     return True
 
 
-def follow(world: World, process: Process, kv: KeyValue) -> bool:
+def follow(world: KernelWorld, process: Process, kv: KeyValue) -> bool:
     """Refresh and read everything: all that anybody was told of before is there."""
     acked = world.history.acked_lsn()
     lsn = kv.refresh()
@@ -366,12 +374,12 @@ def follow(world: World, process: Process, kv: KeyValue) -> bool:
     return True
 
 
-def look_back(world: World, name: str, view: KeyValueView) -> bool:
+def look_back(world: KernelWorld, name: str, view: KeyValueView) -> bool:
     world.history.record_read(name, view.lsn, dict(view.items()), span=EVERYTHING)
     return True
 
 
-def look_at_snapshot(world: World, taken: Taken, kv: KeyValue) -> None:
+def look_at_snapshot(world: KernelWorld, taken: Taken, kv: KeyValue) -> None:
     """A snapshot shows the same for ever, to everybody."""
 
     def look() -> None:
@@ -385,7 +393,7 @@ def look_at_snapshot(world: World, taken: Taken, kv: KeyValue) -> None:
 # Jobs.
 
 
-def live_as_collector(world: World, process: Process, *, rounds: int) -> None:
+def live_as_collector(world: KernelWorld, process: Process, *, rounds: int) -> None:
     for _ in range(rounds):
         process.clock.sleep(process.rng.uniform(0, 30))
         context = world.database(process).context()
@@ -401,7 +409,7 @@ def live_as_collector(world: World, process: Process, *, rounds: int) -> None:
         )
 
 
-def live_as_compactor(world: World, process: Process, *, rounds: int) -> None:
+def live_as_compactor(world: KernelWorld, process: Process, *, rounds: int) -> None:
     rng = process.rng
 
     def choose(runs: list[Run]) -> list[Run]:
@@ -423,7 +431,7 @@ def live_as_compactor(world: World, process: Process, *, rounds: int) -> None:
             )
 
 
-def live_as_nemesis(world: World, process: Process, *, strikes: int) -> None:
+def live_as_nemesis(world: KernelWorld, process: Process, *, strikes: int) -> None:
     """Kill some, put others to sleep; often somebody else takes over."""
     rng = process.rng
     for number in range(strikes):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import reef
 from reef.errors import FencedError
 from reef.pages import Pages, WalRecord
-from tests.crash.kernel_points import Scene
+from tests.support.crash.crash_points import Scene
 
 NAME = "pages"
 SIZE = 64
