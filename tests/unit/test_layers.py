@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,16 @@ RESERVED = {
 
 NAMES_THAT_SAY_NOTHING = frozenset({"utils", "util", "helpers", "helper", "manager", "common"})
 
+# Module names that several packages still have. A module is named by what only it holds: a traceback,
+# a search and an editor's tab show the last name alone. Folders may share a name.
+RECURRING_ALLOWED = frozenset(
+    {
+        *("_bucket", "_cells", "_commit", "_export", "_ingest", "_inspect", "_interrupts"),
+        *("_options", "_output", "_pass", "_plan", "_read", "_receipt", "_repair", "_result"),
+        *("_stats", "_verify", "_version", "_view", "_worker", "_write"),
+    }
+)
+
 # What must come from an injected Clock or random.Random.
 AMBIENT = (
     "time.time",
@@ -80,7 +90,10 @@ AMBIENT_ALLOWED = {
     ("reef.clock", "time.time_ns"): "this is the clock",
     ("reef.clock", "time.monotonic"): "this is the clock",
     ("reef.clock", "time.sleep"): "this is the clock",
-    ("reef.store._file", "uuid.uuid4"): "names of temporary files, which no other process may "
+    (
+        "reef.store._file_store",
+        "uuid.uuid4",
+    ): "names of temporary files, which no other process may "
     "choose even if it was given the same seed",
 }
 
@@ -351,6 +364,26 @@ def test_tests_use_private_modules_of_the_package_that_they_test_only() -> None:
     assert found == []
 
 
+def recurring_names(paths: Iterable[Path]) -> dict[str, list[Path]]:
+    """Return the modules that share their last name with others, by that name."""
+    by_name: dict[str, list[Path]] = {}
+    for path in paths:
+        if path.stem != "__init__":
+            by_name.setdefault(path.stem, []).append(path)
+    return {name: found for name, found in by_name.items() if len(found) > 1}
+
+
+def test_module_names_do_not_recur() -> None:
+    recurring = recurring_names(sorted((SOURCE / "reef").rglob("*.py")))
+    assert {name: found for name, found in recurring.items() if name not in RECURRING_ALLOWED} == {}
+
+
+def test_a_recurring_module_name_is_found() -> None:
+    paths = [Path("a/_rows.py"), Path("a/__init__.py"), Path("b/__init__.py"), Path("b/_rows.py")]
+    assert recurring_names(paths) == {"_rows": [Path("a/_rows.py"), Path("b/_rows.py")]}
+    assert recurring_names(paths[:3]) == {}
+
+
 def test_there_is_code_to_look_at() -> None:
     found = dict(modules())
     assert {"reef", "reef.errors", "reef.store", "reef.store._base", "reef.cli"} <= found.keys()
@@ -371,7 +404,7 @@ def test_every_exception_is_still_needed() -> None:
         (upward_imports, "reef.store._base", "from reef import cli"),
         (upward_imports, "reef.store._base", "def f():\n    from reef.log import Log"),
         (upward_imports, "reef.store._base", "if TYPE_CHECKING:\n    from reef.kv import Kv"),
-        (upward_imports, "reef.format._log", "from reef.store import Store"),
+        (upward_imports, "reef.format._log_object", "from reef.store import Store"),
         (upward_imports, "reef.log", "from reef.manifest import Manifest"),
         (upward_imports, "reef.manifest", "from reef.segment import SegmentReader"),
         (upward_imports, "reef.manifest", "from reef.gc import collect"),
@@ -381,7 +414,7 @@ def test_every_exception_is_still_needed() -> None:
         (upward_imports, "reef.threads", "from reef.settings import Settings"),
         (upward_imports, "reef.engine", "from reef.documents import Documents"),
         (upward_imports, "reef.pages", "from reef.documents import Documents"),
-        (upward_imports, "reef.kv._views", "from reef.database import Database"),
+        (upward_imports, "reef.kv._key_value_views", "from reef.database import Database"),
         (upward_imports, "reef.spark", "from reef.cli import app"),
         (upward_imports, "reef.errors", "from reef.store import Store"),
         (upward_imports, "reef.testing._faulty", "from reef.format import Manifest"),
@@ -390,13 +423,13 @@ def test_every_exception_is_still_needed() -> None:
         (upward_imports, "reef", "from reef.cli import app"),
         (upward_imports, "reef", "from reef.spark import source"),
         (unknown_packages, "reef.odds._ends", ""),
-        (relative_imports, "reef.store._file", "from ._base import Store"),
-        (relative_imports, "reef.store._file", "from . import _base"),
-        (relative_imports, "reef.store._file", "from ..errors import ReefError"),
-        (private_imports, "reef.store._file", "from reef.format._log import seal"),
-        (private_imports, "reef.store._file", "from reef.format import _log"),
-        (private_imports, "reef.store._file", "from reef.format import _seal"),
-        (private_imports, "reef.store._file", "import reef.format._log"),
+        (relative_imports, "reef.store._file_store", "from ._base import Store"),
+        (relative_imports, "reef.store._file_store", "from . import _base"),
+        (relative_imports, "reef.store._file_store", "from ..errors import ReefError"),
+        (private_imports, "reef.store._file_store", "from reef.format._log_object import seal"),
+        (private_imports, "reef.store._file_store", "from reef.format import _log"),
+        (private_imports, "reef.store._file_store", "from reef.format import _seal"),
+        (private_imports, "reef.store._file_store", "import reef.format._log_object"),
         (private_imports, "reef.database", "def f():\n    from reef.a.b._c import d"),
         (private_imports, "reef.cli._kv", "from reef.cli.docs._text_cells import printed_row"),
         (private_imports, "reef.cli", "from reef.cli.docs import _text_cells"),
@@ -409,18 +442,30 @@ def test_every_exception_is_still_needed() -> None:
             "reef.log",
             '"""fold"""\nfrom reef.log._x import fold, read\n__all__ = ["fold", "read"]',
         ),
-        (private_imports_of_tests, "tests.unit.kv.test_x", "from reef.format._log import seal"),
+        (
+            private_imports_of_tests,
+            "tests.unit.kv.test_x",
+            "from reef.format._log_object import seal",
+        ),
         (private_imports_of_tests, "tests.unit.kv.test_x", "from reef.format import _log"),
         (private_imports_of_tests, "tests.unit.test_types", "from reef.format import _log"),
-        (private_imports_of_tests, "tests.property.kv.test_x", "import reef.format._log"),
-        (private_imports_of_tests, "tests.property.test_x", "from reef.kv._rows import one_put"),
-        (private_imports_of_tests, "tests.support.kv", "from reef.kv._rows import one_put"),
+        (private_imports_of_tests, "tests.property.kv.test_x", "import reef.format._log_object"),
+        (
+            private_imports_of_tests,
+            "tests.property.test_x",
+            "from reef.kv._key_value_rows import one_put",
+        ),
+        (
+            private_imports_of_tests,
+            "tests.support.kv",
+            "from reef.kv._key_value_rows import one_put",
+        ),
         (private_imports_of_tests, "tests.spark.test_x", "from reef.jobs._job import Job"),
         (private_imports_of_tests, "tests.crash.test_x", "def f():\n    from reef.kv import _rows"),
         (reserved_imports, "reef", "import pyspark"),
         (reserved_imports, "reef.jobs._x", "def f():\n    import pyspark"),
         (reserved_imports, "reef.store._remote", "from pyspark.sql import SparkSession"),
-        (reserved_imports, "reef.format._log", "def f():\n    import pyspark.sql"),
+        (reserved_imports, "reef.format._log_object", "def f():\n    import pyspark.sql"),
         (reserved_imports, "reef.store._check", "import typer"),
         (reserved_imports, "reef.engine", "from rich.table import Table"),
         (reserved_imports, "reef.log", "import obstore"),
@@ -458,9 +503,9 @@ def test_a_violation_is_caught(
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
-        (upward_imports, "reef.store._file", "from reef.store._base import Store"),
+        (upward_imports, "reef.store._file_store", "from reef.store._base import Store"),
         (upward_imports, "reef.types", "from reef.clock import Clock"),
-        (upward_imports, "reef.format._log", "from reef.types import U32_MAX"),
+        (upward_imports, "reef.format._log_object", "from reef.types import U32_MAX"),
         (upward_imports, "reef.engine", "from reef.store import Store\nimport reef.log"),
         (upward_imports, "reef.cli", "import reef\nfrom reef.jobs import compact"),
         (upward_imports, "reef.testing._faulty", "from reef.store import Store"),
@@ -468,14 +513,18 @@ def test_a_violation_is_caught(
         (upward_imports, "reef.store._metered", "from reef.metrics import Metrics"),
         (upward_imports, "reef.settings", "from reef.types import SLOT_MAX"),
         (upward_imports, "reef", "from reef.engine import connect"),
-        (private_imports, "reef.store._file", "from reef.store._base import Store"),
+        (private_imports, "reef.store._file_store", "from reef.store._base import Store"),
         (private_imports, "reef.cli", "from reef.documents.types import Schema"),
         (private_imports, "reef.cli.docs", "from reef.cli.docs._text_cells import printed_row"),
         (private_imports, "reef.cli.docs._x", "from reef.cli._report import Report"),
         (private_imports, "reef.cli._kv", "from reef.cli.docs import Columns"),
         (private_imports, "reef.spark.source._x", "from reef.spark._write._stage import stage"),
         (private_imports, "reef.spark._write._x", "import reef.spark._write._stage"),
-        (private_imports_of_tests, "tests.unit.kv.test_x", "from reef.kv._rows import one_put"),
+        (
+            private_imports_of_tests,
+            "tests.unit.kv.test_x",
+            "from reef.kv._key_value_rows import one_put",
+        ),
         (
             private_imports_of_tests,
             "tests.unit.test_settings",

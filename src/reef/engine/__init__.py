@@ -19,7 +19,7 @@ For jobs    Memtable, Tail, FoldRows, Dedup, load_dedup, write_window, ATTACH_DI
             recovery and flush that a fold on Spark shares
 """
 
-from reef.engine._branch._branch import Branch, create_branch
+from reef.engine._branch._create_branch import Branch, create_branch
 from reef.engine._branch._drop import drop_namespace, refuse_branches
 from reef.engine._branch._list import list_branches, lost_pins
 from reef.engine._commit._attach import ATTACH_DIGEST
@@ -34,7 +34,7 @@ from reef.engine._commit._conditions import (
     refuse,
     resolve,
 )
-from reef.engine._commit._dedup import Dedup
+from reef.engine._commit._dedup_index import Dedup
 from reef.engine._commit._flush import write_window
 from reef.engine._commit._receipt import (
     DELETED,
@@ -49,8 +49,8 @@ from reef.engine._commit._receipt import (
 from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
 from reef.engine._feed._before import BEFORE, EXISTED
-from reef.engine._feed._feed import COMMITTED_AT, OP, Feed, operations
-from reef.engine._feed._log import FeedLog, LinkedHeader
+from reef.engine._feed._change_feed import COMMITTED_AT, OP, Feed, operations
+from reef.engine._feed._feed_log import FeedLog, LinkedHeader
 from reef.engine._feed._position import Position
 from reef.engine._listing import are_live, list_namespaces
 from reef.engine._memtable._fold_rows import FoldRows
@@ -63,7 +63,7 @@ from reef.engine._namespace import (
     check_number,
     check_stream,
 )
-from reef.engine._open import (
+from reef.engine._open_namespace import (
     FACE,
     Face,
     face_of,
@@ -76,7 +76,7 @@ from reef.engine._read._candidates import are_newest, candidates, matching
 from reef.engine._read._cover import Cover
 from reef.engine._read._latest import FEW_ROWS_MAX, Latest
 from reef.engine._read._layers import lookup_counted
-from reef.engine._read._snapshots import SnapshotView, take_snapshot
+from reef.engine._read._snapshot_view import SnapshotView, take_snapshot
 from reef.engine._read._view import ReadState, View
 from reef.engine._reader import Reader
 from reef.engine._tail import Tail

@@ -11,7 +11,7 @@ from typing import Any
 
 from reef.engine._context import Context
 from reef.engine._live import LiveRows
-from reef.engine._read._snapshots import SnapshotView, take_snapshot
+from reef.engine._read._snapshot_view import SnapshotView, take_snapshot
 from reef.engine._read._view import View
 from reef.engine._tail import Tail
 from reef.errors import (

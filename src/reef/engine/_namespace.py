@@ -7,14 +7,14 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from reef.engine._branch._branch import Branch, create_branch
+from reef.engine._branch._create_branch import Branch, create_branch
 from reef.engine._branch._drop import drop_namespace
 from reef.engine._branch._list import list_branches
 from reef.engine._context import Context
-from reef.engine._feed._feed import changes_of
+from reef.engine._feed._change_feed import changes_of
 from reef.engine._feed._position import KnownPositions
-from reef.engine._open import Face, open_for_reading, open_for_writing
-from reef.engine._read._snapshots import SnapshotView
+from reef.engine._open_namespace import Face, open_for_reading, open_for_writing
+from reef.engine._read._snapshot_view import SnapshotView
 from reef.engine._read._view import View
 from reef.engine._reader import Reader
 from reef.engine._writer import Writer

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from reef.engine._commit._admission import NoRoomError
 from reef.engine._commit._attach import attach_request, check_spared, check_uploaded
-from reef.engine._commit._dedup import Dedup
+from reef.engine._commit._dedup_index import Dedup
 from reef.engine._commit._flush import plan_flush, publish_flush, write_flush
 from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._path import CommitPath

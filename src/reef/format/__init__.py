@@ -31,8 +31,15 @@ from reef.format._dedup import (
     encode_dedup,
 )
 from reef.format._frame import Unreadable, damaged_checksum
-from reef.format._log import SealedLog, decode_log, encode_log, log_checksum, log_key, seal_log
 from reef.format._log_model import LogKind, LogObject, LogRecord, Prev
+from reef.format._log_object import (
+    SealedLog,
+    decode_log,
+    encode_log,
+    log_checksum,
+    log_key,
+    seal_log,
+)
 from reef.format._manifest import (
     decode_manifest,
     encode_manifest,
@@ -60,7 +67,7 @@ from reef.format._manifest_model import (
     schema_fingerprint,
 )
 from reef.format._owned import OwnedRows, SingleRows, owned, owned_rows
-from reef.format._rows import (
+from reef.format._row_stream import (
     KEY,
     LSN,
     SEGMENT_COLUMNS,

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.format._manifest_model import SegmentRef, SkippedSlot
-from reef.format._rows import LOG_COLUMNS, batch_problem, ids_problem, schema_problem
+from reef.format._row_stream import LOG_COLUMNS, batch_problem, ids_problem, schema_problem
 from reef.types import LSN_MAX, NONCE_BYTES, SLOT_MAX, U32_MAX
 
 IDEMPOTENCY_KEY_BYTES_MAX = 512

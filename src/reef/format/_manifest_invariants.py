@@ -17,7 +17,7 @@ import pyarrow as pa
 from reef.errors import InvalidInputError, InvariantError, UnreadableError
 from reef.format._frame import short_repr
 from reef.format._manifest_model import Manifest, SegmentRef, schema_fingerprint
-from reef.format._rows import decode_schema, ids_problem
+from reef.format._row_stream import decode_schema, ids_problem
 from reef.types import check_namespace, check_object_key, unpack_lsn
 
 Violation = tuple[str, str]

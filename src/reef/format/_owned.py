@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from reef.format._arena import Arena
-from reef.format._rows import (
+from reef.format._row_stream import (
     PLAIN,
     check_valid,
     encode_rows,

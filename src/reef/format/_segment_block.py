@@ -10,7 +10,7 @@ import pyarrow as pa
 from reef.errors import CorruptError, IncompleteError, InvariantError
 from reef.format._block_index import BlockPlace
 from reef.format._frame import crc32c
-from reef.format._rows import PLAIN, WORTHWHILE, arrow_errors, encode_stream
+from reef.format._row_stream import PLAIN, WORTHWHILE, arrow_errors, encode_stream
 from reef.format._segment_model import FRAME
 
 _HEAD = struct.Struct("<BBHI")

@@ -27,7 +27,7 @@ from reef.format._block_index import (
 from reef.format._bloom import BLOCK_BYTES, Bloom
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, check_head, crc32c
 from reef.format._manifest_model import SegmentRef
-from reef.format._rows import (
+from reef.format._row_stream import (
     SEGMENT_COLUMNS,
     decode_schema,
     decode_stream,

@@ -27,7 +27,7 @@ from reef.format._block_index import (
 from reef.format._bloom import Hashes, build_bloom, hash_keys
 from reef.format._frame import SEGMENT_MAGIC, crc32c
 from reef.format._manifest_model import SegmentRef
-from reef.format._rows import (
+from reef.format._row_stream import (
     KEY,
     LSN,
     SEGMENT_COLUMNS,

@@ -15,9 +15,7 @@ read_log_kind, FENCE_BYTES
 DAY_US             the age from which an object without a reference may go
 """
 
-from reef.gc._collect import collect
-from reef.gc._judge import DAY_US
-from reef.gc._model import (
+from reef.gc._collection import (
     CollectionPlan,
     CollectionReport,
     Doomed,
@@ -27,10 +25,12 @@ from reef.gc._model import (
     Reason,
     Retained,
 )
+from reef.gc._collection_plan import plan_collection
+from reef.gc._collector import collect
+from reef.gc._folded_slots import FENCE_BYTES, read_log_kind
+from reef.gc._judge import DAY_US
 from reef.gc._names import epoch_of, folder_prefix, owner_of
 from reef.gc._pins import PinFate, PinReason, Pins
-from reef.gc._plan import plan_collection
-from reef.gc._slots import FENCE_BYTES, read_log_kind
 
 __all__ = [
     "DAY_US",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from reef.errors import DamagedError, NotFoundError, UnreadableError
 from reef.format import Boundary, Manifest, decode_dedup, dedup_key, manifest_key, segment_key
-from reef.gc._model import Doomed, DoomedSlots, Kind, Reason, Tallies
+from reef.gc._collection import Doomed, DoomedSlots, Kind, Reason, Tallies
 from reef.gc._names import epoch_of, owner_of
 from reef.gc._retained import Holding
 from reef.gc._survey import ObjectListing

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from reef.format import Manifest, dedup_key, parse_manifest_key, segment_key
-from reef.gc._model import Kind, Reason, Tallies
+from reef.gc._collection import Kind, Reason, Tallies
+from reef.gc._folded_slots import FENCE_BYTES, FoldedSlots
 from reef.gc._names import folder_prefix, parse_segment, parse_window
-from reef.gc._slots import FENCE_BYTES, FoldedSlots
 from reef.log import parse_slot
 from reef.store import ObjectMeta, Store
 

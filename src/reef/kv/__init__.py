@@ -7,7 +7,7 @@ binary_column      keys or values of a request as one column
 """
 
 from reef.kv._key_value import KeyValue
-from reef.kv._rows import FACE, binary_column
-from reef.kv._views import KeyValueSnapshot, KeyValueView
+from reef.kv._key_value_rows import FACE, binary_column
+from reef.kv._key_value_views import KeyValueSnapshot, KeyValueView
 
 __all__ = ["FACE", "KeyValue", "KeyValueSnapshot", "KeyValueView", "binary_column"]

@@ -23,8 +23,8 @@ from reef.engine import (
 )
 from reef.errors import InvalidInputError
 from reef.format import KEY
-from reef.kv._feed import COLUMNS, key_value_changes
-from reef.kv._rows import (
+from reef.kv._key_value_feed import COLUMNS, key_value_changes
+from reef.kv._key_value_rows import (
     FACE,
     VALUE,
     Puts,
@@ -34,7 +34,7 @@ from reef.kv._rows import (
     one_put,
     rows_of,
 )
-from reef.kv._views import KeyValueSnapshot, KeyValueView, value_of
+from reef.kv._key_value_views import KeyValueSnapshot, KeyValueView, value_of
 
 _ONE_WRITTEN, _ONE_DELETED = bytes([WRITTEN]), bytes([DELETED])
 

@@ -14,10 +14,10 @@ parse_slot            the slot that a file name holds
 """
 
 from reef.log._fence import Fencing, check_epoch, put_fences
-from reef.log._fold import ChainPoint, Damaged, LogEntry, LogFold
-from reef.log._read import LogReader
-from reef.log._runs import LogPart, LogRun, ReadLogPart, UnreadableSlot, cut_log, read_log_part
-from reef.log._slots import MISSING_MAX, find_end, list_slots, parse_slot
+from reef.log._log_reader import LogReader
+from reef.log._log_runs import LogPart, LogRun, ReadLogPart, UnreadableSlot, cut_log, read_log_part
+from reef.log._log_slots import MISSING_MAX, find_end, list_slots, parse_slot
+from reef.log._replay import ChainPoint, Damaged, LogEntry, LogFold
 
 __all__ = [
     "MISSING_MAX",

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from reef.clock import Clock
 from reef.errors import ConflictError, FencedError, InvariantError
 from reef.format import LogKind, LogObject, LogRecord, encode_log, log_checksum, log_key
-from reef.log._fold import Damaged, LogEntry, LogFold
-from reef.log._read import LogReader
+from reef.log._log_reader import LogReader
+from reef.log._replay import Damaged, LogEntry, LogFold
 from reef.settings import Settings
 from reef.store import Store, create
 from reef.types import new_nonce

@@ -37,7 +37,6 @@ from reef.manifest._branches import (
     release_pins,
     share_pin,
 )
-from reef.manifest._chain import Change, ManifestChain
 from reef.manifest._changes import (
     check_standing,
     end_intent,
@@ -48,8 +47,9 @@ from reef.manifest._changes import (
     register_intent,
     replace_segments,
 )
+from reef.manifest._manifest_chain import Change, ManifestChain
+from reef.manifest._manifest_reader import Generation, Head, ManifestReader, no_namespace
 from reef.manifest._overlap import keys_seen, lsn_max_seen, overlaps
-from reef.manifest._read import Generation, Head, ManifestReader, no_namespace
 from reef.manifest._retention import (
     add_snapshot,
     advance_boundary,
@@ -60,8 +60,8 @@ from reef.manifest._retention import (
     retained_points,
     set_retention,
 )
-from reef.manifest._snapshots import create_snapshot, renew
 from reef.manifest._successor import check_successor
+from reef.manifest._timed_snapshots import create_snapshot, renew
 
 __all__ = [
     "BranchPoint",

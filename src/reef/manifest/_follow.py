@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from reef.clock import Clock
 from reef.errors import DamagedError, NotFoundError, UnavailableError
-from reef.manifest._read import Generation, Head, ManifestReader
+from reef.manifest._manifest_reader import Generation, Head, ManifestReader
 from reef.manifest._retention import is_retained
 from reef.store import Store
 

@@ -5,8 +5,8 @@ PageView           the same reads at one version; PageSnapshot holds one
 EXTENT_KEY         the key under which the number of pages is stored
 """
 
+from reef.pages._page_rows import EXTENT_KEY
+from reef.pages._page_views import PageSnapshot, PageView
 from reef.pages._pages import Pages, WalRecord
-from reef.pages._rows import EXTENT_KEY
-from reef.pages._views import PageSnapshot, PageView
 
 __all__ = ["EXTENT_KEY", "PageSnapshot", "PageView", "Pages", "WalRecord"]

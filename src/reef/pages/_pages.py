@@ -16,8 +16,8 @@ from reef.engine import (
 from reef.errors import InvalidInputError
 from reef.format import LsnPolicy, Manifest
 from reef.pages._ahead import Ahead
-from reef.pages._commit import Commits, PageCommit
-from reef.pages._rows import (
+from reef.pages._page_commit import Commits, PageCommit
+from reef.pages._page_rows import (
     EXTENT_KEY,
     PAGE_SIZE_DEFAULT,
     check_n_pages,
@@ -31,7 +31,7 @@ from reef.pages._rows import (
     page_key,
     page_size_of,
 )
-from reef.pages._views import PageSnapshot, PageView, bring_ahead, page_of, pages_of
+from reef.pages._page_views import PageSnapshot, PageView, bring_ahead, page_of, pages_of
 from reef.types import check_namespace
 
 _POLICIES: Mapping[str, LsnPolicy] = {"kernel": "packed", "caller": "caller"}

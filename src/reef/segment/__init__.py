@@ -33,16 +33,16 @@ from reef.segment._check._parts import (
     cut_segment,
     join_parts,
 )
-from reef.segment._columns import align, at_or_below, changes, union, visible
-from reef.segment._merge._merge import lookup, lookup_many, merge
-from reef.segment._merge._retention import keep_versions
+from reef.segment._merge._kept_versions import keep_versions
+from reef.segment._merge._merged_sources import lookup, lookup_many, merge
 from reef.segment._merge._sorted_runs import Duplicates, SortedRuns, UniqueKeys, merge_runs
 from reef.segment._merge._versions import merge_versions, versions_schema
-from reef.segment._model import Clip, Prune, RowSource, RowVersion
-from reef.segment._read._cache import BlockCache
+from reef.segment._read._block_cache import BlockCache
 from reef.segment._read._disk_cache import DiskCache
-from reef.segment._read._source import SegmentReader, SegmentSource
-from reef.segment._write import write_segment
+from reef.segment._read._segment_source import SegmentReader, SegmentSource
+from reef.segment._row_columns import align, at_or_below, changes, union, visible
+from reef.segment._row_source import Clip, Prune, RowSource, RowVersion
+from reef.segment._write_segment import write_segment
 
 __all__ = [
     "BlockCache",

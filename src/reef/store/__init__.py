@@ -20,13 +20,13 @@ StoreCheck, Check what `reef check-store` runs, and what one check saw
 from typing import TYPE_CHECKING
 
 from reef.store._base import Data, ObjectMeta, Store, bytes_of, size_of
+from reef.store._byte_ranges import merge_ranges
 from reef.store._check import Check, StoreCheck
 from reef.store._conditional import backoff, create
-from reef.store._file import FileStore
+from reef.store._file_store import FileStore
 from reef.store._memory import MemoryStore
 from reef.store._metered import MeteredStore
-from reef.store._open import open_store
-from reef.store._ranges import merge_ranges
+from reef.store._open_store import open_store
 from reef.store._remote import RemoteStore
 from reef.store._url import OPTIONS, SCHEMES, StoreURL, parse_url, without_secrets
 

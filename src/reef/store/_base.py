@@ -25,7 +25,7 @@ from typing import NamedTuple, Self, TypeAlias
 from typing_extensions import Buffer
 
 from reef.errors import NotFoundError
-from reef.store._ranges import cut_range, merge_ranges
+from reef.store._byte_ranges import cut_range, merge_ranges
 
 CONCURRENCY_DEFAULT = 16
 MERGE_GAP_BYTES_DEFAULT = 64 << 10

@@ -12,7 +12,7 @@ from typing_extensions import Buffer
 from reef.clock import Clock, SystemClock
 from reef.errors import AlreadyExistsError, IncompleteError, NotFoundError
 from reef.store._base import Data, ObjectMeta, Store, bytes_of
-from reef.store._ranges import check_range
+from reef.store._byte_ranges import check_range
 from reef.types import check_object_key, check_prefix
 
 

@@ -33,8 +33,8 @@ from reef.errors import (
     UnsupportedStoreError,
 )
 from reef.store._base import Data, ObjectMeta, Store, as_view
-from reef.store._order import in_byte_order, safe_offset
-from reef.store._ranges import check_range
+from reef.store._byte_order import in_byte_order, safe_offset
+from reef.store._byte_ranges import check_range
 from reef.store._upload import send_parts
 from reef.types import check_object_key, check_prefix
 

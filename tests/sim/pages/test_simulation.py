@@ -26,7 +26,7 @@ from reef.errors import (
 )
 from reef.format import KEY, LSN
 from reef.pages import Pages
-from reef.pages._rows import key_of
+from reef.pages._page_rows import key_of
 from tests.support.engine import simulated_rivals as rivals
 from tests.support.engine.open_handles import handle_of
 from tests.support.engine.simulated_rivals import TRIES, Handles, tolerated

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+import reef
 from reef.database import Database
 from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._path import CommitPath
@@ -87,11 +88,11 @@ class Interrupt:
         "_commit/_path.py",
         "_commit/_queue.py",
         "_commit/_log_writer.py",
-        "_commit/_dedup.py",
-        "_memtable/_rows.py",
+        "_commit/_dedup_index.py",
+        "_memtable/_memtable_rows.py",
         "engine/_tail.py",
         "engine/_writer.py",
-        "log/_fold.py",
+        "log/_replay.py",
     )
 
     def __init__(self, nth: int) -> None:
@@ -123,6 +124,11 @@ class Interrupt:
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return self._line
+
+
+def test_the_modules_that_are_interrupted_exist() -> None:
+    source = Path(reef.__file__).parent
+    assert [module for module in Interrupt.MODULES if not [*source.rglob(module)]] == []
 
 
 @pytest.mark.parametrize("trouble", ["", "refused", "unknown"])

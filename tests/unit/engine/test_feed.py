@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from reef.engine import Face, FeedLog, Position, WriteRequest, open_for_writing
-from reef.engine._feed import _feed as feed_module
+from reef.engine._feed import _change_feed as feed_module
 from reef.errors import CorruptError, UnavailableError
 from reef.format import LogKind, LogObject, LogRecord, Prev, encode_log, log_key
 from reef.kv import FACE

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from reef.engine._memtable._memtable import Memtable
-from reef.engine._memtable._rows import Chunk
+from reef.engine._memtable._memtable_rows import Chunk
 from reef.errors import InvariantError
 from reef.format import SegmentOptions, log_schema, segment_schema
 from reef.segment import RowSource, RowVersion, lookup, merge
@@ -152,7 +152,7 @@ def test_new_columns_are_seen_though_the_first_batch_of_them_was_interrupted(
 
     memtable, both = Memtable(), {"x": pa.int64(), "y": pa.int64()}
     memtable.apply(1, batch_of({b"a": {"x": 1}}, {"x": pa.int64()}))
-    monkeypatch.setattr("reef.engine._memtable._rows.union", interrupted)
+    monkeypatch.setattr("reef.engine._memtable._memtable_rows.union", interrupted)
     with pytest.raises(KeyboardInterrupt):
         memtable.apply(2, batch_of({b"b": {"y": 2}}, both))
     memtable.truncate(1)

@@ -34,14 +34,14 @@ GUARDS = Guards()
 @GUARDS.needed(
     "a compaction keeps what each retained point sees",
     Edit(
-        "reef.segment._merge._retention:_Rule.__init__",
+        "reef.segment._merge._kept_versions:_Rule.__init__",
         "below = {point for point in points if point < floor_lsn}",
         "below = set()",
     ),
     symptom="a snapshot lost",
 )
 def test_975_compaction_keeps_what_a_snapshot_sees(parallel: int) -> None:
-    """Of each key the newest version at or below the snapshot: segment/_merge/_retention.py, `_Rule`."""
+    """Of each key the newest version at or below the snapshot: segment/_merge/_kept_versions.py, `_Rule`."""
     world = open_world(parallel)
     kv, _ = filled(world)
     kv.put(b"a", b"old")
@@ -181,7 +181,7 @@ def test_1892_idle_readers_write_no_manifests(parallel: int) -> None:
     symptom="idle polling costs",
 )
 def test_rfc_0032_idle_polling_asks_for_one_object(parallel: int) -> None:
-    """A poll is one GET, an idle writer sends nothing: engine/_reader.py, `refresh`; log/_read.py.
+    """A poll is one GET, an idle writer sends nothing: engine/_reader.py, `refresh`; log/_log_reader.py.
 
     Whether the namespace was dropped is asked for every half grace period.
     """

@@ -36,7 +36,7 @@ FENCES_STAY = (
     Edit(
         "reef.gc._survey:ObjectListing._list_log", "elif meta.size == FENCE_BYTES:", "elif False:"
     ),
-    Edit("reef.gc._slots:FoldedSlots.read", "if kind is LogKind.FENCE", "if False"),
+    Edit("reef.gc._folded_slots:FoldedSlots.read", "if kind is LogKind.FENCE", "if False"),
 )
 
 
@@ -47,7 +47,7 @@ FENCES_STAY = (
     symptom=LOST,
 )
 def test_352_a_writer_that_slept_through_a_collection_cannot_write(parallel: int) -> None:
-    """A stale writer re-creates a log slot that was collected: gc/_survey.py, gc/_slots.py."""
+    """A stale writer re-creates a log slot that was collected: gc/_survey.py, gc/_folded_slots.py."""
     world = open_world(parallel)
     sleeper, _, acked = stale_writer(world)
     new = others_go_on(world, acked)
@@ -68,7 +68,7 @@ def test_352_a_writer_that_slept_through_a_collection_cannot_write(parallel: int
     symptom=LOST,
 )
 def test_1622_writes_in_flight_land_after_a_collection(parallel: int) -> None:
-    """The same with its PUTs on their way, as many as may be: gc/_survey.py, gc/_slots.py."""
+    """The same with its PUTs on their way, as many as may be: gc/_survey.py, gc/_folded_slots.py."""
     world = open_world(parallel, group_commit_max_batches=1)
     sleeper, faulty, acked = stale_writer(world)
     faulty.arm(Fault("stall", on="put_if_absent", key="*/wal/*", times=parallel))
@@ -91,10 +91,16 @@ def test_1622_writes_in_flight_land_after_a_collection(parallel: int) -> None:
 
 
 BOUNDARY_CHECKED = Edit(
-    "reef.engine._open:_take_log", "if newest.manifest.gc.boundary.slot > slot_fenced:", "if False:"
+    "reef.engine._open_namespace:_take_log",
+    "if newest.manifest.gc.boundary.slot > slot_fenced:",
+    "if False:",
 )
 EPOCH_CHECKED = (
-    Edit("reef.engine._open:_take_log", "if newest.manifest.writer_epoch > epoch:", "if False:"),
+    Edit(
+        "reef.engine._open_namespace:_take_log",
+        "if newest.manifest.writer_epoch > epoch:",
+        "if False:",
+    ),
     Edit("reef.engine:Writer.adopt", "if head.manifest.writer_epoch > self.epoch:", "if False:"),
 )
 EPOCH_CHECKED_IN_THE_LOG = Edit(
@@ -109,7 +115,7 @@ EPOCH_CHECKED_IN_THE_LOG = Edit(
     symptom=DEAD,
 )
 def test_1682_a_fence_below_the_replay_boundary_does_not_count(parallel: int) -> None:
-    """An absent slot may be a collected one; engine/_open.py looks at the head after its fences.
+    """An absent slot may be a collected one; engine/_open_namespace.py looks at the head after its fences.
 
     The opener has taken its epoch and sleeps. Its predecessor, not fenced yet, goes on; a job folds
     the log, and all of it is collected. The slot where the opener puts its fence was folded long ago.
@@ -151,7 +157,7 @@ def test_1682_a_fence_below_the_replay_boundary_does_not_count(parallel: int) ->
     symptom=DEAD,
 )
 def test_1682_an_opener_slept_through_another_open_and_a_collection(parallel: int) -> None:
-    """As above, by a newer writer: engine/_open.py refuses either for the epoch or the boundary."""
+    """As above, by a newer writer: engine/_open_namespace.py refuses either for the epoch or the boundary."""
     world = open_world(parallel)
     _, _, acked = stale_writer(world)
     newer: list[KeyValue] = []
@@ -182,11 +188,15 @@ def test_1682_an_opener_slept_through_another_open_and_a_collection(parallel: in
     Edit(
         "reef.manifest:ManifestChain._stamp", "created_at_us=self.clock.now_us()", "created_at_us=1"
     ),
-    Edit("reef.engine._open:_take_epoch", "opened_at_us=context.clock.now_us()", "opened_at_us=1"),
+    Edit(
+        "reef.engine._open_namespace:_take_epoch",
+        "opened_at_us=context.clock.now_us()",
+        "opened_at_us=1",
+    ),
     symptom=f"InvariantError|two writers|{LOST}",
 )
 def test_271_two_writers_open_at_once(parallel: int) -> None:
-    """One of two is left, wherever the first stops in opening: log/_fence.py, manifest/_chain.py.
+    """One of two is left, wherever the first stops in opening: log/_fence.py, manifest/_manifest_chain.py.
 
     The one that was overtaken is told while it opens, or has taken over itself.
     """

@@ -23,8 +23,8 @@ from reef.format import (
     LogRecord,
     Prev,
     SkippedSlot,
-    _log,
-    _rows,
+    _log_object,
+    _row_stream,
     damaged_checksum,
     decode_log,
     encode_log,
@@ -37,7 +37,7 @@ from reef.format import (
     with_field_id,
 )
 from reef.format._frame import crc32c
-from reef.format._log import HEADER_BYTES
+from reef.format._log_object import HEADER_BYTES
 from reef.types import SLOT_MAX, pack_lsn
 from tests.support.format.samples import (
     LOG_COLUMNS,
@@ -305,7 +305,7 @@ def test_running_out_of_memory_is_not_damage(
         raise pa.ArrowMemoryError("malloc of size 419430400 failed")
 
     data = encode_log(sample_log())
-    monkeypatch.setattr(_rows, "_plain_schemas", {})
+    monkeypatch.setattr(_row_stream, "_plain_schemas", {})
     if seen_before:
         decode_log(data)
     monkeypatch.setattr(pa.ipc, "read_record_batch" if seen_before else "open_stream", exhausted)
@@ -321,7 +321,7 @@ def test_what_this_arrow_lacks_is_not_damage(
         raise pa.ArrowNotImplementedError("Support for codec 'x' not built")
 
     data = encode_log(sample_log())
-    monkeypatch.setattr(_rows, "_plain_schemas", {})
+    monkeypatch.setattr(_row_stream, "_plain_schemas", {})
     if seen_before:
         decode_log(data)
     monkeypatch.setattr(pa.ipc, "read_record_batch" if seen_before else "open_stream", lacking)
@@ -366,7 +366,7 @@ def test_values_that_a_reader_would_refuse_are_not_logged() -> None:
 
 
 def test_a_batch_that_no_segment_could_hold_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_log, "BATCH_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr(_log_object, "BATCH_BYTES_MAX", 64 << 10)
     huge = pa.array([b"x" * (1 << 10)] * 100, pa.large_binary())
     batch = pa.record_batch(
         [[b"a"] * 100, [False] * 100, huge],
@@ -418,7 +418,7 @@ def test_rows_that_are_encoded_already_are_no_larger_than_a_segment_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batch, stream = owned_rows(vectors_of(False))
-    monkeypatch.setattr(_log, "BATCH_BYTES_MAX", stream.size - 1)
+    monkeypatch.setattr(_log_object, "BATCH_BYTES_MAX", stream.size - 1)
     with pytest.raises(InvariantError, match="bytes of rows"):
         seal_log(record(sample_log(), batch=batch), streams=[stream])
 

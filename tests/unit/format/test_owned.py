@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from reef.format import SingleRows, _owned, log_schema
-from reef.format._rows import check_valid, decode_stream, encode_rows
+from reef.format._row_stream import check_valid, decode_stream, encode_rows
 
 SCHEMA = log_schema([pa.field("value", pa.binary())])
 

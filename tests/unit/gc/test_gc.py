@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from reef.errors import InvariantError, NotFoundError, ReefError
 from reef.format import Boundary, PendingDelete, manifest_key, segment_key
 from reef.gc import Doomed, Reason, collect
-from reef.gc._collect import _Deletion
+from reef.gc._collector import _Deletion
 from reef.gc._names import epoch_of, owner_of, parse_segment, parse_window
 from reef.manifest import add_snapshot, advance_boundary, register_intent, release_snapshot
 from reef.store import MemoryStore

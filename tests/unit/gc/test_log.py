@@ -7,7 +7,7 @@ import pytest
 
 from reef.format import LogKind, LogObject, LogRecord, Prev, encode_log, log_key
 from reef.gc import Reason
-from reef.gc._slots import FENCE_BYTES, read_log_kind
+from reef.gc._folded_slots import FENCE_BYTES, read_log_kind
 from reef.manifest import set_retention
 from reef.store import MemoryStore
 from reef.testing import CountingStore, Fault, FaultyStore

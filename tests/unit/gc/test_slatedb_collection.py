@@ -55,7 +55,7 @@ def test_604_a_running_compaction_keeps_its_outputs(parallel: int) -> None:
     "what a compaction replaced stays for the grace period",
     Edit("reef.gc._judge:_unnamed", "if _is_old(ground, since)", "if True"),
     Edit(
-        "reef.gc._plan:CollectionPlanner.plan",
+        "reef.gc._collection_plan:CollectionPlanner.plan",
         "since_us=now_us - grace_us,",
         "since_us=now_us + 1,",
     ),
@@ -205,7 +205,7 @@ def test_1707_a_slow_flush_does_not_publish_what_was_collected(parallel: int) ->
     symptom="was promised and is not there",
 )
 def test_1707_a_slow_publisher_re_creates_a_collected_generation(parallel: int) -> None:
-    """Put-if-absent forgets deleted names: manifest/_chain.py, `_confirm`."""
+    """Put-if-absent forgets deleted names: manifest/_manifest_chain.py, `_confirm`."""
     world = open_world(parallel)
     kv, acked = filled(world)
     reader = world.kv(mode="r")

@@ -14,7 +14,7 @@ import reef
 from reef.engine import CreateOnly, Equals, plain_codes
 from reef.errors import ConditionFailedError, IdempotencyError, InvalidInputError
 from reef.kv import KeyValue
-from reef.kv._rows import digest_of, one_delete, one_put, rows_of
+from reef.kv._key_value_rows import digest_of, one_delete, one_put, rows_of
 from reef.types import KEY_BYTES_MAX
 
 TABLE = pa.table({"key": [b"a", b"b"], "value": [b"1", b"2"]})

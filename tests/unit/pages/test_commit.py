@@ -23,7 +23,7 @@ from reef.gc import collect
 from reef.log import Damaged, LogReader
 from reef.manifest import open_writer
 from reef.pages import Pages, WalRecord
-from reef.pages._rows import page_rows
+from reef.pages._page_rows import page_rows
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation, WrapperStore
 from tests.support.engine.interrupts import interrupt_next_write
@@ -255,7 +255,7 @@ def test_a_large_commit_is_uploaded_piece_by_piece(
             most = max(most, sum(made))
             made.clear()
 
-    monkeypatch.setattr("reef.pages._commit.page_rows", noted)
+    monkeypatch.setattr("reef.pages._page_commit.page_rows", noted)
     bucket.before = uploaded
     store.write(large(3000))
     assert 0 < most < 600

@@ -26,7 +26,7 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.pages import Pages, WalRecord
-from reef.pages._rows import PAGES_MAX
+from reef.pages._page_rows import PAGES_MAX
 from reef.store import MemoryStore
 from reef.types import U32_MAX
 from tests.support.engine.open_handles import context_of, handle_of

@@ -15,7 +15,7 @@ from reef.errors import DamagedError, UnavailableError
 from reef.jobs import CompactionOptions, CompactionPlan, InProcess, preview_compaction
 from reef.pages import Pages
 from reef.pages._ahead import Ahead
-from reef.pages._rows import key_of
+from reef.pages._page_rows import key_of
 from reef.segment import SegmentSource, lookup
 from reef.store import MemoryStore, Store
 from reef.testing import CountingStore, Operation, WrapperStore

@@ -21,7 +21,7 @@ from reef.errors import (
 from reef.settings import Settings
 from reef.store import FileStore, MemoryStore, ObjectMeta, Store
 from reef.store._check import Check, StoreCheck
-from reef.store._file import TEMPORARY
+from reef.store._file_store import TEMPORARY
 from reef.testing import Fault, FaultyStore, ManualClock, WrapperStore
 from tests.support.store import broken_stores
 

@@ -30,7 +30,7 @@ from reef.errors import (
 )
 from reef.settings import Settings
 from reef.store import FileStore, create, open_store
-from reef.store._file import TEMPORARY
+from reef.store._file_store import TEMPORARY
 from reef.testing import ManualClock
 
 KEY = "ns/wal/1"

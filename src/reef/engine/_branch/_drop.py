@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from reef.engine._branch._list import list_branches
 from reef.engine._context import Context
-from reef.engine._open import face_of, open_for_writing
+from reef.engine._open_namespace import face_of, open_for_writing
 from reef.engine._writer import Writer
 from reef.format import Manifest, WalAnchor
 from reef.gc import Pins

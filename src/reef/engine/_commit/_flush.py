@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 
 import pyarrow as pa
 
-from reef.engine._commit._dedup import Dedup
+from reef.engine._commit._dedup_index import Dedup
 from reef.engine._context import Context
 from reef.engine._memtable._memtable import Memtable
 from reef.engine._tail import Tail

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from reef.engine._commit._admission import Admission, Admitted
-from reef.engine._commit._dedup import Dedup
+from reef.engine._commit._dedup_index import Dedup
 from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._queue import Answer, CommitQueue, Group, Limits, Settlement, Ticket
 from reef.engine._commit._receipt import Receipt

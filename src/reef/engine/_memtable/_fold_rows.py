@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._memtable._rows import Chunk, MemtableRows, Numbers
+from reef.engine._memtable._memtable_rows import Chunk, MemtableRows, Numbers
 
 # The most batches that wait to be joined: each takes some kilobytes beside its values.
 _BATCHES_MAX = 1024

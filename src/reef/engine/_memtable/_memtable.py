@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from reef.engine._memtable._rows import Chunk, MemtableRows
-from reef.engine._memtable._runs import Runs
+from reef.engine._memtable._memtable_rows import Chunk, MemtableRows
+from reef.engine._memtable._memtable_runs import Runs
 from reef.errors import InvariantError
 from reef.segment import Prune, RowVersion
 from reef.types import KEY_BYTES_MAX, LSN_MAX

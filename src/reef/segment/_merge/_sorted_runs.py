@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.errors import InvalidInputError
-from reef.segment._columns import align
+from reef.segment._row_columns import align
 
 Duplicates = Literal["error", "last"]
 

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.format import KEY, LSN, segment_schema
-from reef.segment._columns import align, union
-from reef.segment._read._source import SegmentSource
+from reef.segment._read._segment_source import SegmentSource
+from reef.segment._row_columns import align, union
 from reef.types import LSN_MAX
 
 PIECE_BYTES = 1 << 20

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.format import hash_keys
-from reef.segment._model import Clip
 from reef.segment._read._block import TailEntry
 from reef.segment._read._fetch import portions
-from reef.segment._read._load import Loader, Wanted
+from reef.segment._read._loader import Loader, Wanted
+from reef.segment._row_source import Clip
 
 _Numbers = npt.NDArray[np.int64]
 

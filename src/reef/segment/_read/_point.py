@@ -16,11 +16,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from reef.format import hash_keys
-from reef.segment._model import Clip, RowVersion
 from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._read._cache import BlockCache
+from reef.segment._read._block_cache import BlockCache
 from reef.segment._read._fetch import portions
-from reef.segment._read._load import Loader, Wanted
+from reef.segment._read._loader import Loader, Wanted
+from reef.segment._row_source import Clip, RowVersion
 
 
 class _Lookup(NamedTuple):

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from reef.errors import DamagedError
 from reef.format import KEY, LSN, TOMBSTONE
-from reef.segment._model import Clip, Prune
 from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
 from reef.segment._read._fetch import fetch, fetch_ahead, owned
-from reef.segment._read._load import Loader, Wanted
+from reef.segment._read._loader import Loader, Wanted
+from reef.segment._row_source import Clip, Prune
 
 PORTION_BYTES_MIN = 1 << 20
 PORTION_BYTES_MAX = 8 << 20

@@ -20,7 +20,7 @@ from reef.store._base import Store
 from reef.store._check import _requests as requests
 from reef.store._check._probe import Probe, ViolationError
 from reef.store._check._race import ProcessTeam, Race, ThreadTeam, judge_rounds, run_rounds
-from reef.store._file import FileStore
+from reef.store._file_store import FileStore
 from reef.types import new_ulid
 
 FOLDER = "check-store"

@@ -8,7 +8,7 @@ TEMPORARY_PREFIX, PAGE_ROWS
                     where objects wait for their record; how many records one query reads
 """
 
-from reef.store.two_phase._records import PAGE_ROWS, Record, Records
+from reef.store.two_phase._intent_records import PAGE_ROWS, Record, Records
 from reef.store.two_phase._store import (
     TEMPORARY_PREFIX,
     PlainStore,

@@ -43,7 +43,7 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.store._base import Data, ObjectMeta, Store, bytes_of
-from reef.store.two_phase._records import Record, Records
+from reef.store.two_phase._intent_records import Record, Records
 from reef.types import check_object_key
 
 TEMPORARY_PREFIX = ".tmp/"

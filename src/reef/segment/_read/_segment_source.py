@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from reef.format import SegmentRef, SegmentTail, segment_key
 from reef.metrics import Metrics
-from reef.segment._model import Clip, Prune, RowVersion
-from reef.segment._read._cache import BlockCache
+from reef.segment._read._block_cache import BlockCache
 from reef.segment._read._disk_cache import DiskCache
 from reef.segment._read._join import NewestRows, join
-from reef.segment._read._load import Loader, Wanted
+from reef.segment._read._loader import Loader, Wanted
 from reef.segment._read._point import cached_row, get_many
 from reef.segment._read._scan import scan
+from reef.segment._row_source import Clip, Prune, RowVersion
 from reef.store import Store
 
 _COLD: Any = object()

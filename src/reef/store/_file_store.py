@@ -45,7 +45,7 @@ from reef.errors import (
     UnsupportedStoreError,
 )
 from reef.store._base import Data, ObjectMeta, Store, as_view, parts_of
-from reef.store._ranges import check_range
+from reef.store._byte_ranges import check_range
 from reef.types import OBJECT_KEY_BYTES_MAX, check_object_key, check_prefix
 
 TEMPORARY = ".tmp~"  # no object can be called that: keys have no "~"

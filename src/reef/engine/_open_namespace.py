@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from reef.engine._commit._dedup import Dedup
+from reef.engine._commit._dedup_index import Dedup
 from reef.engine._commit._log_writer import is_collected
 from reef.engine._context import Context
 from reef.engine._reader import Reader

@@ -19,11 +19,11 @@ import pyarrow as pa
 from reef.errors import DamagedError
 from reef.format import BlockPlace, decode_tail, hash_key
 from reef.metrics import Metrics
-from reef.segment._model import Clip
 from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._read._cache import BlockCache
+from reef.segment._read._block_cache import BlockCache
 from reef.segment._read._disk_cache import DiskCache
 from reef.segment._read._fetch import Extent, fetch, owned, portions
+from reef.segment._row_source import Clip
 from reef.store import Store
 
 

@@ -10,6 +10,8 @@ from functools import cache
 
 from reef.clock import Clock
 from reef.format import Boundary, Manifest
+from reef.gc._collection import CollectionPlan, Retained, Tallies
+from reef.gc._folded_slots import AttachScan, PinnedLog
 from reef.gc._judge import (
     CollectionInputs,
     Judgement,
@@ -19,10 +21,8 @@ from reef.gc._judge import (
     judge_strangers,
     judge_windows,
 )
-from reef.gc._model import CollectionPlan, Retained, Tallies
 from reef.gc._pins import PinFate, PinReason, Pins
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
-from reef.gc._slots import AttachScan, PinnedLog
 from reef.gc._survey import ObjectListing
 from reef.manifest import (
     Generation,

@@ -16,8 +16,8 @@ from functools import partial
 
 from reef.errors import InvalidInputError
 from reef.format import Manifest, Snapshot
-from reef.manifest._chain import ManifestChain
-from reef.manifest._read import Head, no_namespace
+from reef.manifest._manifest_chain import ManifestChain
+from reef.manifest._manifest_reader import Head, no_namespace
 from reef.manifest._retention import add_snapshot, find_snapshot, renew_snapshot
 from reef.settings import SECONDS_MAX
 

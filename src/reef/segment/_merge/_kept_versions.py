@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reef.segment._columns import changes
+from reef.segment._row_columns import changes
 
 _Flags = npt.NDArray[np.bool_]
 _Lsns = npt.NDArray[np.int64]

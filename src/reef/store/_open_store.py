@@ -17,7 +17,7 @@ from reef.clock import Clock, SystemClock
 from reef.errors import InvalidInputError
 from reef.settings import parse_bytes, parse_choice, parse_flag, parse_int, parse_seconds
 from reef.store._base import CONCURRENCY_DEFAULT, MERGE_GAP_BYTES_DEFAULT, Store
-from reef.store._file import FileStore
+from reef.store._file_store import FileStore
 from reef.store._memory import MemoryStore
 from reef.store._remote import PART_BYTES_DEFAULT, RemoteStore
 from reef.store._s3_uploads import abort_s3_uploads

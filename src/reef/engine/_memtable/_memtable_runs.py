@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._memtable._rows import MemtableRows, Numbers
+from reef.engine._memtable._memtable_rows import MemtableRows, Numbers
 from reef.segment import changes
 
 # A run is merged with the one before it, unless that one is this many times as long.

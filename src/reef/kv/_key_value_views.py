@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from reef.engine import HeldSnapshot, SnapshotView, View
-from reef.kv._rows import VALUE, check_key, key_values, pairs
+from reef.kv._key_value_rows import VALUE, check_key, key_values, pairs
 from reef.segment import RowVersion
 
 _VALUES = pa.schema([pa.field(VALUE, pa.binary())])

@@ -35,7 +35,7 @@ from reef.engine import (
 )
 from reef.errors import InvalidInputError, NotWrittenError, UnavailableError
 from reef.format import KEY, SegmentOptions, SegmentOrigin, SegmentRef, segment_schema
-from reef.pages._rows import (
+from reef.pages._page_rows import (
     DATA_FIELD,
     EXTENT_KEY,
     check_pages,

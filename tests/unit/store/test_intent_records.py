@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reef.errors import InvalidInputError, ReefError, UnavailableError
-from reef.store.two_phase._records import Record, Records
+from reef.store.two_phase._intent_records import Record, Records
 from tests.support.store.two_phase import SQLRecordsContract
 
 KEY = "wal/1"

@@ -29,9 +29,9 @@ import pyarrow.compute as pc
 
 from reef.errors import InvalidInputError
 from reef.format import KEY, LSN, segment_schema
-from reef.segment._columns import align, alive, at_or_below, changes, union, visible
 from reef.segment._merge._cursor import Cursor, Ends, Within
-from reef.segment._model import RowSource, RowVersion
+from reef.segment._row_columns import align, alive, at_or_below, changes, union, visible
+from reef.segment._row_source import RowSource, RowVersion
 
 BATCH_BYTES_DEFAULT = 1 << 20
 _BLOCK_ROWS = 512  # at most a block of a segment: not worth asking Arrow for its size

@@ -41,8 +41,8 @@ from reef.errors import (
 )
 from reef.format import Manifest, encode_manifest, manifest_checksum
 from reef.manifest._follow import LISTINGS_MAX, ManifestFollower
-from reef.manifest._read import Generation, Head
-from reef.manifest._repair import go_on_behind, renumber
+from reef.manifest._manifest_reader import Generation, Head
+from reef.manifest._repaired_chain import go_on_behind, renumber
 from reef.manifest._successor import check_successor
 from reef.settings import Settings
 from reef.store import Store, backoff, create

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from reef.errors import InvariantError, UnreadableError
-from reef.format import _rows, log_schema
-from reef.format._rows import (
+from reef.format import _row_stream, log_schema
+from reef.format._row_stream import (
     LOG_COLUMNS,
     SEGMENT_COLUMNS,
     batch_problem,
@@ -37,7 +37,7 @@ KINDS: list[tuple[pa.DataType, list[object]]] = [
 
 @pytest.fixture(autouse=True)
 def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rows, "_plain_schemas", {})
+    monkeypatch.setattr(_row_stream, "_plain_schemas", {})
 
 
 def rows(*columns: tuple[str, pa.Array], count: int = 3) -> pa.RecordBatch:
@@ -79,7 +79,7 @@ def test_a_small_batch_is_the_stream_that_arrow_writes(batch: pa.RecordBatch) ->
 def test_a_schema_seen_before_changes_nothing(batch: pa.RecordBatch) -> None:
     data = bytes(encode_rows(batch, "lz4"))
     first, second = outcome(data), outcome(data)
-    assert list(_rows._plain_schemas.values()) == [batch.schema]
+    assert list(_row_stream._plain_schemas.values()) == [batch.schema]
     assert isinstance(second, pa.RecordBatch)
     assert first == second == batch
     assert second.schema.equals(batch.schema, check_metadata=True)
@@ -111,7 +111,7 @@ def test_types_that_may_be_registered_later_are_not_kept() -> None:
     ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"1" * 16], pa.binary(16)))
     data = bytes(encode_rows(rows(("id", ids), count=1), "lz4"))
     assert outcome(data) == outcome(data) == rows(("id", ids), count=1)
-    assert list(_rows._plain_schemas.values()) == [None]
+    assert list(_row_stream._plain_schemas.values()) == [None]
 
 
 def test_the_schemas_kept_are_few() -> None:
@@ -119,8 +119,8 @@ def test_the_schemas_kept_are_few() -> None:
         batch = rows((f"c{i}", pa.array(["x"])), count=1)
         assert outcome(bytes(encode_rows(batch, "lz4"))) == batch
         assert schema_problem(batch.schema, LOG_COLUMNS) == ""
-    assert len(_rows._plain_schemas) <= 16
-    assert len(_rows._known_rows[id(LOG_COLUMNS)]) <= 16
+    assert len(_row_stream._plain_schemas) <= 16
+    assert len(_row_stream._known_rows[id(LOG_COLUMNS)]) <= 16
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -130,17 +130,19 @@ def test_damage_is_judged_alike_whether_the_schema_was_seen_before_or_not(seed: 
     for batch in SMALL:
         good = bytes(encode_rows(batch, "lz4"))
         outcome(good)
-        seen = dict(_rows._plain_schemas)
+        seen = dict(_row_stream._plain_schemas)
         for _ in range(60):
             bad = damaged(good, rng)
-            _rows._plain_schemas.clear()
+            _row_stream._plain_schemas.clear()
             first = outcome(bad)
-            _rows._plain_schemas.clear()
-            _rows._plain_schemas.update(seen)
-            shorter += _rows._plain_schemas.get(_rows._opening(pa.py_buffer(bad))) is not None
+            _row_stream._plain_schemas.clear()
+            _row_stream._plain_schemas.update(seen)
+            shorter += (
+                _row_stream._plain_schemas.get(_row_stream._opening(pa.py_buffer(bad))) is not None
+            )
             again = outcome(bad)
             assert repr(plain(first)) == repr(plain(again)), bad.hex()
-        _rows._plain_schemas.clear()
+        _row_stream._plain_schemas.clear()
     assert shorter > 100
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from reef.engine._context import Context
 from reef.engine._feed._before import with_before
-from reef.engine._feed._log import FeedLog
+from reef.engine._feed._feed_log import FeedLog
 from reef.engine._feed._position import KnownPositions, Position
 from reef.engine._handle import Handle
 from reef.engine._read._view import View

@@ -10,7 +10,7 @@ import pyarrow as pa
 from reef.engine import HeldSnapshot, SnapshotView, View
 from reef.errors import UnavailableError, UnreadableError
 from reef.pages._ahead import Ahead
-from reef.pages._rows import DATA_FIELD, EXTENT_KEY, data_of, extent_of, keys_of, page_key
+from reef.pages._page_rows import DATA_FIELD, EXTENT_KEY, data_of, extent_of, keys_of, page_key
 
 _COLUMNS = pa.schema([DATA_FIELD])
 

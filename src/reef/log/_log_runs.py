@@ -23,8 +23,8 @@ from reef.format import (
     Unreadable,
     log_key,
 )
-from reef.log._fold import Damaged
-from reef.log._read import LogReader
+from reef.log._log_reader import LogReader
+from reef.log._replay import Damaged
 from reef.store import Store
 
 _AT_ONCE_OBJECTS = 64

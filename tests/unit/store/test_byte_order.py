@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.store import ObjectMeta
-from reef.store._order import in_byte_order, safe_offset
+from reef.store._byte_order import in_byte_order, safe_offset
 
 # Few letters, so that names are often folders, beginnings and neighbours of each other.
 PARTS = st.text("a-.0", min_size=1, max_size=4).filter(lambda part: part not in (".", ".."))

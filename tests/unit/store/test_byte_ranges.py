@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reef.errors import InvalidInputError
 from reef.store import MemoryStore
-from reef.store._ranges import MERGED_BYTES_MAX, check_range, cut_range, merge_ranges
+from reef.store._byte_ranges import MERGED_BYTES_MAX, check_range, cut_range, merge_ranges
 from reef.testing import CountingStore
 from tests.support.waiting import DEADLINE_SECONDS
 

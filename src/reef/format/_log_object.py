@@ -38,7 +38,7 @@ from reef.format._log_model import (
     log_problem,
 )
 from reef.format._manifest_model import LsnOrZero, LsnPolicy, SegmentRef, SkippedSlot
-from reef.format._rows import check_size, decode_schema, decode_stream, encode_rows
+from reef.format._row_stream import check_size, decode_schema, decode_stream, encode_rows
 from reef.types import SLOT_MAX, check_namespace, pack_lsn
 
 _HEAD = head(LOG_MAGIC)

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from reef.engine._commit._flush import FlushPlan, write_flush
 from reef.engine._context import Context
-from reef.engine._open import check_whole
+from reef.engine._open_namespace import check_whole
 from reef.engine._tail import Tail
 from reef.errors import (
     AlreadyExistsError,

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from reef.engine import BEFORE, COMMITTED_AT, OP, operations
 from reef.format import KEY, LSN, TOMBSTONE
-from reef.kv._rows import FACE, VALUE
+from reef.kv._key_value_rows import FACE, VALUE
 
 COLUMNS = list(FACE.schema)
 _BEFORE = pa.struct([pa.field(VALUE, pa.binary())])

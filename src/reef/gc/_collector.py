@@ -14,7 +14,7 @@
 Invariants:
 
 - Nothing is deleted that a retained generation names or reads, whatever others publish meanwhile:
-  what may go can never be named again (see `_judge`).
+  what may go can never be named again (see `gc/_judge.py`).
 - Put-if-absent forgets deleted names. So the boundary is published before the first delete, and
   fences stay: a writer that slept through a collection meets its fence, and the author of an object
   below the boundary learns from the head that it does not count.
@@ -33,10 +33,10 @@ from typing import TypeAlias
 from reef.clock import Clock
 from reef.errors import InvariantError, ReefError
 from reef.format import Manifest
+from reef.gc._collection import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
+from reef.gc._collection_plan import CollectionPlanner
 from reef.gc._judge import DAY_US
-from reef.gc._model import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
 from reef.gc._names import FOLDERS, folder_prefix
-from reef.gc._plan import CollectionPlanner
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
 from reef.metrics import Metrics
 from reef.settings import Settings

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from reef.errors import DamagedError, UnreadableError
 from reef.format import LogObject, LsnPolicy, damaged_checksum, decode_log, log_checksum, log_key
-from reef.log._fold import Damaged, LogEntry, LogFold
+from reef.log._replay import Damaged, LogEntry, LogFold
 from reef.store import Store
 
 WINDOW_SLOTS_MAX = 16
