@@ -21,10 +21,10 @@ from reef.log import (
     ChainPoint,
     Damaged,
     LogEntry,
-    LogFold,
     LogPart,
     LogRun,
     ReadLogPart,
+    Replay,
     UnreadableSlot,
     cut_log,
     find_end,
@@ -94,7 +94,7 @@ class LogCheck:
         self._floors = {m.wal_floor: m for m in (*retained, head)}
         after_hole = max((*lost, boundary - 1)) + 1
         self._start = min(f for f in (*self._floors, floor) if after_hole <= f <= floor)
-        self._fold = LogFold.of(self._floors[self._start])
+        self._fold = Replay.of(self._floors[self._start])
         self._since: list[Damaged] = []
         """The objects passed over since the last valid one."""
         self._is_broken = False
@@ -155,7 +155,7 @@ class LogCheck:
         if floor is not None and not self._is_broken:
             self._check_anchor(floor)
         if slot == self._head.wal_floor:
-            self._fold, self._is_broken = LogFold.of(self._head), False
+            self._fold, self._is_broken = Replay.of(self._head), False
             self._since.clear()
         if self._is_broken:
             return
@@ -170,7 +170,7 @@ class LogCheck:
             entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
         except CorruptError:
             given_up = (SkippedSlot(d.slot, d.checksum) for d in self._since)
-            self._fold = LogFold(self._fold.point, slot, [*self._head.skipped_slots, *given_up])
+            self._fold = Replay(self._fold.point, slot, [*self._head.skipped_slots, *given_up])
             for damaged in self._since:
                 self._fold.add_damaged(damaged)
             entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
@@ -196,7 +196,7 @@ class LogCheck:
 
     def _check_anchor(self, manifest: Manifest) -> None:
         """Check that the fold stands where a generation says, at its floor."""
-        expected, point = LogFold.of(manifest).point, self._fold.point
+        expected, point = Replay.of(manifest).point, self._fold.point
         if expected == point or self._since or manifest.wal_floor == self._start:
             return
         self.result.findings.append(

@@ -48,7 +48,7 @@ from reef.format import (
     log_key,
     segment_key,
 )
-from reef.log import Fencing, LogFold, LogReader, check_epoch, put_fences
+from reef.log import Fencing, LogReader, Replay, check_epoch, put_fences
 from reef.manifest import (
     Head,
     ManifestChain,
@@ -231,7 +231,7 @@ class _Application:
         manifest, context = head.manifest, self._context
         if manifest.state != "live":
             return
-        epoch, fold = manifest.writer_epoch, LogFold.of(manifest)
+        epoch, fold = manifest.writer_epoch, Replay.of(manifest)
         reader = LogReader(context.store, self._namespace, manifest.lsn_policy)
         for entry in reader.read(fold, last_known=manifest.wal_last_seen):
             check_epoch(entry, epoch, self._namespace)

@@ -43,7 +43,7 @@ from reef.doctor._restore_rows import (
     own_rows,
     walked_rows,
 )
-from reef.engine import Context, Dedup, Memtable
+from reef.engine import Context, DedupIndex, Memtable
 from reef.errors import IncompleteError, NotFoundError, UnreadableError
 from reef.format import (
     DedupWindow,
@@ -56,7 +56,7 @@ from reef.format import (
     segment_schema,
     vector_columns,
 )
-from reef.log import ChainPoint, Damaged, LogEntry, LogFold, LogReader
+from reef.log import ChainPoint, Damaged, LogEntry, LogReader, Replay
 from reef.manifest import keys_seen
 from reef.segment import CheckedSegment, check_segment
 from reef.types import unpack_lsn
@@ -147,7 +147,7 @@ class Restorer:
         """Return the dedup window of the head, as far as it can be restored."""
         windows = {checked.ref.id: checked.window for checked in self._diagnosis.windows}
         base, window = self._planner.window_base(windows)
-        dedup = Dedup(
+        dedup = DedupIndex(
             window,
             keys_max=self._context.settings.dedup_max_keys,
             age_max_us=round(self._context.settings.dedup_max_age * 1_000_000),
@@ -156,7 +156,7 @@ class Restorer:
         first = self._planner.log_first if base is None else base.wal_floor
         for entry in self._read_slots(first, last, base) if first <= last else ():
             if entry.is_valid:
-                dedup.replay(entry.log)
+                dedup.apply(entry.log)
         restored = dedup.window(self._head.last_applied_lsn, self._context.clock.now_us())
         if base is not None:
             log = f" and log objects {first} to {last}" if first <= last else ""
@@ -236,7 +236,7 @@ class Restorer:
         skipped = self._head.skipped_slots
         fold = None
         if base is not None:
-            fold = LogFold(LogFold.of(base).point, base.wal_floor, skipped)
+            fold = Replay(Replay.of(base).point, base.wal_floor, skipped)
         begin = first if base is None else base.wal_floor
         for slot, decoded in self._decoded(range(begin, last + 1)):
             if isinstance(decoded, Damaged):
@@ -245,7 +245,7 @@ class Restorer:
                 continue
             if fold is None:
                 prev = decoded[0].prev
-                fold = LogFold(ChainPoint(prev.slot, prev.checksum, 0), slot, skipped)
+                fold = Replay(ChainPoint(prev.slot, prev.checksum, 0), slot, skipped)
             entry = fold.add(*decoded)
             if slot >= first:
                 yield entry

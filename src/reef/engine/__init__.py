@@ -15,7 +15,7 @@ Branches    create_branch, list_branches, Branch, drop_namespace, refuse_branche
 Namespaces  list_namespaces, are_live
 Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
             operation; its columns COMMITTED_AT, OP, BEFORE, EXISTED
-For jobs    Memtable, Tail, FoldRows, Dedup, load_dedup, write_window, ATTACH_DIGEST: the parts of
+For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, write_window, ATTACH_DIGEST: the parts of
             recovery and flush that a fold on Spark shares
 """
 
@@ -34,7 +34,7 @@ from reef.engine._commit._conditions import (
     refuse,
     resolve,
 )
-from reef.engine._commit._dedup_index import Dedup
+from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._flush import write_window
 from reef.engine._commit._receipt import (
     DELETED,
@@ -102,7 +102,7 @@ __all__ = [
     "Context",
     "Cover",
     "CreateOnly",
-    "Dedup",
+    "DedupIndex",
     "Equals",
     "Face",
     "Feed",

@@ -173,11 +173,11 @@ class Handle(ABC):
     def _tail_behind(self, manifest: Manifest) -> Tail:
         """Return the tail from the floor of `manifest` on."""
         tail = self._live.tail
-        if manifest.wal_floor > tail.fold.next_slot:
+        if manifest.wal_floor > tail.replay.next_slot:
             # The log was folded further than this handle has read, so all of its rows are in
             # segments.
             return Tail(manifest)
-        tail.folded(manifest)
+        tail.drop_folded(manifest)
         return tail
 
     def stats(self, mode: str) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Handle(ABC):
             "writer_epoch": manifest.writer_epoch,
             "compactor_epoch": manifest.compactor_epoch,
             "wal_floor": manifest.wal_floor,
-            "next_slot": tail.fold.next_slot,
+            "next_slot": tail.replay.next_slot,
             "unfolded_log": {"slots": tail.log_slots, "bytes": tail.log_bytes},
             "memtable": {"rows": tail.memtable.rows, "bytes": tail.memtable.nbytes},
             "levels": {str(number): levels[number] for number in sorted(levels)},

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from reef.engine._commit._dedup_index import Dedup
+from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._log_writer import is_collected
 from reef.engine._context import Context
 from reef.engine._reader import Reader
@@ -205,11 +205,11 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
     def decided(entry: LogEntry) -> None:
         check_epoch(entry, epoch, namespace)
         if entry.is_valid:
-            dedup.replay(entry.log)
+            dedup.apply(entry.log)
 
     tail, reader = _replay(context, manifest, decided)
     check_whole(manifest, tail)
-    slot_fenced = tail.fold.reach
+    slot_fenced = tail.replay.reach
     fencing = Fencing(
         namespace=namespace,
         epoch=epoch,
@@ -220,9 +220,9 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
         clock=context.clock,
         rng=context.rng,
     )
-    for entry in put_fences(context.store, reader, tail.fold, fencing):
+    for entry in put_fences(context.store, reader, tail.replay, fencing):
         decided(entry)
-        tail.replay(entry)
+        tail.apply(entry)
     newest = chain.load()
     if newest is None:
         raise InvariantError(f"namespace {namespace!r} lost its manifests while it was opened")
@@ -258,22 +258,22 @@ def _replay(
 ) -> tuple[Tail, LogReader]:
     tail = Tail(manifest)
     reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
-    for entry in reader.read(tail.fold, last_known=manifest.wal_last_seen):
+    for entry in reader.read(tail.replay, last_known=manifest.wal_last_seen):
         decided(entry)
-        tail.replay(entry)
+        tail.apply(entry)
     return tail, reader
 
 
 def _missing(manifest: Manifest, tail: Tail) -> bool:
     """Return whether the log ends before a slot that a manifest has seen."""
-    return tail.fold.reach <= manifest.wal_last_seen
+    return tail.replay.reach <= manifest.wal_last_seen
 
 
 def check_whole(manifest: Manifest, tail: Tail) -> None:
     """Raise if a log object is gone: later objects were committed, and must not become void."""
     if _missing(manifest, tail):
         raise CorruptError(
-            log_key(manifest.namespace, tail.fold.reach),
+            log_key(manifest.namespace, tail.replay.reach),
             0,
             f"a log object: generation {manifest.generation} has seen the log up to slot "
             f"{manifest.wal_last_seen}",
@@ -281,7 +281,7 @@ def check_whole(manifest: Manifest, tail: Tail) -> None:
         )
 
 
-def load_dedup(context: Context, manifest: Manifest) -> Dedup:
+def load_dedup(context: Context, manifest: Manifest) -> DedupIndex:
     window: DedupWindow | None = None
     if manifest.dedup is not None:
         key = dedup_key(manifest.namespace, manifest.dedup.id)
@@ -289,7 +289,7 @@ def load_dedup(context: Context, manifest: Manifest) -> Dedup:
             window = decode_dedup(context.store.get(key), key=key)
         except UnreadableError:  # perhaps in flight: only the second look counts
             window = decode_dedup(context.store.get(key), key=key)
-    return Dedup(
+    return DedupIndex(
         window,
         keys_max=context.settings.dedup_max_keys,
         age_max_us=round(context.settings.dedup_max_age * 1_000_000),

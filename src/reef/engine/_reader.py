@@ -87,11 +87,11 @@ class Reader(Handle):
         return self.lsn
 
     def _replay(self, tail: Tail) -> None:
-        for entry in self._log.read(tail.fold):
+        for entry in self._log.read(tail.replay):
             attached = tuple(ref for record in entry.log.records for ref in record.segments)
             if attached and entry.is_valid and tail is self._live.tail:
                 self._live.rebuild(attached)
-            tail.replay(entry)
+            tail.apply(entry)
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
         if manifest.wal_floor >= self.manifest.wal_floor:

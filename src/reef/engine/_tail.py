@@ -1,6 +1,6 @@
 """The unfolded log in memory: recovery replays it, and every commit adds to it.
 
-Writers and readers hold one each. It knows how far the log is decided (`fold`), which versions lie
+Writers and readers hold one each. It knows how far the log is decided (`replay`), which versions lie
 in it (`memtable`, and segments attached by it), how long it is, and the newest version that may be
 shown (`lsn`).
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 from reef.engine._memtable._memtable import Memtable
 from reef.errors import InvariantError
 from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, decode_schema
-from reef.log import ChainPoint, LogEntry, LogFold
+from reef.log import ChainPoint, LogEntry, Replay
 
 
 class _Slot(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Tail:
     """The log from a manifest's `wal_floor` on. Not safe among threads: its handle's lock guards it."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.fold = LogFold.of(manifest)
+        self.replay = Replay.of(manifest)
         self.memtable = Memtable()
         self.attached: tuple[SegmentRef, ...] = ()
         self.attaching: tuple[SegmentRef, ...] = ()
@@ -47,7 +47,7 @@ class Tail:
         """How many decided slots are not folded yet."""
         return len(self._slots)
 
-    def replay(self, entry: LogEntry) -> None:
+    def apply(self, entry: LogEntry) -> None:
         """Add a decided log object: its rows, if it is valid."""
         self._note(entry.slot, entry.size)
         if not entry.is_valid:
@@ -74,8 +74,8 @@ class Tail:
 
     def committed(self, point: ChainPoint, size: int, lsn: int) -> None:
         """Record that a log object, whose rows are in the memtable already, is durable."""
-        if point.slot != self.fold.next_slot:
-            raise InvariantError(f"slot {point.slot} became durable before {self.fold.next_slot}")
+        if point.slot != self.replay.next_slot:
+            raise InvariantError(f"slot {point.slot} became durable before {self.replay.next_slot}")
         if self.attaching:
             done = _through(self.attaching, lsn)
             # They come in the order of versions. In one step: no interrupt leaves them in both.
@@ -84,9 +84,9 @@ class Tail:
             self.lsn = lsn
         if not self._slots or self._slots[-1].number < point.slot:
             self._note(point.slot, size)
-        self.fold.append(point)  # last: an interrupted caller repeats all of this
+        self.replay.append(point)  # last: an interrupted caller repeats all of this
 
-    def folded(self, manifest: Manifest) -> None:
+    def drop_folded(self, manifest: Manifest) -> None:
         """Drop the rows that `manifest` has in its segments.
 
         This replaces the memtable: reads of the old one go on undisturbed.
@@ -98,7 +98,7 @@ class Tail:
         self.attaching = _above(self.attaching, manifest.last_applied_lsn)
         skipped = {*self.skipped, *manifest.skipped_slots}
         self.skipped = tuple(skip for skip in skipped if skip.slot >= manifest.wal_floor)
-        self.fold.give_up(self.skipped)
+        self.replay.skip(self.skipped)
 
     def _note(self, slot: int, size: int) -> None:
         self._slots.append(_Slot(slot, size))

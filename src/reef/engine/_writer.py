@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from reef.engine._commit._admission import NoRoomError
 from reef.engine._commit._attach import attach_request, check_spared, check_uploaded
-from reef.engine._commit._dedup_index import Dedup
+from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._flush import plan_flush, publish_flush, write_flush
 from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._path import CommitPath
@@ -59,7 +59,7 @@ class Writer(Handle):
         tail: Tail,
         *,
         writer_id: bytes,
-        dedup: Dedup,
+        dedup: DedupIndex,
     ) -> None:
         super().__init__(context, namespace, chain, head, tail)
         manifest = head.manifest
@@ -250,7 +250,7 @@ class Writer(Handle):
         return self.write(request)
 
     def flush(self) -> None:
-        """Fold committed rows into a level-0 segment, so that opening need not replay them.
+        """Write committed rows as a level-0 segment, so that opening need not replay them.
 
         Raises FencedError, OutcomeUnknownError, UnavailableError; nothing committed is lost by it.
         """
@@ -317,7 +317,7 @@ class Writer(Handle):
     def _tail_behind(self, manifest: Manifest) -> Tail:
         # Never another tail: the commit path keeps using this one. A job may have folded what is
         # durable and not answered yet; the answers take the tail up to there.
-        self._live.tail.folded(manifest)
+        self._live.tail.drop_folded(manifest)
         return self._live.tail
 
     def _flush_if_due(self) -> None:
@@ -341,7 +341,7 @@ class Writer(Handle):
         Returns why the last one failed, if it did.
         """
         now = self._context.clock.monotonic()
-        is_idle = self._live.tail.fold.next_slot <= self.manifest.wal_floor
+        is_idle = self._live.tail.replay.next_slot <= self.manifest.wal_floor
         if self._is_flush_begun or self._is_closed or is_idle or now < self._flush_not_before:
             return self._flush_failure
         try:
@@ -374,7 +374,7 @@ class Writer(Handle):
         not_before = started + _FLUSH_PAUSE_S
         failure: ReefError | None = None
         try:
-            if self._fold():
+            if self._flush_once():
                 self._context.metrics.count("reef_flushes_total")
                 self._context.metrics.observe("reef_flush_seconds", clock.monotonic() - started)
             not_before = 0.0
@@ -393,8 +393,8 @@ class Writer(Handle):
                 self._flushed_at = started
                 self._cond.notify_all()
 
-    def _fold(self) -> bool:
-        """Fold durable rows; return whether there were any."""
+    def _flush_once(self) -> bool:
+        """Write and publish the durable rows; return whether there were any."""
         for _ in range(_PLANS_MAX):
             with self._cond:
                 now_us = self._chain.estimated_now_us

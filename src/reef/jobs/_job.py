@@ -100,7 +100,7 @@ class Job:
     def publish(self, change: ManifestChange) -> Head:
         """Publish what `change` makes of the newest manifest; return the new head.
 
-        `change` checks that the job stands, as `fold` and `replace_segments` do. Raises what
+        `change` checks that the job stands, as `advance_floor` and `replace_segments` do. Raises what
         `change` raises (StalePlanError, NotFoundError), and OutcomeUnknownError.
         """
         self.head = self._chain.publish(_on_manifest(self._chain, change))

@@ -1,8 +1,8 @@
 """The log: which of its objects count, how it is read, and how a writer takes it over.
 
-LogFold, LogEntry     decides slot by slot what is valid, void or passed over; a decided object
+Replay, LogEntry      decides slot by slot which objects are valid, void or skipped; a decided object
 LogReader, Damaged    fetches slots, many at once; an object that was damaged in two reads
-ChainPoint            the last valid object of a fold
+ChainPoint            the last valid object so far
 put_fences, Fencing   takes the log from every older writer, by the rules given
 check_epoch           refuses an object of a newer writer with FencedError
 list_slots, find_end  the log objects that are there; where the log ends, and which slots are
@@ -17,7 +17,7 @@ from reef.log._fence import Fencing, check_epoch, put_fences
 from reef.log._log_reader import LogReader
 from reef.log._log_runs import LogPart, LogRun, ReadLogPart, UnreadableSlot, cut_log, read_log_part
 from reef.log._log_slots import MISSING_MAX, find_end, list_slots, parse_slot
-from reef.log._replay import ChainPoint, Damaged, LogEntry, LogFold
+from reef.log._replay import ChainPoint, Damaged, LogEntry, Replay
 
 __all__ = [
     "MISSING_MAX",
@@ -25,11 +25,11 @@ __all__ = [
     "Damaged",
     "Fencing",
     "LogEntry",
-    "LogFold",
     "LogPart",
     "LogReader",
     "LogRun",
     "ReadLogPart",
+    "Replay",
     "UnreadableSlot",
     "check_epoch",
     "cut_log",

@@ -3,7 +3,7 @@
 A writer that has published its epoch puts as many fences in a row as older writers may have
 writes in flight, from the first absent slot on. An older writer meets one of them with its
 next write. For each slot there are four outcomes: the fence is there; an older writer was faster,
-then its object is folded and the row of fences starts again behind it; the same epoch is there,
+then its object is replayed and the row of fences starts again behind it; the same epoch is there,
 which cannot be; a newer epoch is there, and it is this writer that is fenced.
 
 Crash points: after any of the PUTs. A fence without its writer is an empty object.
@@ -19,7 +19,7 @@ from reef.clock import Clock
 from reef.errors import ConflictError, FencedError, InvariantError
 from reef.format import LogKind, LogObject, LogRecord, encode_log, log_checksum, log_key
 from reef.log._log_reader import LogReader
-from reef.log._replay import Damaged, LogEntry, LogFold
+from reef.log._replay import Damaged, LogEntry, Replay
 from reef.settings import Settings
 from reef.store import Store, create
 from reef.types import new_nonce
@@ -42,16 +42,16 @@ class Fencing:
 
 
 def put_fences(
-    store: Store, reader: LogReader, fold: LogFold, fencing: Fencing
+    store: Store, reader: LogReader, replay: Replay, fencing: Fencing
 ) -> Iterator[LogEntry]:
-    """Put the fences behind `fold`, yielding every object that it decides meanwhile, fences too.
+    """Put the fences behind `replay`, yielding every object that it decides meanwhile, fences too.
 
     The last `fencing.count` of them are the fences, in a row. Raises FencedError if a newer writer
     is met, OutcomeUnknownError, CorruptError, UnavailableError.
     """
     in_a_row = 0
     while in_a_row < fencing.count:
-        log = _fence(fold, fencing)
+        log = _fence(replay, fencing)
         data = encode_log(log)
         try:
             create(
@@ -66,10 +66,10 @@ def put_fences(
             )
         except ConflictError as conflict:
             in_a_row = 0
-            yield from _overtaken(reader, fold, log.slot, conflict.found, fencing)
+            yield from _overtaken(reader, replay, log.slot, conflict.found, fencing)
         else:
             in_a_row += 1
-            yield fold.add(log, log_checksum(data), len(data))
+            yield replay.add(log, log_checksum(data), len(data))
 
 
 def check_epoch(entry: LogEntry, epoch: int, namespace: str) -> None:
@@ -81,29 +81,29 @@ def check_epoch(entry: LogEntry, epoch: int, namespace: str) -> None:
         )
 
 
-def _fence(fold: LogFold, fencing: Fencing) -> LogObject:
+def _fence(replay: Replay, fencing: Fencing) -> LogObject:
     return LogObject(
         kind=LogKind.FENCE,
-        slot=fold.reach,
+        slot=replay.reach,
         epoch=fencing.epoch,
         writer_id=fencing.writer_id,
         nonce=new_nonce(fencing.rng),
         created_at_us=fencing.clock.now_us(),
-        prev=fold.point.prev,
-        records=(LogRecord(skipped=fold.damaged),),
+        prev=replay.point.prev,
+        records=(LogRecord(skipped=replay.damaged),),
     )
 
 
 def _overtaken(
-    reader: LogReader, fold: LogFold, slot: int, found: bytes, fencing: Fencing
+    reader: LogReader, replay: Replay, slot: int, found: bytes, fencing: Fencing
 ) -> Iterator[LogEntry]:
-    """Fold what another writer put where the fence should go, and whatever lies behind it."""
+    """Replay what another writer put where the fence should go, and whatever lies behind it."""
     decoded = reader.decode(slot, found)
     if isinstance(decoded, Damaged):
-        fold.add_damaged(decoded)
+        replay.add_damaged(decoded)
     else:
-        yield _older(fold.add(*decoded), fencing)
-    for entry in reader.read(fold):
+        yield _older(replay.add(*decoded), fencing)
+    for entry in reader.read(replay):
         yield _older(entry, fencing)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from reef.errors import DamagedError, UnreadableError
 from reef.format import LogObject, LsnPolicy, damaged_checksum, decode_log, log_checksum, log_key
-from reef.log._replay import Damaged, LogEntry, LogFold
+from reef.log._replay import Damaged, LogEntry, Replay
 from reef.store import Store
 
 WINDOW_SLOTS_MAX = 16
@@ -24,26 +24,26 @@ class LogReader:
         self._namespace = namespace
         self._lsn_policy: LsnPolicy = lsn_policy
 
-    def read(self, fold: LogFold, *, last_known: int = 0) -> Iterator[LogEntry]:
-        """Take `fold` up to the first absent slot, yielding each object as it is decided.
+    def read(self, replay: Replay, *, last_known: int = 0) -> Iterator[LogEntry]:
+        """Take `replay` up to the first absent slot, yielding each object as it is decided.
 
         `last_known` is a slot up to which the log is known to reach: that much is fetched at
         once. After that the window doubles, so that at most as much is asked for in vain as was
         found. Raises CorruptError, UnavailableError, FormatVersionError.
         """
-        fold.look_again()
-        window = max(1, last_known + 2 - fold.reach)
+        replay.look_again()
+        window = max(1, last_known + 2 - replay.reach)
         while True:
-            first = fold.reach
+            first = replay.reach
             slots = range(first, first + min(window, WINDOW_SLOTS_MAX))
             for found in self._fetch(slots):
                 if found is None:
                     return
                 if isinstance(found, Damaged):
-                    fold.add_damaged(found)
+                    replay.add_damaged(found)
                 else:
-                    yield fold.add(*found)
-            window = max(2 * len(slots), last_known + 2 - fold.reach)
+                    yield replay.add(*found)
+            window = max(2 * len(slots), last_known + 2 - replay.reach)
 
     def decode(self, slot: int, data: bytes) -> tuple[LogObject, int, int] | Damaged:
         """Return a log object, its checksum and its size; one that can't be read is fetched again.

@@ -1,15 +1,16 @@
-"""Which log objects count: the one fold that writers, readers and jobs all make.
+"""Replay: decides, slot by slot, which log objects are valid. Writers, readers and jobs use it.
 
 Invariants:
 
-- Slots are decided in order, each once, by what lies at or below them only: everybody who folds
+- Slots are decided in order, each once, by what lies at or below them only: everybody who replays
   the same objects decides alike.
 - An object is *valid* if its `prev` names the last valid object before it and its epoch is not
   lower. Otherwise it is *void*: it was in flight behind a write that lost its slot. Comparing with
   the last valid object, and not with the neighbour, is what keeps a void one from vouching.
-- A damaged object is passed over only by name: by a valid fence right behind it, or by the
-  manifest, where repair has written it. At the head of the log it ends the fold: nobody was told
-  that it was committed, or its successor would be there. Followed by anything else it is an error.
+- A damaged object is skipped only if it is named: by a valid fence right behind it, or by the
+  manifest, where repair has written it. At the head of the log it ends the replay: it was never
+  acknowledged, because otherwise a later object would exist. Followed by any other object, it is
+  an error.
 - The successor of an object that repair skipped cannot name a valid one. It is accepted as it is,
   because the chain below it is known to be lost.
 """
@@ -25,7 +26,7 @@ from reef.format import LogKind, LogObject, Manifest, Prev, SkippedSlot
 
 
 class ChainPoint(NamedTuple):
-    """The last valid log object of a fold; slot 0 before the first."""
+    """The last valid log object so far; slot 0 before the first."""
 
     slot: int
     checksum: int
@@ -59,12 +60,12 @@ class Damaged:
 
     @property
     def name(self) -> SkippedSlot:
-        """By this it is passed over."""
+        """How a fence or the manifest names it."""
         return SkippedSlot(self.slot, self.checksum)
 
 
-class LogFold:
-    """The fold of a log up to `next_slot`, which is the first slot that is not decided."""
+class Replay:
+    """The replay of a log up to `next_slot`, which is the first slot that is not decided."""
 
     def __init__(
         self, point: ChainPoint, next_slot: int, skipped: Iterable[SkippedSlot] = ()
@@ -72,14 +73,14 @@ class LogFold:
         self.point = point
         self.next_slot = next_slot
         self._named = set(skipped)
-        self.given_up: list[SkippedSlot] = []
+        self.skipped: list[SkippedSlot] = []
         """Damaged objects since the last valid one that were named beforehand."""
         self.at_head: list[Damaged] = []
         """Damaged objects at the head, which only the next fence can still name."""
 
     @classmethod
-    def of(cls, manifest: Manifest) -> LogFold:
-        """Return the fold that goes on from what `manifest` says of the log."""
+    def of(cls, manifest: Manifest) -> Replay:
+        """Return the replay that goes on from what `manifest` says of the log."""
         anchor = manifest.wal_anchor
         if manifest.origin is not None and anchor.slot == 0:
             anchor = manifest.origin.head
@@ -96,7 +97,7 @@ class LogFold:
         """The damaged objects at the head, which the next fence has to name."""
         return tuple(found.name for found in self.at_head)
 
-    def give_up(self, skipped: Iterable[SkippedSlot]) -> None:
+    def skip(self, skipped: Iterable[SkippedSlot]) -> None:
         """Take note of damaged objects that a later manifest names."""
         self._named.update(skipped)
 
@@ -108,32 +109,32 @@ class LogFold:
         """Take note that the object at `reach` is damaged."""
         self.at_head.append(found)
         while self.at_head and self.at_head[0].name in self._named:
-            self.given_up.append(self.at_head.pop(0).name)
+            self.skipped.append(self.at_head.pop(0).name)
             self.next_slot += 1
 
     def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
         """Decide the object at `reach`.
 
-        Raises CorruptError if a damaged object lies below it that nothing gave up.
+        Raises CorruptError if a damaged object lies below it that nothing names.
         """
         is_valid = self._is_valid(log)
         if self.at_head and not (is_valid and self._is_named_by(log)):
             raise _followed(self.at_head[0], log.slot)
         if is_valid:
             self.point = ChainPoint(log.slot, checksum, log.epoch)
-            self.given_up.clear()
+            self.skipped.clear()
         self.at_head.clear()
         self.next_slot = log.slot + 1
         return LogEntry(log.slot, log, checksum, size, is_valid)
 
     def append(self, point: ChainPoint) -> None:
         """Take note of a durable object of one's own, which names the last valid one."""
-        self.given_up.clear()
+        self.skipped.clear()
         self.at_head.clear()
         self.point, self.next_slot = point, point.slot + 1
 
     def _is_valid(self, log: LogObject) -> bool:
-        is_lost = any(skip.slot == log.prev.slot for skip in self.given_up)
+        is_lost = any(skip.slot == log.prev.slot for skip in self.skipped)
         return (log.prev == self.point.prev or is_lost) and log.epoch >= self.point.epoch
 
     def _is_named_by(self, log: LogObject) -> bool:

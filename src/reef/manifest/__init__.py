@@ -5,8 +5,8 @@ ManifestChain, Head, Change
 ManifestReader, Generation
                   reads generations by number; what a LIST says of one
 check_successor   what holds between a generation and its successor
-changes           open_writer, open_compactor, fold, register_intent, end_intent, replace_segments,
-                  add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
+changes           open_writer, open_compactor, advance_floor, register_intent, end_intent,
+                  replace_segments, add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
                   advance_boundary, set_retention: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach; BranchPoint, has_branches
@@ -21,7 +21,7 @@ no_namespace      the error for one that has no manifest
 create_snapshot, renew
                   a snapshot that lasts as long as asked, by the store's clock
 
-A change is published with `chain.publish(lambda head: fold(head.manifest, ...))`. It raises where
+A change is published with `chain.publish(lambda head: advance_floor(head.manifest, ...))`. It raises where
 it may not be made on that head; nothing is written then.
 """
 
@@ -38,9 +38,9 @@ from reef.manifest._branches import (
     share_pin,
 )
 from reef.manifest._changes import (
+    advance_floor,
     check_standing,
     end_intent,
-    fold,
     live_inputs,
     open_compactor,
     open_writer,
@@ -74,6 +74,7 @@ __all__ = [
     "add_pin",
     "add_snapshot",
     "advance_boundary",
+    "advance_floor",
     "begin_branch",
     "check_standing",
     "check_successor",
@@ -82,7 +83,6 @@ __all__ = [
     "drop",
     "end_intent",
     "expire_snapshots",
-    "fold",
     "go_on",
     "has_branches",
     "is_retained",

@@ -99,7 +99,7 @@ def end_intent(m: Manifest, id: str) -> Manifest:
     return _replace(m, intents=standing)
 
 
-def fold(
+def advance_floor(
     m: Manifest,
     *,
     epoch: int | None = None,
@@ -117,7 +117,7 @@ def fold(
 
     By the writer of `epoch`, or by the job of `intent`. `anchor` is the last valid log object up to
     `slot_last`; `dedup` is the window that holds from here on (None: there is none); `skipped` are
-    damaged slots that were passed over by name; `schema` None leaves it. Slots below are folded
+    damaged slots that were skipped; `schema` None leaves it. Slots below are folded
     already: StalePlanError if `slot_first` is not the head's `wal_floor`.
     """
     if m.state == "dropped" and epoch is not None:

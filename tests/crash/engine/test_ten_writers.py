@@ -14,7 +14,7 @@ import reef
 from reef.engine import open_for_reading
 from reef.format import LogKind, LogObject, log_key
 from reef.kv import FACE
-from reef.log import ChainPoint, LogFold, LogReader
+from reef.log import ChainPoint, LogReader, Replay
 from reef.store import open_store
 from tests.support.crash.crash_points import forking
 from tests.support.crash.forked import STUCK_SECONDS
@@ -159,9 +159,9 @@ def read_log(url: str) -> Iterator[tuple[LogObject, bool]]:
     store = open_store(url)
     keys = [meta.key for meta in store.list(f"namespaces/{NAMESPACE}/wal/")]
     assert keys == [log_key(NAMESPACE, slot) for slot in range(1, len(keys) + 1)]  # no gap
-    fold = LogFold(ChainPoint(0, 0, 0), 1)
+    replay = Replay(ChainPoint(0, 0, 0), 1)
     count = 0
-    for entry in LogReader(store, NAMESPACE, "packed").read(fold):
+    for entry in LogReader(store, NAMESPACE, "packed").read(replay):
         count += 1
         yield entry.log, entry.is_valid
     assert count == len(keys)

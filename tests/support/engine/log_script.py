@@ -35,7 +35,7 @@ from reef.format import (
     segment_schema,
     with_field_id,
 )
-from reef.log import LogFold, LogReader
+from reef.log import LogReader, Replay
 from reef.manifest import Head, open_writer
 from reef.segment import write_segment
 from reef.store import Store, open_store
@@ -58,13 +58,13 @@ class LogScript:
         self.rng = random.Random(seed)
         database(store, seed=seed).kv(NS).close()
         reader = LogReader(store, NS, "packed")
-        fold = LogFold.of(self.head())
-        for _ in reader.read(fold):
+        replay = Replay.of(self.head())
+        for _ in reader.read(replay):
             pass
-        self.slot = fold.next_slot
+        self.slot = replay.next_slot
         """The next one."""
-        self.prev = fold.point.prev
-        self.epoch = fold.point.epoch
+        self.prev = replay.point.prev
+        self.epoch = replay.point.epoch
         self.lsns = [0]
         """Of every valid record, from 0 on."""
         self.lost: list[SkippedSlot] = []

@@ -16,7 +16,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine import Context, Dedup, Tail, load_dedup, write_window
+from reef.engine import Context, DedupIndex, Tail, load_dedup, write_window
 from reef.errors import NotFoundError, ReefError, StalePlanError
 from reef.format import KEY, LSN, Manifest, SegmentOptions, SegmentOrigin, SegmentRef, WalAnchor
 from reef.jobs import Job
@@ -24,8 +24,8 @@ from reef.log import LogReader
 from reef.manifest import (
     Head,
     ManifestChain,
+    advance_floor,
     end_intent,
-    fold,
     register_intent,
     replace_segments,
     retained_points,
@@ -205,7 +205,7 @@ def fold_log(context: Context, namespace: str) -> Manifest | None:
     try:
         known = job.head.manifest
         tail, dedup = _replay(context, known)
-        slots = known.wal_floor, tail.fold.next_slot - 1
+        slots = known.wal_floor, tail.replay.next_slot - 1
         if slots[1] < slots[0]:
             job.end()
             return None
@@ -214,10 +214,10 @@ def fold_log(context: Context, namespace: str) -> Manifest | None:
         if dedup.last_lsn > known.last_applied_lsn:
             entries = dedup.window(tail.lsn, context.clock.now_us())
             window = write_window(context, namespace, entries)
-        point = tail.fold.point
+        point = tail.replay.point
 
         def folded(m: Manifest) -> Manifest:
-            done = fold(
+            done = advance_floor(
                 m,
                 intent=job.id,
                 slot_first=slots[0],
@@ -237,14 +237,14 @@ def fold_log(context: Context, namespace: str) -> Manifest | None:
         raise
 
 
-def _replay(context: Context, m: Manifest) -> tuple[Tail, Dedup]:
+def _replay(context: Context, m: Manifest) -> tuple[Tail, DedupIndex]:
     """Return what the log above `m` gives."""
     tail, dedup = Tail(m), load_dedup(context, m)
     reader = LogReader(context.store, m.namespace, m.lsn_policy)
-    for entry in reader.read(tail.fold, last_known=m.wal_last_seen):
+    for entry in reader.read(tail.replay, last_known=m.wal_last_seen):
         if entry.is_valid:
-            dedup.replay(entry.log)
-        tail.replay(entry)
+            dedup.apply(entry.log)
+        tail.apply(entry)
     return tail, dedup
 
 

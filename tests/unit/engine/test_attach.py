@@ -211,7 +211,7 @@ def test_an_attach_that_was_refused_is_never_seen_and_gives_its_version_to_anoth
 ) -> None:
     faulty = FaultyStore(store)
     kv, writer, refs = two_segments(database(faulty))
-    slot = writer.tail.fold.next_slot
+    slot = writer.tail.replay.next_slot
     faulty.arm(Fault("denied", on="put_if_absent", key="*/wal/*"))
     with pytest.raises(ReefError):
         writer.attach(refs)

@@ -382,7 +382,7 @@ def test_a_follower_sees_segments_that_the_log_attaches(store: Store) -> None:
     kv.put(b"a", b"1")
     reader = database(store).kv("ns", mode="r")
     writer, context = writer_of(kv), db.context()
-    slot = writer.tail.fold.next_slot
+    slot = writer.tail.replay.next_slot
     lsn = pack_lsn(slot, 0)
     rows = Memtable()
     rows.apply(
@@ -405,7 +405,7 @@ def test_a_follower_sees_segments_that_the_log_attaches(store: Store) -> None:
         writer_id=bytes(16),
         nonce=new_nonce(context.rng),
         created_at_us=1,
-        prev=writer.tail.fold.point.prev,
+        prev=writer.tail.replay.point.prev,
         records=(LogRecord(lsn=lsn, segments=(attached,)),),
     )
     store.put_if_absent(log_key("ns", slot), encode_log(log))

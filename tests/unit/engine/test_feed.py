@@ -83,7 +83,7 @@ def test_a_version_within_an_object_is_a_place_to_begin_and_to_end() -> None:
         writer_id=bytes(16),
         nonce=b"\7" * 16,
         created_at_us=0,
-        prev=writer.tail.fold.point.prev,
+        prev=writer.tail.replay.point.prev,
         records=tuple(
             LogRecord(lsn=lsn, batch=log_batch({key: value})) for lsn, key, value in rows
         ),

@@ -17,8 +17,8 @@ from reef.format import (
     log_key,
     manifest_key,
 )
-from reef.log import LogFold, LogReader
-from reef.manifest import fold, register_intent
+from reef.log import LogReader, Replay
+from reef.manifest import advance_floor, register_intent
 from reef.segment import write_segment
 from reef.store import Store
 from reef.testing import CountingStore, Fault, FaultyStore
@@ -138,7 +138,7 @@ def test_replay_fetches_many_slots_at_once(store: Store) -> None:
             return super().get_many(keys)  # type: ignore[arg-type]
 
     manifest = decode_manifest(store.get(manifest_key("ns", 1)))
-    entries = LogReader(Windows(store), "ns", "packed").read(LogFold.of(manifest))
+    entries = LogReader(Windows(store), "ns", "packed").read(Replay.of(manifest))
     assert len(list(entries)) == 101
     assert max(asked) > 8
     assert sum(asked) <= 2 * 102
@@ -308,16 +308,16 @@ def fold_as_a_job(db: Database, slot_first: int, kv: object) -> None:
         level=0,
         author="job",
         created_at_us=1,
-        replaced_slots=(slot_first, tail.fold.next_slot - 1),
+        replaced_slots=(slot_first, tail.replay.next_slot - 1),
     )
     ref = write_segment(context.store, "ns", batches[0].schema, origin, None, batches)
-    point = tail.fold.point
+    point = tail.replay.point
     chain.publish(
-        lambda head: fold(
+        lambda head: advance_floor(
             head.manifest,  # type: ignore[union-attr]
             intent=job,
             slot_first=slot_first,
-            slot_last=tail.fold.next_slot - 1,
+            slot_last=tail.replay.next_slot - 1,
             anchor=WalAnchor(slot=point.slot, checksum=point.checksum, epoch=point.epoch),
             segments=[ref],
             last_applied_lsn=tail.lsn,

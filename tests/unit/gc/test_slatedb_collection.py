@@ -166,7 +166,7 @@ def test_1707_a_slow_compaction_does_not_bring_back_what_was_deleted(parallel: i
     symptom="a fenced flush was told nothing",
 )
 def test_1707_a_slow_flush_does_not_publish_what_was_collected(parallel: int) -> None:
-    """Its writer was fenced and its segment swept meanwhile: manifest/_changes.py, `fold`."""
+    """Its writer was fenced and its segment swept meanwhile: manifest/_changes.py, `advance_floor`."""
     world = open_world(parallel, retained_generations=50)
     kv = world.kv()
     acked = rows("mine")

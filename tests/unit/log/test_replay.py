@@ -1,4 +1,4 @@
-"""The fold of the log: which objects are valid, which are void, and what may be passed over."""
+"""The replay of the log: which objects are valid, which are void, and what is skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reef.format import (
     log_key,
     log_schema,
 )
-from reef.log import ChainPoint, Fencing, LogFold, LogReader, put_fences
+from reef.log import ChainPoint, Fencing, LogReader, Replay, put_fences
 from reef.settings import Settings
 from reef.store import Store
 from reef.testing import Fault, FaultyStore
@@ -78,16 +78,16 @@ def damage(store: Store, slot: int) -> SkippedSlot:
     return SkippedSlot(slot, damaged_checksum(store.get(key)))
 
 
-def fresh(skipped: tuple[SkippedSlot, ...] = ()) -> LogFold:
-    return LogFold(ChainPoint(0, 0, 0), 1, skipped)
+def fresh(skipped: tuple[SkippedSlot, ...] = ()) -> Replay:
+    return Replay(ChainPoint(0, 0, 0), 1, skipped)
 
 
-def valid_slots(store: Store, fold: LogFold) -> list[int]:
+def valid_slots(store: Store, replay: Replay) -> list[int]:
     reader = LogReader(store, NS, "packed")
-    return [entry.slot for entry in reader.read(fold) if entry.is_valid]
+    return [entry.slot for entry in reader.read(replay) if entry.is_valid]
 
 
-def fence(store: Store, fold: LogFold, epoch: int, count: int = 1) -> list[int]:
+def fence(store: Store, replay: Replay, epoch: int, count: int = 1) -> list[int]:
     """Put the fences of a new writer; return the slots of those that it put in a row at the end."""
     fencing = Fencing(
         namespace=NS,
@@ -99,7 +99,7 @@ def fence(store: Store, fold: LogFold, epoch: int, count: int = 1) -> list[int]:
         clock=SystemClock(),
         rng=_rng,
     )
-    entries = list(put_fences(store, LogReader(store, NS, "packed"), fold, fencing))
+    entries = list(put_fences(store, LogReader(store, NS, "packed"), replay, fencing))
     return [entry.slot for entry in entries[-count:]]
 
 
@@ -108,9 +108,9 @@ def test_a_chain_is_valid(store: Store) -> None:
     prev = Prev()
     for slot in range(1, 40):
         prev = writer.put(slot, prev)
-    fold = fresh()
-    assert valid_slots(store, fold) == list(range(1, 40))
-    assert (fold.next_slot, fold.point.slot) == (40, 39)
+    replay = fresh()
+    assert valid_slots(store, replay) == list(range(1, 40))
+    assert (replay.next_slot, replay.point.slot) == (40, 39)
 
 
 def test_a_gap_ends_the_log_until_it_is_filled(store: Store) -> None:
@@ -118,10 +118,10 @@ def test_a_gap_ends_the_log_until_it_is_filled(store: Store) -> None:
     one = writer.put(1, Prev())
     second = writer.make(2, one)
     writer.put(3, Prev(2, log_checksum(second)))
-    fold = fresh()
-    assert valid_slots(store, fold) == [1]
+    replay = fresh()
+    assert valid_slots(store, replay) == [1]
     store.put_if_absent(log_key(NS, 2), second)
-    assert valid_slots(store, fold) == [2, 3]
+    assert valid_slots(store, replay) == [2, 3]
 
 
 def test_with_three_in_flight_a_void_one_does_not_vouch_for_the_next(store: Store) -> None:
@@ -132,9 +132,9 @@ def test_with_three_in_flight_a_void_one_does_not_vouch_for_the_next(store: Stor
     three = old.put(3, lost)
     four = old.put(4, three)  # names slot 3, its neighbour, which is void
     after = new.put(5, fenced)
-    fold = fresh()
-    assert valid_slots(store, fold) == [1, 2, 5]
-    assert fold.point == ChainPoint(5, after.checksum, 2)
+    replay = fresh()
+    assert valid_slots(store, replay) == [1, 2, 5]
+    assert replay.point == ChainPoint(5, after.checksum, 2)
     assert four.slot == 4
 
 
@@ -150,9 +150,9 @@ def test_a_damaged_head_ends_the_log(store: Store) -> None:
     prev = writer.put(1, Prev())
     writer.put(2, prev)
     named = damage(store, 2)
-    fold = fresh()
-    assert valid_slots(store, fold) == [1]
-    assert (fold.next_slot, fold.reach, fold.damaged) == (2, 3, (named,))
+    replay = fresh()
+    assert valid_slots(store, replay) == [1]
+    assert (replay.next_slot, replay.reach, replay.damaged) == (2, 3, (named,))
 
 
 def test_a_damaged_object_that_is_followed_is_an_error_that_names_repair(store: Store) -> None:
@@ -170,9 +170,9 @@ def test_a_new_writer_names_the_damaged_head_and_everyone_passes_over_it(store: 
     prev = old.put(1, Prev())
     old.put(2, prev)
     damage(store, 2)
-    fold = fresh()
-    assert valid_slots(store, fold) == [1]
-    assert fence(store, fold, 2) == [3]
+    replay = fresh()
+    assert valid_slots(store, replay) == [1]
+    assert fence(store, replay, 2) == [3]
     assert valid_slots(store, fresh()) == [1, 3]
 
 
@@ -208,42 +208,42 @@ def test_a_slot_that_is_damaged_only_on_the_way_is_read_again(store: Store) -> N
 def test_story_a_new_writer_fences_an_older_one(store: Store) -> None:
     first = Author(store, 1)
     two = first.put(2, first.put(1, Prev()))
-    fold = fresh()
-    valid_slots(store, fold)
-    assert fence(store, fold, 2) == [3]
+    replay = fresh()
+    valid_slots(store, replay)
+    assert fence(store, replay, 2) == [3]
     with pytest.raises(AlreadyExistsError):
         first.put(3, two)
     second = Author(store, 2)
-    second.put(4, fold.point.prev)
+    second.put(4, replay.point.prev)
     assert valid_slots(store, fresh()) == [1, 2, 3, 4]
 
 
 def test_story_a_new_writer_tries_again_behind_a_faster_old_one(store: Store) -> None:
     first = Author(store, 1)
     two = first.put(2, first.put(1, Prev()))
-    fold = fresh()
-    valid_slots(store, fold)
+    replay = fresh()
+    valid_slots(store, replay)
     first.put(3, two)  # while the new writer was about to fence at 3
-    assert fence(store, fold, 2) == [4]
+    assert fence(store, replay, 2) == [4]
     assert valid_slots(store, fresh()) == [1, 2, 3, 4]
 
 
 def test_story_a_new_writer_is_fenced_before_it_could_fence(store: Store) -> None:
     first, third = Author(store, 1), Author(store, 3)
     two = first.put(2, first.put(1, Prev()))
-    fold = fresh()
-    valid_slots(store, fold)
+    replay = fresh()
+    valid_slots(store, replay)
     third.put(3, two, skipped=())
     with pytest.raises(FencedError, match="epoch 3"):
-        fence(store, fold, 2)
+        fence(store, replay, 2)
 
 
 def test_story_parallel_writes_the_late_slot_of_a_fenced_writer_is_void(store: Store) -> None:
     first = Author(store, 1)
     one = first.put(1, Prev())
     two = first.put(2, one)
-    fold = fresh()
-    valid_slots(store, fold)
+    replay = fresh()
+    valid_slots(store, replay)
     third = first.make(3, two)  # in flight
     fourth = first.make(4, Prev(3, log_checksum(third)))  # in flight as well
     second = Author(store, 2)
@@ -251,11 +251,11 @@ def test_story_parallel_writes_the_late_slot_of_a_fenced_writer_is_void(store: S
     store.put_if_absent(log_key(NS, 4), fourth)  # ... but 4 lands
     with pytest.raises(AlreadyExistsError):
         store.put_if_absent(log_key(NS, 3), third)
-    fold = fresh()
-    assert valid_slots(store, fold) == [1, 2, 3]
-    assert (fold.point.slot, fold.next_slot) == (3, 5)
+    replay = fresh()
+    assert valid_slots(store, replay) == [1, 2, 3]
+    assert (replay.point.slot, replay.next_slot) == (3, 5)
     # It needs two fences in a row, and has one: it starts again behind slot 4.
-    second.put(6, second.put(5, fold.point.prev, skipped=()), skipped=())
+    second.put(6, second.put(5, replay.point.prev, skipped=()), skipped=())
     assert valid_slots(store, fresh()) == [1, 2, 3, 5, 6]
 
 
@@ -264,8 +264,8 @@ def test_story_parallel_writes_two_fences_in_a_row_start_again_behind_a_late_slo
 ) -> None:
     first = Author(store, 1)
     two = first.put(2, first.put(1, Prev()))
-    fold = fresh()
-    valid_slots(store, fold)
+    replay = fresh()
+    valid_slots(store, replay)
     late = first.make(4, Prev(3, 12345))  # in flight behind slot 3, which never lands
     raced: list[int] = []
     inner = store.put_if_absent
@@ -277,7 +277,7 @@ def test_story_parallel_writes_two_fences_in_a_row_start_again_behind_a_late_slo
             inner(log_key(NS, 4), late)
 
     store.put_if_absent = racing  # type: ignore[method-assign]
-    assert fence(store, fold, 2, count=2) == [5, 6]
+    assert fence(store, replay, 2, count=2) == [5, 6]
     assert raced == [4]
     store.put_if_absent = inner  # type: ignore[method-assign]
     assert valid_slots(store, fresh()) == [1, 2, 3, 5, 6]
@@ -288,26 +288,26 @@ def test_story_parallel_writes_two_fences_in_a_row_start_again_behind_a_late_slo
 def test_story_three_writers_the_newest_wins_and_no_late_slot_counts(store: Store) -> None:
     first = Author(store, 1)
     two = first.put(2, first.put(1, Prev()))
-    second_fold, third_fold = fresh(), fresh()
-    valid_slots(store, second_fold)
-    valid_slots(store, third_fold)
-    assert fence(store, third_fold, 3, count=2) == [3, 4]
+    second_replay, third_replay = fresh(), fresh()
+    valid_slots(store, second_replay)
+    valid_slots(store, third_replay)
+    assert fence(store, third_replay, 3, count=2) == [3, 4]
     with pytest.raises(FencedError):
-        fence(store, second_fold, 2, count=2)
+        fence(store, second_replay, 2, count=2)
     with pytest.raises(AlreadyExistsError):
         first.put(3, two)
     assert valid_slots(store, fresh()) == [1, 2, 3, 4]
 
 
 def test_the_same_epoch_of_another_writer_cannot_be(store: Store) -> None:
-    fold = fresh()
+    replay = fresh()
     Author(store, 2).put(1, Prev(), skipped=())
     with pytest.raises(InvariantError, match="two writers"):
-        fence(store, fold, 2)
+        fence(store, replay, 2)
 
 
 def test_the_fence_of_a_lost_reply_is_its_own(store: Store) -> None:
-    fold = fresh()
+    replay = fresh()
     lossy = FaultyStore(store, plan=[Fault("reply_lost", on="put_if_absent", nth=1)])
-    assert fence(lossy, fold, 1) == [1]
+    assert fence(lossy, replay, 1) == [1]
     assert valid_slots(store, fresh()) == [1]

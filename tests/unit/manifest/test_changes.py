@@ -40,10 +40,10 @@ from reef.format import (
 from reef.manifest import (
     add_snapshot,
     advance_boundary,
+    advance_floor,
     check_successor,
     end_intent,
     expire_snapshots,
-    fold,
     open_compactor,
     open_writer,
     register_intent,
@@ -129,7 +129,7 @@ def folding(m: Manifest, **changed: Any) -> Manifest:
         "last_applied_lsn": pack_lsn(13, 2),
         "dedup": DEDUP_2,
     }
-    return fold(m, **(arguments | changed))
+    return advance_floor(m, **(arguments | changed))
 
 
 def compacting(m: Manifest, **changed: Any) -> Manifest:

@@ -95,7 +95,7 @@ def create_branch(
 
     `born` is the life of the parent that is meant, if not any. Raises AlreadyExistsError,
     NotFoundError if there is no such parent, RetentionError below its floor, InvalidInputError beyond
-    its newest version, NotWrittenError if it was given up by a collection (retry),
+    its newest version, NotWrittenError if a collection aborted it (retry),
     OutcomeUnknownError, UnavailableError, CorruptError.
     """
     chain = context.chain(child)
@@ -218,19 +218,19 @@ class _Replayed:
         self.manifest = manifest
         self.tail = Tail(manifest)
         self.lsn = self.tail.lsn if lsn is None else lsn
-        self.head: ChainPoint = self.tail.fold.point
+        self.head: ChainPoint = self.tail.replay.point
         self.slot_last = manifest.wal_floor - 1
         self._schema = self.tail.schema
         is_past = lsn is not None and lsn < manifest.last_applied_lsn
         reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
-        for entry in reader.read(self.tail.fold, last_known=manifest.wal_last_seen):
+        for entry in reader.read(self.tail.replay, last_known=manifest.wal_last_seen):
             upto = None if is_past else _upto(entry, lsn)
             if upto is None:
                 is_past = True
                 self.tail.schema = _schema_of(entry) or self.tail.schema
                 continue
-            self.tail.replay(upto)
-            self.head, self.slot_last = self.tail.fold.point, entry.slot
+            self.tail.apply(upto)
+            self.head, self.slot_last = self.tail.replay.point, entry.slot
         check_whole(manifest, self.tail)
         if lsn is not None and lsn > self.tail.lsn and not is_past:
             raise InvalidInputError.of(

@@ -15,7 +15,7 @@ import msgspec
 
 from reef.engine._commit._attach import at_version, check_new
 from reef.engine._commit._conditions import Resolved, plain_codes
-from reef.engine._commit._dedup_index import STREAM_CODES, Dedup, check_same
+from reef.engine._commit._dedup_index import STREAM_CODES, DedupIndex, check_same
 from reef.engine._commit._queue import CommitQueue, Group, Ticket
 from reef.engine._commit._receipt import Receipt
 from reef.engine._commit._request import WriteRequest
@@ -58,7 +58,7 @@ class Admission:
         settings: Settings,
         chain: ManifestChain,
         live: LiveRows,
-        dedup: Dedup,
+        dedup: DedupIndex,
         queue: CommitQueue,
     ) -> None:
         """`chain` knows the store's time: ages of idempotency keys must not depend on our clock."""

@@ -14,7 +14,7 @@ from reef.format import DedupEntry, DedupStream, DedupWindow, LogObject, LogReco
 STREAM_CODES = b""
 
 
-class Dedup:
+class DedupIndex:
     """The window. Not thread-safe: the writer's lock guards it."""
 
     def __init__(self, window: DedupWindow | None, *, keys_max: int, age_max_us: int) -> None:
@@ -29,7 +29,7 @@ class Dedup:
             self._streams = {stream.source: stream for stream in window.streams}
             self.last_lsn = window.last_lsn
 
-    def replay(self, log: LogObject) -> None:
+    def apply(self, log: LogObject) -> None:
         """Take in a valid log object."""
         for record in log.records:
             self.add(record, log.created_at_us)

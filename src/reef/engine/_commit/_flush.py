@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 
 import pyarrow as pa
 
-from reef.engine._commit._dedup_index import Dedup
+from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._context import Context
 from reef.engine._memtable._memtable import Memtable
 from reef.engine._tail import Tail
@@ -37,7 +37,7 @@ from reef.format import (
     dedup_key,
     encode_dedup,
 )
-from reef.manifest import Head, ManifestChain, fold
+from reef.manifest import Head, ManifestChain, advance_floor
 from reef.segment import write_segment
 from reef.types import new_ulid
 
@@ -66,12 +66,12 @@ class FlushedFiles:
     dedup: DedupRef | None
 
 
-def plan_flush(manifest: Manifest, tail: Tail, dedup: Dedup, now_us: int) -> FlushPlan | None:
-    """Return what there is to fold, or None. The handle's lock is held."""
-    slot_last = tail.fold.next_slot - 1
+def plan_flush(manifest: Manifest, tail: Tail, dedup: DedupIndex, now_us: int) -> FlushPlan | None:
+    """Return what there is to flush, or None. The handle's lock is held."""
+    slot_last = tail.replay.next_slot - 1
     if slot_last < manifest.wal_floor:
         return None
-    point = tail.fold.point
+    point = tail.replay.point
     is_window_new = dedup.last_lsn > manifest.last_applied_lsn
     return FlushPlan(
         slot_first=manifest.wal_floor,
@@ -114,10 +114,10 @@ def publish_flush(
     Raises FencedError, StalePlanError if another job has folded, OutcomeUnknownError.
     """
 
-    def folded(head: Head | None) -> Manifest:
+    def flushed(head: Head | None) -> Manifest:
         if head is None:
             raise InvariantError("a namespace that was open has no manifest")
-        return fold(
+        return advance_floor(
             head.manifest,
             epoch=epoch,
             slot_first=plan.slot_first,
@@ -130,7 +130,7 @@ def publish_flush(
             schema=plan.schema,
         )
 
-    return manifests.publish(folded)
+    return manifests.publish(flushed)
 
 
 def _write_rows(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from reef.engine._commit._admission import Admission, Admitted
-from reef.engine._commit._dedup_index import Dedup
+from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._queue import Answer, CommitQueue, Group, Limits, Settlement, Ticket
 from reef.engine._commit._receipt import Receipt
@@ -46,7 +46,7 @@ class CommitPath:
         context: Context,
         chain: ManifestChain,
         live: LiveRows,
-        dedup: Dedup,
+        dedup: DedupIndex,
         log: LogWriter,
     ) -> None:
         settings, manifest, tail = context.settings, live.manifest, live.tail
@@ -62,9 +62,9 @@ class CommitPath:
         self._parallel = settings.max_parallel_writes or manifest.max_parallel_writes
         self._queue = CommitQueue(
             chain.namespace,
-            slot=tail.fold.next_slot,
+            slot=tail.replay.next_slot,
             lsn=tail.lsn,
-            point=tail.fold.point,
+            point=tail.replay.point,
             limits=Limits(
                 self._parallel, settings.group_commit_max_batches, settings.log_segment_max_bytes
             ),
@@ -384,7 +384,7 @@ class CommitPath:
 
     def _acknowledge(self, group: Group) -> None:
         tail = self._live.tail
-        if group.slot == tail.fold.next_slot:
+        if group.slot == tail.replay.next_slot:
             assert group.point is not None
             tail.committed(group.point, group.data_bytes, group.lsn_last)
         if group.kind is LogKind.SCHEMA:

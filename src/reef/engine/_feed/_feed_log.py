@@ -24,7 +24,7 @@ from reef.engine._feed._position import Entrances, KnownPositions, Position
 from reef.errors import CorruptError, RetentionError
 from reef.format import LogKind, Manifest, Prev, log_key
 from reef.gc import FENCE_BYTES
-from reef.log import ChainPoint, Damaged, LogEntry, LogFold, LogReader
+from reef.log import ChainPoint, Damaged, LogEntry, LogReader, Replay
 from reef.manifest import ManifestChain, no_namespace
 from reef.types import LSN_MAX, unpack_lsn
 
@@ -168,29 +168,29 @@ class FeedLog:
             return
         manifest = self.manifest()
         position = self.resume(position)
-        fold = LogFold(position.point, position.next_slot, manifest.skipped_slots)
+        replay = Replay(position.point, position.next_slot, manifest.skipped_slots)
         last_slot = unpack_lsn(upto)[0] if manifest.lsn_policy == "packed" else None
-        for entry in self._read(fold, manifest, last_slot):
+        for entry in self._read(replay, manifest, last_slot):
             log = entry.log
             if entry.is_valid and log.kind is not LogKind.FENCE and log.lsn_last > position.lsn:
                 if log.lsn_first > upto:
                     return
-                if log.lsn_last >= upto and leads_to is not None and leads_to != fold.point.prev:
-                    raise self._astray(fold.point, leads_to, "what was planned by headers")
+                if log.lsn_last >= upto and leads_to is not None and leads_to != replay.point.prev:
+                    raise self._astray(replay.point, leads_to, "what was planned by headers")
                 yield entry
                 if log.lsn_last >= upto:
                     if log.lsn_last == upto:
-                        self._places.add(Position(upto, fold.next_slot, fold.point))
+                        self._places.add(Position(upto, replay.next_slot, replay.point))
                     return
 
     def _read(
-        self, fold: LogFold, manifest: Manifest, last_slot: int | None, *, may_end: bool = False
+        self, replay: Replay, manifest: Manifest, last_slot: int | None, *, may_end: bool = False
     ) -> Iterator[LogEntry]:
         reader = LogReader(self.context.store, self.namespace, manifest.lsn_policy)
         window = 1
         damaged: Damaged | None = None
         while True:
-            first = fold.reach
+            first = replay.reach
             count = window if last_slot is None else max(1, min(window, last_slot + 1 - first))
             slots = range(first, first + count)
             keys = [log_key(self.namespace, slot) for slot in slots]
@@ -198,21 +198,21 @@ class FeedLog:
                 if data is None:
                     if may_end:
                         return
-                    raise damaged.error if damaged and fold.damaged else self._lost(slot)
+                    raise damaged.error if damaged and replay.damaged else self._lost(slot)
                 decoded = reader.decode(slot, data)
                 if isinstance(decoded, Damaged):
                     damaged = decoded
-                    fold.give_up(self._look().skipped_slots)  # repair may just have skipped it
-                    fold.add_damaged(decoded)
+                    replay.skip(self._look().skipped_slots)  # repair may just have skipped it
+                    replay.add_damaged(decoded)
                     continue
-                yield self._decided(fold.add(*decoded), fold, manifest)
+                yield self._decided(replay.add(*decoded), replay, manifest)
             window = min(2 * window, OBJECTS_WINDOW_MAX)
 
-    def _decided(self, entry: LogEntry, fold: LogFold, manifest: Manifest) -> LogEntry:
+    def _decided(self, entry: LogEntry, replay: Replay, manifest: Manifest) -> LogEntry:
         """Return `entry`, checked against the chain that the manifest records."""
         anchor = Prev(manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
-        if fold.next_slot == manifest.wal_floor and fold.point.prev != anchor:
-            raise self._astray(fold.point, anchor, f"generation {manifest.generation}")
+        if replay.next_slot == manifest.wal_floor and replay.point.prev != anchor:
+            raise self._astray(replay.point, anchor, f"generation {manifest.generation}")
         return entry
 
     def _astray(self, point: ChainPoint, known: Prev, whose: str) -> CorruptError:
@@ -287,14 +287,14 @@ class FeedLog:
     def _advance_reading(self, position: Position, limit: _Limit) -> Position:
         """Like `_advance`, but read every object whole."""
         manifest = self._look()  # repair may have skipped the damaged object
-        fold = LogFold(position.point, position.next_slot, manifest.skipped_slots)
+        replay = Replay(position.point, position.next_slot, manifest.skipped_slots)
         end = position
-        for entry in self._read(fold, manifest, None, may_end=True):
+        for entry in self._read(replay, manifest, None, may_end=True):
             log = entry.log
             if entry.is_valid and log.lsn_last > position.lsn:
                 if not limit.takes(_header_of(entry)):
                     return end
-                end = Position(log.lsn_last, fold.next_slot, fold.point)
+                end = Position(log.lsn_last, replay.next_slot, replay.point)
         self._check_end(end, None)
         return end
 

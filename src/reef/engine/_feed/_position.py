@@ -16,7 +16,7 @@ from reef.engine._context import Context
 from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader
 from reef.errors import DamagedError, NotFoundError, RetentionError, UnreadableError
 from reef.format import LogKind, LogObject, Manifest, decode_log, log_checksum, log_key
-from reef.log import ChainPoint, LogFold
+from reef.log import ChainPoint, Replay
 from reef.manifest import ManifestChain, ManifestReader
 from reef.types import unpack_lsn
 
@@ -36,8 +36,8 @@ class Position:
     @staticmethod
     def of(manifest: Manifest) -> Position:
         """Return the position at which a manifest's segments end."""
-        fold = LogFold.of(manifest)
-        return Position(manifest.last_applied_lsn, fold.next_slot, fold.point)
+        replay = Replay.of(manifest)
+        return Position(manifest.last_applied_lsn, replay.next_slot, replay.point)
 
 
 class KnownPositions:

@@ -14,7 +14,7 @@ import msgspec
 
 from reef.errors import CorruptError, InvariantError
 from reef.format import LogObject, Manifest, SkippedSlot
-from reef.log import ChainPoint, Damaged, LogEntry, LogFold
+from reef.log import ChainPoint, Damaged, LogEntry, Replay
 
 
 class DamagedSlot(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +54,7 @@ class ChainState(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, manifest: Manifest) -> ChainState:
         """Return the state at a manifest's `wal_floor`."""
-        return cls(*LogFold.of(manifest).point)
+        return cls(*Replay.of(manifest).point)
 
     @classmethod
     def before(cls, log: LogObject) -> ChainState:
@@ -87,7 +87,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
 
 class PartFold:
-    """The fold of one part: a `LogFold` that begins in the middle of the log."""
+    """The fold of one part: a `Replay` that begins in the middle of the log."""
 
     def __init__(
         self, slot_first: int, skipped: Iterable[SkippedSlot], entered: ChainState | None
@@ -106,7 +106,7 @@ class PartFold:
         if fold is None:
             return None
         damaged = tuple(map(DamagedSlot.of, fold.at_head))
-        return ChainState(*fold.point, tuple(fold.given_up), damaged)
+        return ChainState(*fold.point, tuple(fold.skipped), damaged)
 
     def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
         """Decide the next object.
@@ -129,9 +129,9 @@ class PartFold:
         else:
             self._fold.add_damaged(found)
 
-    def _begin(self, entered: ChainState) -> LogFold:
-        fold = LogFold(entered.point, self._slot_first - len(entered.damaged), self._skipped)
-        fold.given_up += entered.given_up
+    def _begin(self, entered: ChainState) -> Replay:
+        fold = Replay(entered.point, self._slot_first - len(entered.damaged), self._skipped)
+        fold.skipped += entered.given_up
         for damaged in entered.damaged:
             fold.add_damaged(damaged.damaged())
         return fold

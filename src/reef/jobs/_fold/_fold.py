@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Objects are decided by `LogFold`, in order, as recovery does it; only rows of valid ones are written.
+- Objects are decided by `Replay`, in order, as recovery does it; only rows of valid ones are written.
 - Segments of a part are disjoint in LSNs and hold whole slots, in order. Each names the slots since
   the one before it, so that of two segments of one fold no slot is in both.
 - The rows of an attached segment lie between two segments, never within the LSNs of one: runs that
@@ -22,7 +22,7 @@ from itertools import chain
 
 import msgspec
 
-from reef.engine import Context, Dedup, FoldRows
+from reef.engine import Context, DedupIndex, FoldRows
 from reef.errors import InvariantError
 from reef.format import (
     DedupWindow,
@@ -124,7 +124,7 @@ class _Folding:
         self._context = context
         self._part = part
         self._rows = FoldRows()
-        self._dedup = Dedup(
+        self._dedup = DedupIndex(
             None,
             keys_max=context.settings.dedup_max_keys,
             age_max_us=round(context.settings.dedup_max_age * 1_000_000),
@@ -155,7 +155,7 @@ class _Folding:
                 self._schema = record.schema.serialize().to_pybytes()
         if entry.log.kind is not LogKind.FENCE:
             self._rise(entry.log)
-        self._dedup.replay(entry.log)
+        self._dedup.apply(entry.log)
         if self._rows.nbytes >= self._rows_bytes_max():
             self.close(entry.slot)
 

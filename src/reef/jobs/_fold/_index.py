@@ -47,7 +47,7 @@ from reef.jobs._fold._stitch import FoldResult, Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
-from reef.manifest import end_intent, fold
+from reef.manifest import advance_floor, end_intent
 
 if TYPE_CHECKING:
     from reef.jobs._driver import PassRun
@@ -196,7 +196,7 @@ def _publish(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
     schema = decode_schema(pa.py_buffer(stitched.schema), "", 0) if stitched.schema else None
 
     def folded(m: Manifest) -> Manifest:
-        done = fold(
+        done = advance_floor(
             m,
             intent=job.id,
             slot_first=manifest.wal_floor,

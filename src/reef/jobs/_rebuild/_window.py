@@ -7,7 +7,7 @@ as a retry before a rebuild must be recognised after it.
 from __future__ import annotations
 
 from reef.doctor import read_window
-from reef.engine import Context, Dedup, write_window
+from reef.engine import Context, DedupIndex, write_window
 from reef.errors import IncompleteError, NotFoundError, UnreadableError
 from reef.format import (
     DedupRef,
@@ -73,7 +73,7 @@ def _knows(context: Context, new: DedupWindow, old: DedupWindow, now_us: int) ->
     """Return whether the new window has every entry of the old one that is still in force."""
     settings = context.settings
     age_max_us = round(settings.dedup_max_age * 1_000_000)
-    counting = Dedup(old, keys_max=settings.dedup_max_keys, age_max_us=age_max_us)
+    counting = DedupIndex(old, keys_max=settings.dedup_max_keys, age_max_us=age_max_us)
     standing = counting.window(old.last_lsn, now_us)
     entries = {(entry.key, entry.lsn) for entry in new.entries}
     streams = {(stream.source, stream.sequence) for stream in new.streams}

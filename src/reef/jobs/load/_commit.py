@@ -22,7 +22,7 @@ from reef.jobs.load._intent import end_load
 from reef.jobs.load._part import LoadedPart
 from reef.jobs.load._plan import LoadPlan
 from reef.kv import KeyValue
-from reef.log import LogFold, LogReader
+from reef.log import LogReader, Replay
 
 _log = logging.getLogger("reef")
 
@@ -54,9 +54,9 @@ def find_load(context: Context, namespace: str, job_key: str) -> Receipt | None:
     with suppress(NotFoundError):  # collected in the meantime: the commit will see it
         dedup = load_dedup(context, manifest)
         reader = LogReader(context.store, namespace, manifest.lsn_policy)
-        for entry in reader.read(LogFold.of(manifest), last_known=manifest.wal_last_seen):
+        for entry in reader.read(Replay.of(manifest), last_known=manifest.wal_last_seen):
             if entry.is_valid:
-                dedup.replay(entry.log)
+                dedup.apply(entry.log)
         return dedup.find(key, ATTACH_DIGEST, chain.estimated_now_us)
     return None
 

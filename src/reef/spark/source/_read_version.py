@@ -183,7 +183,7 @@ def _take_or_renew(
         with suppress(NotFoundError):
             return renew(chain, id=ours.id, ttl_s=seconds)
     id = SNAPSHOT_PREFIX + new_ulid(context.clock, context.rng)
-    slot = reader.tail.fold.next_slot - 1
+    slot = reader.tail.replay.next_slot - 1
     return create_snapshot(chain, id=id, lsn=lsn, ttl_s=seconds, wal_last_seen=slot)
 
 
@@ -258,7 +258,7 @@ class OpenVersion:
         """Return the log behind `manifest` up to the version's LSN. Raises NotFoundError."""
         tail, lsn = Tail(manifest), self.version.lsn
         log = LogReader(self._context.store, manifest.namespace, manifest.lsn_policy)
-        entries = log.read(tail.fold, last_known=manifest.wal_last_seen)
+        entries = log.read(tail.replay, last_known=manifest.wal_last_seen)
         while tail.lsn < lsn:
             entry = next(entries, None)
             if entry is None:
@@ -266,7 +266,7 @@ class OpenVersion:
                     f"the log of namespace {manifest.namespace!r} behind generation "
                     f"{manifest.generation} ends at LSN {tail.lsn}, before {lsn}"
                 )
-            tail.replay(entry)
+            tail.apply(entry)
         return tail
 
 
