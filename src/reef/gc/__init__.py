@@ -6,7 +6,7 @@ collect, CollectionReport
                    plans, and with `apply=True` deletes, safe beside writers, readers and jobs
 Kind, Reason, ObjectCount, Doomed, Retained, Progress
                    what an object is, why it stays or goes, how many; told after each delete
-Pins, PinFate, PinReason
+Pins, JudgedPin, PinReason
                    which branches need what is kept for them
 parse_slot, owner_of, epoch_of, folder_prefix
                    what the names of objects say
@@ -30,7 +30,7 @@ from reef.gc._collector import collect
 from reef.gc._folded_slots import FENCE_BYTES, read_log_kind
 from reef.gc._judge import DAY_US
 from reef.gc._names import epoch_of, folder_prefix, owner_of
-from reef.gc._pins import PinFate, PinReason, Pins
+from reef.gc._pins import JudgedPin, PinReason, Pins
 
 __all__ = [
     "DAY_US",
@@ -38,9 +38,9 @@ __all__ = [
     "CollectionPlan",
     "CollectionReport",
     "Doomed",
+    "JudgedPin",
     "Kind",
     "ObjectCount",
-    "PinFate",
     "PinReason",
     "Pins",
     "Progress",

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from reef.format import Boundary, log_key
-from reef.gc._pins import PinFate
+from reef.gc._pins import JudgedPin
 
 Kind = Literal["manifest", "log", "segment", "dedup", "other", "quarantine"]
 """What an object is; "other" has a name that nothing of Reef's has."""
@@ -124,7 +124,7 @@ class CollectionPlan:
     """Whether that is another boundary than the head's."""
     expired: tuple[str, ...] = ()
     """Snapshots that are taken out first."""
-    pins: tuple[PinFate, ...] = ()
+    pins: tuple[JudgedPin, ...] = ()
     """The decision on each pin; those that go are removed in the same change."""
     settled: tuple[str, ...] = ()
     """Keys in `gc.pending` whose objects are gone: removed in the same change."""
@@ -139,12 +139,12 @@ class CollectionPlan:
     @property
     def released(self) -> frozenset[tuple[str, str]]:
         """The pins that go, each by its child and nonce."""
-        return frozenset(fate.name for fate in self.pins if fate.goes)
+        return frozenset(judged.name for judged in self.pins if judged.goes)
 
     @property
     def aborted(self) -> frozenset[str]:
         """The branches whose first generation is taken by "aborted" before their pins go."""
-        return frozenset(fate.pin.child for fate in self.pins if fate.aborts)
+        return frozenset(judged.pin.child for judged in self.pins if judged.aborts)
 
     @property
     def needs_publish(self) -> bool:

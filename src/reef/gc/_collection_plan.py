@@ -21,7 +21,7 @@ from reef.gc._judge import (
     judge_strangers,
     judge_windows,
 )
-from reef.gc._pins import PinFate, PinReason, Pins
+from reef.gc._pins import JudgedPin, PinReason, Pins
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
 from reef.gc._survey import ObjectListing
 from reef.manifest import (
@@ -83,7 +83,7 @@ class CollectionPlanner:
     def plan(self, head: Head, now_us: int, *, is_hopeful: bool = False) -> CollectionPlan:
         """Return what may go at `now_us` if the manifest is published first that the plan is for.
 
-        `is_hopeful`: as if branches that were never made had been given up already.
+        `is_hopeful`: as if branches that were never made had been aborted already.
         """
         if head.damaged:
             return self._blocked(head, now_us)
@@ -93,8 +93,8 @@ class CollectionPlanner:
         grace_us = max(round(self._settings.gc_grace * 1_000_000), manifest.gc.grace_ms * 1000)
         pins = self._pins.judge(manifest, now_us=now_us, grace_us=grace_us)
         if not is_hopeful:
-            pins = tuple(_waiting(fate) if fate.aborts else fate for fate in pins)
-        manifest = release_pins(manifest, {fate.name for fate in pins if fate.goes})
+            pins = tuple(_waiting(judged) if judged.aborts else judged for judged in pins)
+        manifest = release_pins(manifest, {judged.name for judged in pins if judged.goes})
         newest = self._settings.retained_generations
         first = first_recent(
             manifest,
@@ -108,12 +108,12 @@ class CollectionPlanner:
             return self._decide(head, manifest, listed, first, grace_us, now_us, pins, is_kept=True)
         return raised
 
-    def give_up(self, plan: CollectionPlan) -> None:
+    def abort_unmade(self, plan: CollectionPlan) -> None:
         """See to it that branches which were never made never will be.
 
         Raises OutcomeUnknownError, UnavailableError.
         """
-        self._pins.give_up(plan.pins, plan.grace_us // 1000)
+        self._pins.abort_unmade(plan.pins, plan.grace_us // 1000)
 
     def _decide(
         self,
@@ -123,7 +123,7 @@ class CollectionPlanner:
         first: int,
         grace_us: int,
         now_us: int,
-        pins: tuple[PinFate, ...],
+        pins: tuple[JudgedPin, ...],
         *,
         is_kept: bool = False,
     ) -> CollectionPlan:
@@ -330,9 +330,9 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
     return sum(old.generation <= number < plan.boundary.generation for number in listed) <= FEW
 
 
-def _waiting(fate: PinFate) -> PinFate:
+def _waiting(judged: JudgedPin) -> JudgedPin:
     """Return the decision on a pin whose branch is not aborted yet: it stays."""
-    return PinFate(fate.pin, PinReason.YOUNG)
+    return JudgedPin(judged.pin, PinReason.YOUNG)
 
 
 def _load(chain: ManifestChain) -> Head:

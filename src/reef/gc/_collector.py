@@ -109,7 +109,7 @@ class _Collector:
         if not apply or head.damaged or self._is_too_much(hoped):
             return CollectionReport(plan=hoped, applied=False, problems=hoped.problems)
         if hoped.aborted:
-            head = self._give_up(head, hoped)
+            head = self._abort_unmade(head, hoped)
             hoped = self._planner.plan(head, now_us)
         plan = hoped if hoped.is_idle else self._publish(head, hoped)
         deletion = _Deletion(self._store, plan, self._metrics, progress)
@@ -139,7 +139,7 @@ class _Collector:
         objects = len(plan.doomed) + len(plan.slots)
         return self._objects_max is not None and objects > self._objects_max
 
-    def _give_up(self, head: Head, hoped: CollectionPlan) -> Head:
+    def _abort_unmade(self, head: Head, hoped: CollectionPlan) -> Head:
         """Abort unfinished branches, so that they can never be made; return the head after it.
 
         Only the store's time shows that they are late: by a clock that is ahead, every unfinished
@@ -149,7 +149,7 @@ class _Collector:
         if proven.aborted != hoped.aborted:
             _, head = self._publish_at(self._proven_us(head), is_needed=True)
             proven = self._planner.plan(head, head.published_at_us, is_hopeful=True)
-        self._planner.give_up(proven)
+        self._planner.abort_unmade(proven)
         return head
 
     def _publish(self, head: Head, hoped: CollectionPlan) -> CollectionPlan:

@@ -43,14 +43,14 @@ class PinReason(StrEnum):
     # It may go.
     DETACHED = "the branch names nothing of this namespace any more"
     ENDED = "the branch was dropped"
-    GIVEN_UP = "the branch was never made"
+    NEVER_MADE = "the branch was never made"
 
 
-_GOES = frozenset({PinReason.DETACHED, PinReason.ENDED, PinReason.GIVEN_UP})
+_GOES = frozenset({PinReason.DETACHED, PinReason.ENDED, PinReason.NEVER_MADE})
 
 
-class PinFate(NamedTuple):
-    """What becomes of a pin."""
+class JudgedPin(NamedTuple):
+    """A pin, and why it stays or may go."""
 
     pin: Pin
     reason: PinReason
@@ -72,11 +72,11 @@ class _Child:
 
     chain: ManifestChain
     head: Head | None
-    """As it was read, also if it was given up since: this says what its lives need."""
+    """As it was read, also if it was aborted since: this says what its lives need."""
     listed: Mapping[int, Generation]
     asked: frozenset[str]
     """The nonces of the pins that existed when the child was read."""
-    is_given_up: bool = False
+    is_aborted: bool = False
     is_unreadable: bool = False
     """Whether it is there, but none of its generations can be read."""
     read: dict[int, Manifest | None] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Pins:
 
     def judge(
         self, manifest: Manifest, *, now_us: int, grace_us: int, is_ending: bool = False
-    ) -> tuple[PinFate, ...]:
+    ) -> tuple[JudgedPin, ...]:
         """Return what may become of each pin of `manifest` at `now_us`.
 
         `is_ending`: the namespace itself is to be dropped, whereupon its objects stay as long as
@@ -103,24 +103,24 @@ class Pins:
         """
         self._look(manifest.pins)
         return tuple(
-            self._fate(pin, manifest, now_us - self._grace_us(pin, grace_us), is_ending)
+            self._judge_pin(pin, manifest, now_us - self._grace_us(pin, grace_us), is_ending)
             for pin in manifest.pins
         )
 
-    def give_up(self, fates: Iterable[PinFate], grace_ms: int) -> None:
+    def abort_unmade(self, judged_pins: Iterable[JudgedPin], grace_ms: int) -> None:
         """Take the first generations of branches that were never made.
 
         If another process is faster, the pin stays until the next run. Raises OutcomeUnknownError,
         UnavailableError.
         """
-        for name in dict.fromkeys(fate.pin.child for fate in fates if fate.aborts):
+        for name in dict.fromkeys(judged.pin.child for judged in judged_pins if judged.aborts):
             child = self._children[name]
             try:
                 _abort(child, grace_ms)
             except NotWrittenError:
                 del self._children[name]
             else:
-                child.is_given_up = True
+                child.is_aborted = True
 
     def _look(self, pins: Sequence[Pin]) -> None:
         asked: dict[str, list[Pin]] = {}
@@ -155,25 +155,25 @@ class Pins:
         head = self._children[pin.child].head
         return grace_us if head is None else max(grace_us, head.manifest.gc.grace_ms * 1000)
 
-    def _fate(self, pin: Pin, holder: Manifest, since_us: int, is_ending: bool) -> PinFate:
+    def _judge_pin(self, pin: Pin, holder: Manifest, since_us: int, is_ending: bool) -> JudgedPin:
         child = self._children[pin.child]
         head = child.head
         if child.is_unreadable or (head is not None and head.damaged):
-            return PinFate(pin, PinReason.UNREADABLE)
+            return JudgedPin(pin, PinReason.UNREADABLE)
         if head is not None:
             stays = self._needing(pin, child, head, holder.namespace, since_us, is_ending)
             if stays is not None:
-                return PinFate(pin, stays)
+                return JudgedPin(pin, stays)
         if head is not None and head.manifest.state == "live":
             is_same = _is_of(head.manifest, pin)
-            return PinFate(pin, PinReason.DETACHED if is_same else PinReason.ENDED)
+            return JudgedPin(pin, PinReason.DETACHED if is_same else PinReason.ENDED)
         if head is not None and _is_of(head.manifest, pin):
-            return PinFate(pin, PinReason.ENDED)
-        if child.is_given_up:
-            return PinFate(pin, PinReason.GIVEN_UP)
+            return JudgedPin(pin, PinReason.ENDED)
+        if child.is_aborted:
+            return JudgedPin(pin, PinReason.NEVER_MADE)
         if is_ending or self._is_old(pin, holder, since_us):
-            return PinFate(pin, PinReason.GIVEN_UP, aborts=True)
-        return PinFate(pin, PinReason.YOUNG)
+            return JudgedPin(pin, PinReason.NEVER_MADE, aborts=True)
+        return JudgedPin(pin, PinReason.YOUNG)
 
     def _needing(
         self, pin: Pin, child: _Child, head: Head, holder: str, since_us: int, is_ending: bool

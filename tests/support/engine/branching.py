@@ -91,10 +91,10 @@ class Grove:
             **{"apply": True, **arguments},
         )
 
-    def fates(self, branch: str | None = None) -> dict[str, PinReason]:
+    def pin_reasons(self, branch: str | None = None) -> dict[str, PinReason]:
         """Return what a collection would do to each pin."""
         plan = self.collect(branch, apply=False).plan
-        return {fate.pin.child: fate.reason for fate in plan.pins}
+        return {judged.pin.child: judged.reason for judged in plan.pins}
 
     def compact(self, branch: str | None = None, floor_lsn: int | None = None) -> None:
         Compactor(self.db.context(), namespace_of(NS, branch)).run(floor_lsn=floor_lsn)

@@ -181,15 +181,15 @@ def test_the_pin_of_a_dropped_branch_goes_after_the_grace_period(grove: Grove) -
     kv.flush()
     grove.compact(floor_lsn=kv.lsn)
     grove.age(None)
-    assert grove.fates() == {"ns@b": PinReason.NEEDED}
+    assert grove.pin_reasons() == {"ns@b": PinReason.NEEDED}
     kv.drop_branch("b")
-    assert grove.fates() == {"ns@b": PinReason.GRACE}
+    assert grove.pin_reasons() == {"ns@b": PinReason.GRACE}
     grove.clock.advance(GRACE_S - 10)
     grove.collect()
     assert dict(view.items())  # whoever holds it open reads on, within the grace period
     assert needed <= set(grove.objects(None, "segments"))
     grove.clock.advance(20)
-    assert grove.fates() == {"ns@b": PinReason.ENDED}
+    assert grove.pin_reasons() == {"ns@b": PinReason.ENDED}
     grove.collect()
     assert not grove.pins()
     assert not needed & set(grove.objects(None, "segments"))
@@ -204,7 +204,7 @@ def test_the_pin_of_an_old_life_goes_although_the_name_has_another(grove: Grove)
     old, new = grove.pins()
     assert {old.child, new.child} == {"ns@b"}
     plan = grove.collect(apply=False).plan
-    assert [fate.reason for fate in plan.pins] == [PinReason.GRACE, PinReason.NEEDED]
+    assert [judged.reason for judged in plan.pins] == [PinReason.GRACE, PinReason.NEEDED]
     grove.age(None, "b")
     grove.collect()
     assert grove.pins() == (new,)
@@ -214,12 +214,12 @@ def test_the_pin_of_an_old_life_goes_although_the_name_has_another(grove: Grove)
 def test_an_orphan_pin_goes_only_after_its_branch_was_aborted(grove: Grove) -> None:
     kv = grown(grove)
     die_branching(grove, kv)
-    assert grove.fates() == {"ns@b": PinReason.YOUNG}
+    assert grove.pin_reasons() == {"ns@b": PinReason.YOUNG}
     grove.collect()
     assert grove.pins()
     assert grove.objects("b", "manifest") == []
     grove.age(None)
-    assert grove.fates() == {"ns@b": PinReason.GIVEN_UP}
+    assert grove.pin_reasons() == {"ns@b": PinReason.NEVER_MADE}
     assert grove.objects("b", "manifest") == []  # nothing was written by looking
     grove.store.requests.clear()
     grove.collect()
@@ -258,7 +258,7 @@ def test_an_orphan_pin_in_a_grandparent_goes_likewise(grove: Grove) -> None:
         branch.branch("c")
     assert {pin.child for pin in grove.pins()} == {"ns@b", "ns@c"}
     # It stands on an old generation, and is young all the same.
-    assert grove.fates() == {"ns@b": PinReason.NEEDED, "ns@c": PinReason.YOUNG}
+    assert grove.pin_reasons() == {"ns@b": PinReason.NEEDED, "ns@c": PinReason.YOUNG}
     grove.age(None, "b")
     grove.collect()
     grove.collect("b")
@@ -298,7 +298,7 @@ def test_a_snapshot_of_a_branch_keeps_what_its_generation_names(grove: Grove) ->
         grove.age(None, "b")
         grove.collect("b")
         grove.collect()
-    assert grove.fates() == {"ns@b": PinReason.NEEDED}
+    assert grove.pin_reasons() == {"ns@b": PinReason.NEEDED}
     held.release()
     grove.age(None, "b")
     grove.collect("b")
@@ -315,7 +315,7 @@ def test_a_damaged_head_of_a_branch_keeps_its_pin(grove: Grove) -> None:
     data = grove.inner.get(newest)
     grove.inner.delete(newest)
     grove.inner.put_if_absent(newest, data[:-20])
-    assert grove.fates() == {"ns@b": PinReason.UNREADABLE}
+    assert grove.pin_reasons() == {"ns@b": PinReason.UNREADABLE}
 
 
 def test_a_life_that_ended_keeps_its_grace_although_another_maker_is_given_up(
@@ -328,7 +328,7 @@ def test_a_life_that_ended_keeps_its_grace_although_another_maker_is_given_up(
     dead, made = grove.pins()
     kv.drop_branch("b")
     plan = grove.collect(apply=False).plan
-    assert [fate.reason for fate in plan.pins] == [PinReason.GIVEN_UP, PinReason.GRACE]
+    assert [judged.reason for judged in plan.pins] == [PinReason.NEVER_MADE, PinReason.GRACE]
     grove.collect()
     assert grove.pins() == (made,)
     assert made.nonce != dead.nonce
@@ -350,7 +350,7 @@ def test_a_branch_of_which_nothing_can_be_read_keeps_its_pin_and_nobody_from_col
     kv.flush()
     grove.compact(floor_lsn=kv.lsn)
     grove.age(None)
-    assert grove.fates() == {"ns@b": PinReason.UNREADABLE}
+    assert grove.pin_reasons() == {"ns@b": PinReason.UNREADABLE}
     assert grove.collect().deleted
     assert [pin.child for pin in grove.pins()] == ["ns@b"]
 
@@ -364,7 +364,7 @@ def test_a_branch_on_its_way_is_not_given_up_by_a_clock_that_is_ahead(grove: Gro
         report = collect(
             context.chain(NS), context.store, settings=grove.settings, clock=ahead, apply=True
         )
-        assert [fate.reason for fate in report.plan.pins] == [PinReason.YOUNG]
+        assert [judged.reason for judged in report.plan.pins] == [PinReason.YOUNG]
 
     grove.store.once("upload", "ns@b/segments", collect_meanwhile)
     kv.branch("b")

@@ -11,7 +11,7 @@ from reef.cli.pipeline import RunnerOptions, SparkOptions, run_watched
 from reef.errors import ReefError
 
 if TYPE_CHECKING:
-    from reef.gc import CollectionReport, ObjectCount, PinFate
+    from reef.gc import CollectionReport, JudgedPin, ObjectCount
     from reef.jobs import CollectOptions
 
 
@@ -58,8 +58,8 @@ def _gc_parts(name: str, report: CollectionReport | ReefError) -> Iterator[Part]
             for t in sorted(plan.tallies, key=lambda t: (t.goes, t.kind))
         ),
     )
-    for fate in plan.pins:
-        yield f"pin of {fate.pin.child} {'is released' if fate.goes else 'is kept'}: {fate.reason}"
+    for judged in plan.pins:
+        yield f"pin of {judged.pin.child} {'is released' if judged.goes else 'is kept'}: {judged.reason}"
     for problem in report.problems:
         yield f"held back: {problem}"
     going = [t for t in (report.deleted if report.applied else plan.tallies) if t.goes]
@@ -78,7 +78,7 @@ def _gc_as_json(name: str, report: CollectionReport | ReefError) -> dict[str, An
         "applied": report.applied,
         "boundary": {"slot": plan.boundary.slot, "generation": plan.boundary.generation},
         "expired_snapshots": list(plan.expired),
-        "pins": [_pin(fate) for fate in plan.pins],
+        "pins": [_pin(judged) for judged in plan.pins],
         "retained": [{"generation": r.generation, "why": r.why} for r in plan.retained],
         "tallies": [_count_as_json(t) for t in plan.tallies],
         "deleted": [_count_as_json(t) for t in report.deleted],
@@ -88,13 +88,13 @@ def _gc_as_json(name: str, report: CollectionReport | ReefError) -> dict[str, An
     }
 
 
-def _pin(fate: PinFate) -> dict[str, Any]:
+def _pin(judged: JudgedPin) -> dict[str, Any]:
     return {
-        "child": fate.pin.child,
-        "generation": fate.pin.generation,
-        "lsn": fate.pin.lsn,
-        "goes": fate.goes,
-        "reason": str(fate.reason),
+        "child": judged.pin.child,
+        "generation": judged.pin.generation,
+        "lsn": judged.pin.lsn,
+        "goes": judged.goes,
+        "reason": str(judged.reason),
     }
 
 

@@ -64,13 +64,13 @@ def refuse_branches(context: Context, chain: ManifestChain, head: Head) -> None:
         if head is None or not head.manifest.pins:
             return None
         m = head.manifest
-        fates = pins.judge(m, now_us=0, grace_us=0, is_ending=True)
-        pins.give_up(fates, m.gc.grace_ms)
-        fates = pins.judge(m, now_us=0, grace_us=0, is_ending=True)
-        standing = [fate.pin.child for fate in fates if not fate.goes or fate.aborts]
+        judged_pins = pins.judge(m, now_us=0, grace_us=0, is_ending=True)
+        pins.abort_unmade(judged_pins, m.gc.grace_ms)
+        judged_pins = pins.judge(m, now_us=0, grace_us=0, is_ending=True)
+        standing = [judged.pin.child for judged in judged_pins if not judged.goes or judged.aborts]
         if standing:
             raise has_branches(namespace, standing, detached)
-        return release_pins(m, {fate.name for fate in fates})
+        return release_pins(m, {judged.name for judged in judged_pins})
 
     if head.manifest.pins:
         chain.publish(reaped)
@@ -80,11 +80,11 @@ def _dropped(head: Head | None, writer: Writer) -> Manifest:
     if head is None:
         raise AssertionError("a namespace that is open has a manifest")
     tail = writer.tail
-    point = tail.fold.point
+    point = tail.replay.point
     return drop(
         head.manifest,
         epoch=writer.epoch,
-        slot_last=tail.fold.next_slot - 1,
+        slot_last=tail.replay.next_slot - 1,
         anchor=WalAnchor(slot=point.slot, checksum=point.checksum, epoch=point.epoch),
         lsn=tail.lsn,
         attached=[ref.id for ref in tail.attached if not ref.namespace],
