@@ -65,7 +65,7 @@ def at_or_below(rows: pa.RecordBatch, lsn: int) -> pa.RecordBatch:
     return rows if lsns.max() <= lsn else rows.filter(pa.array(lsns <= lsn))
 
 
-def alive(rows: pa.RecordBatch) -> pa.RecordBatch:
+def without_tombstones(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows that are not tombstones; without a copy if that is all rows."""
     dead = rows.column(2)
     return rows.filter(pc.invert(dead)) if dead.true_count else rows

@@ -30,7 +30,14 @@ import pyarrow.compute as pc
 from reef.errors import InvalidInputError
 from reef.format import KEY, LSN, segment_schema
 from reef.segment._merge._cursor import Cursor, Ends, Within
-from reef.segment._row_columns import align, alive, at_or_below, changes, union, visible
+from reef.segment._row_columns import (
+    align,
+    at_or_below,
+    changes,
+    union,
+    visible,
+    without_tombstones,
+)
 from reef.segment._row_source import RowSource, RowVersion
 
 BATCH_BYTES_DEFAULT = 1 << 20
@@ -249,10 +256,12 @@ class _Merge:
                 continue
             is_disjoint = not self._ordered and _is_disjoint(parts)
             if is_disjoint and count > _SHARE_ROWS * len(parts):
-                yield [alive(part) for part in parts]
+                yield [without_tombstones(part) for part in parts]
                 continue
             rows = pa.concat_batches([self._layout.align(part) for part in parts])
-            yield [alive(rows) if is_disjoint else _newest(rows, reverse=self._reverse)]
+            yield [
+                without_tombstones(rows) if is_disjoint else _newest(rows, reverse=self._reverse)
+            ]
 
     def _reach(self) -> Within:
         """Fetch the pieces that a round needs, and return which keys are within it.
