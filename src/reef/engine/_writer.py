@@ -66,8 +66,9 @@ class Writer(Handle):
         self.epoch = manifest.writer_epoch
         self._dedup = dedup
         log = LogWriter(context, chain, self._log, self.epoch, writer_id)
-        self._commits = CommitPath(context, chain, self._live, dedup, log)
-        self._cond = self._commits.cond
+        self._cond = context.threads.condition()
+        """Its lock guards the handle and the commit path."""
+        self._commits = CommitPath(context, chain, self._live, dedup, log, self._cond)
         self._flush_turn = context.threads.condition()
         """Held while flushing: one flush at a time."""
         self._is_flush_begun = False
@@ -129,11 +130,7 @@ class Writer(Handle):
         if deadline is None:
             deadline = now + self._context.settings.write_stall_timeout
         with self._cond:
-            if (
-                self._is_closed
-                or self.failure is not None
-                or self._commits.admission.has_room(nbytes)
-            ):
+            if self._is_closed or self.failure is not None or self._commits.has_room(nbytes):
                 return deadline
             self._context.metrics.count("reef_write_stalls_total")
             failed = self._begin_flush()
@@ -165,7 +162,7 @@ class Writer(Handle):
     @property
     def bytes_max(self) -> int:
         """The largest batch; `attach` commits larger ones as segments."""
-        return self._commits.admission.bytes_max
+        return self._commits.bytes_max
 
     def settle(self) -> None:
         """Find the outcome of every earlier write: unknown ones, and those of interrupted callers.
@@ -195,7 +192,7 @@ class Writer(Handle):
 
     def check_bytes(self, rows_bytes: int) -> None:
         """Raise InvalidInputError if a batch of that size would be refused."""
-        self._commits.admission.check_bytes(rows_bytes)
+        self._commits.check_bytes(rows_bytes)
 
     def change_schema(self, schema: pa.Schema) -> Receipt:
         """Make `schema` the columns of the face from now on, durably; raises like `write`."""
@@ -226,7 +223,7 @@ class Writer(Handle):
         self.check_open()
         request = attach_request(
             segments,
-            bytes_max=self._commits.admission.bytes_max,
+            bytes_max=self._commits.bytes_max,
             idempotency_key=idempotency_key,
             digest=digest,
             source=source,

@@ -42,13 +42,13 @@ def commit_queue(ns: Namespace) -> Any:
 
 def count_queued(ns: Namespace) -> int:
     """Return how many batches wait for their PUT to begin."""
-    with commit_path(ns).cond:
+    with commit_path(ns)._cond:
         return sum(len(group.tickets) for group in commit_queue(ns).pending)
 
 
 def count_waiters(ns: Namespace) -> int:
     """Return how many batches somebody waits for: for their PUT, or for a turn to send."""
-    with commit_path(ns).cond:
+    with commit_path(ns)._cond:
         return sum(bool(ticket.waiters) for ticket in commit_queue(ns).tickets())
 
 

@@ -161,7 +161,7 @@ class QueueWorld:
         assert queue.failure is None
         assert all(group.answer in (None, DURABLE) for group in queue.in_flight)
         group = queue.seal(self)
-        assert queue.owned(self) is not None
+        assert queue.sealed_by(self) is not None
         assert group.before == point_of(group.slot - 1)
         assert len(queue.in_flight) <= self.parallel
         assert [one.slot for one in queue.in_flight] == list(

@@ -270,7 +270,7 @@ class _Replayed:
         """Write the rows as segments of the branch; return them, and what the log attached.
 
         Their ids end in the epoch of the branch's old head: until a writer opens the branch, or it is
-        given up, a collection of what was there before spares them.
+        aborted, a collection of what was there before spares them.
         """
         plan = FlushPlan(
             slot_first=self.manifest.wal_floor,

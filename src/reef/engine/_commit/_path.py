@@ -33,7 +33,7 @@ from reef.errors import (
 )
 from reef.format import LogKind, log_key
 from reef.manifest import ManifestChain
-from reef.threads import Signal
+from reef.threads import Condition, Signal
 
 _GATHERING_PAUSES = 4  # gathering ends after this part of a PUT's time without arrivals
 
@@ -48,10 +48,11 @@ class CommitPath:
         live: LiveRows,
         dedup: DedupIndex,
         log: LogWriter,
+        cond: Condition,
     ) -> None:
+        """`cond` has the lock of the writer; it is notified when what it guards changes."""
         settings, manifest, tail = context.settings, live.manifest, live.tail
-        self.cond = context.threads.condition()
-        """The lock of the writer; notified when what it guards changes."""
+        self._cond = cond
         self._context = context
         self._settings = settings
         self._clock = context.clock
@@ -69,10 +70,9 @@ class CommitPath:
                 self._parallel, settings.group_commit_max_batches, settings.log_segment_max_bytes
             ),
         )
-        self.admission = Admission(settings, chain, live, dedup, self._queue)
-        """Checks and admits requests, under the lock."""
+        self._admission = Admission(settings, chain, live, dedup, self._queue)
         self._is_closed = False
-        self._watchers = 0
+        self._queue_watchers = 0
         """How many threads wait for a change of the queue itself, not of a ticket."""
         self._is_gathering = False
         self._asking = context.threads.condition()
@@ -89,6 +89,19 @@ class CommitPath:
         """The error that ended this writer for good, or None."""
         return self._queue.failure
 
+    @property
+    def bytes_max(self) -> int:
+        """How large one batch may be."""
+        return self._admission.bytes_max
+
+    def check_bytes(self, rows_bytes: int) -> None:
+        """Raise InvalidInputError if a batch of that size does not fit, whatever else there is."""
+        self._admission.check_bytes(rows_bytes)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether a batch of that size fits into memory and the log now. Lock held."""
+        return self._admission.has_room(nbytes)
+
     def commit(self, request: WriteRequest) -> Receipt:
         """Make one batch durable and return its receipt.
 
@@ -96,8 +109,8 @@ class CommitPath:
         IdempotencyError, InvalidInputError; NoRoomError, and NotFoundError if a segment that the
         condition needs is gone: nothing was written.
         """
-        self.admission.check_size(request)
-        return self._run(partial(self.admission.admit, request))
+        self._admission.check_size(request)
+        return self._run(partial(self._admission.admit, request))
 
     def commit_all(self, requests: Sequence[WriteRequest]) -> list[Receipt]:
         """Make several batches durable in one log object, all or none, each of its own version.
@@ -105,9 +118,9 @@ class CommitPath:
         They have neither keys nor streams. Each is resolved against those before it. Raises like
         `commit`, and InvalidInputError if one log object cannot hold them.
         """
-        self.admission.check_together(requests)
+        self._admission.check_together(requests)
         tickets: list[Ticket] = []
-        last = self._run(partial(self.admission.admit_all, requests, tickets))
+        last = self._run(partial(self._admission.admit_all, requests, tickets))
         return [Receipt(ticket.lsn, ticket.codes) for ticket in tickets[:-1]] + [last]
 
     def known(
@@ -121,8 +134,8 @@ class CommitPath:
 
         Raises IdempotencyError.
         """
-        with self.cond:
-            return self.admission.durable(key, digest, source, sequence)
+        with self._cond:
+            return self._admission.durable(key, digest, source, sequence)
 
     def settle(self) -> None:
         """Find the outcome of every earlier write: unknown ones, and those of interrupted callers.
@@ -143,25 +156,25 @@ class CommitPath:
             self._context.metrics.count("reef_fenced_total")
         self._queue.step_down(error)
         self._settle()
-        self.cond.notify_all()  # callers that wait for room must stop waiting
+        self._cond.notify_all()  # callers that wait for room must stop waiting
 
     def push(self) -> None:
         """Send the next group if no caller does: they may have been interrupted."""
         me = object()
         try:
-            with self.cond:
+            with self._cond:
                 group = self._take(me) if self._may_take() else None
             if group is not None:
                 self._send(group)
         except BaseException:
-            self._leave(me, None, None)
+            self._hand_over_despite_interrupts(me, None, None)
             raise
 
     def close(self) -> None:
         """Admit nothing more; send and settle what was admitted."""
-        with self.cond:
+        with self._cond:
             self._is_closed = True
-            self.cond.notify_all()  # callers that wait for room must stop waiting
+            self._cond.notify_all()  # callers that wait for room must stop waiting
         self._drain()
 
     # The path of a batch.
@@ -173,12 +186,12 @@ class CommitPath:
         turn: Group | Signal | None = None
         try:
             while True:
-                with self.cond:
+                with self._cond:
                     if admitted is None and not self._queue.is_blocked():
                         self._check_open()
                         admitted = admit()
                         if self._is_gathering and self._queue.has_all_callers():
-                            self.cond.notify_all()  # the gathering caller stops waiting
+                            self._cond.notify_all()  # the gathering caller stops waiting
                     if admitted is not None:
                         ticket = admitted.ticket
                         if ticket is None or ticket.is_done:
@@ -198,7 +211,9 @@ class CommitPath:
                 if admitted is not None and ticket is not None and ticket.is_done:
                     break  # `done` never reverts, so no lock is needed to read it
         except BaseException:
-            self._leave(admitted, None if admitted is None else admitted.ticket, turn)
+            self._hand_over_despite_interrupts(
+                admitted, None if admitted is None else admitted.ticket, turn
+            )
             raise
         receipt = self._result(admitted)
         self._note_seconds(self._clock.monotonic() - started)
@@ -236,32 +251,36 @@ class CommitPath:
             if self._parallel == 1:
                 self._queue.send(group)
             else:
-                with self.cond:
+                with self._cond:
                     is_to_be_sent = self._queue.send(group)
-                    self._news()
+                    self._wake_waiters()
                 if not is_to_be_sent:
                     return
             answer = self._log.put(group)
-        with self.cond:
+        with self._cond:
             self._put_s += (self._clock.monotonic() - started - self._put_s) / 4
             self._queue.answer(group, answer)
             self._settle()
-            self._news()
+            self._wake_waiters()
 
-    def _leave(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
+    def _hand_over_despite_interrupts(
+        self, sender: object, ticket: Ticket | None, turn: Group | Signal | None
+    ) -> None:
         """Hand the work of an interrupted caller to others; another interrupt has to wait."""
         while True:
             try:
-                self._hand_over(owner, ticket, turn)
+                self._hand_over(sender, ticket, turn)
                 return
             except KeyboardInterrupt:  # the caller raises the first one
                 continue
 
-    def _hand_over(self, owner: object, ticket: Ticket | None, turn: Group | Signal | None) -> None:
-        with self.cond:
+    def _hand_over(
+        self, sender: object, ticket: Ticket | None, turn: Group | Signal | None
+    ) -> None:
+        with self._cond:
             if ticket is not None and turn in ticket.waiters:
                 ticket.waiters.remove(turn)
-            group = None if owner is None else self._queue.owned(owner)
+            group = None if sender is None else self._queue.sealed_by(sender)
             if group is not None and group.is_sent:
                 key = log_key(self._chain.namespace, group.slot)
                 error = OutcomeUnknownError(key, "its sender was interrupted")
@@ -269,7 +288,7 @@ class CommitPath:
             elif group is not None:
                 self._queue.unseal(group)
             self._settle()
-            self._news()
+            self._wake_waiters()
 
     def settle_unknown(self) -> None:
         """Ask the store again about every slot whose outcome is unknown.
@@ -278,19 +297,19 @@ class CommitPath:
         """
         while True:
             with self._asking:  # an interrupt releases it, and the next caller asks
-                with self.cond:
+                with self._cond:
                     self._settle()
                     if self._queue.failure is not None:
                         raise copy.copy(self._queue.failure)
                     group = self._queue.unknown()
                     if group is None:
-                        self._news()
+                        self._wake_waiters()
                         return
                 answer = self._log.put(group)
-                with self.cond:
+                with self._cond:
                     self._queue.answer(group, answer)
                     self._settle()
-                    self._news()
+                    self._wake_waiters()
             if answer.kind not in ("durable", "lost"):
                 raise NotWrittenError(
                     f"log object {group.slot} of namespace {self._chain.namespace!r} may or may not "
@@ -303,18 +322,18 @@ class CommitPath:
         queue, me = self._queue, object()
         try:
             while True:
-                with self.cond:
+                with self._cond:
                     while (queue.in_flight or self._is_gathering) and not (
                         queue.is_blocked() or self._may_take()
                     ):
-                        self._watch()
+                        self._wait_for_queue_change()
                     if not self._may_take():
                         return
                     group = self._take(me)
                 if group is not None:
                     self._send(group)
         except BaseException:
-            self._leave(me, None, None)
+            self._hand_over_despite_interrupts(me, None, None)
             raise
 
     # Everything from here on runs under the lock. First, sending.
@@ -322,15 +341,15 @@ class CommitPath:
     def _may_take(self) -> bool:
         return not self._is_gathering and self._queue.may_seal()
 
-    def _take(self, owner: object) -> Group | None:
-        """Take the next group, for `owner` to send it; None if none is left."""
+    def _take(self, sender: object) -> Group | None:
+        """Take the next group, for `sender` to send it; None if none is left."""
         queue = self._queue
         if queue.callers_expected > 1:  # a lone writer never waits
             self._gather(queue.pending[0])
             if not queue.may_seal():
-                self.cond.notify_all()
+                self._cond.notify_all()
                 return None  # the queue ended while this caller gathered
-        return queue.seal(owner)
+        return queue.seal(sender)
 
     def _gather(self, group: Group) -> None:
         """Wait, within the window, for the callers of the last groups, while they keep arriving."""
@@ -339,36 +358,36 @@ class CommitPath:
         self._is_gathering = True
         try:
             while (
-                (came := group.callers) < queue.callers_expected
+                (gathered := group.callers) < queue.callers_expected
                 and queue.pending
                 and queue.pending[0] is group is queue.pending[-1]
                 and (left := deadline - clock.monotonic()) > 0
             ):
-                self._watch(min(left, self._put_s / _GATHERING_PAUSES))
-                if group.callers == came:
+                self._wait_for_queue_change(min(left, self._put_s / _GATHERING_PAUSES))
+                if group.callers == gathered:
                     return
         finally:
             self._is_gathering = False
 
-    def _news(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake the waiters whose condition may have changed.
 
-        A waiter sends only if it is woken. The caller of the next batch may be busy sending another
+        A waiter sends only if it is woken. The caller whose batch is next may be busy sending another
         group, so callers that wait for groups in flight are woken, too.
         """
         if self._queue.pending and self._may_take():
             groups = (*self._queue.pending, *self._queue.in_flight)
             any(_wake(ticket) for group in groups for ticket in group.tickets)
-        if self._watchers:
-            self.cond.notify_all()
+        if self._queue_watchers:
+            self._cond.notify_all()
 
-    def _watch(self, timeout: float | None = None) -> None:
-        """Wait for a change of the queue."""
-        self._watchers += 1
+    def _wait_for_queue_change(self, timeout: float | None = None) -> None:
+        """Wait for a change of the queue itself, which no ticket tells."""
+        self._queue_watchers += 1
         try:
-            self.cond.wait(timeout)
+            self._cond.wait(timeout)
         finally:
-            self._watchers -= 1
+            self._queue_watchers -= 1
 
     # Settling.
 
@@ -410,8 +429,8 @@ class CommitPath:
             ticket.error = error
         for ticket, _ in step.errors:
             _wake(ticket)
-        self.admission.truncate(step.lsn_end)
-        self.cond.notify_all()  # callers that wait for room must stop waiting if the writer ended
+        self._admission.truncate(step.lsn_end)
+        self._cond.notify_all()  # callers that wait for room must see a failure
 
 
 def _wake(ticket: Ticket) -> bool:

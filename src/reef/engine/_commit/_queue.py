@@ -120,17 +120,22 @@ class Group:
     """The batches of one log object."""
 
     __slots__ = (
-        *(
-            "answer",
-            "before",
-            "callers",
-            "created_at_us",
-            "data",
-            "data_bytes",
-            "is_held",
-            "is_sent",
-        ),
-        *("kind", "nbytes", "nonce", "owner", "point", "records", "slot", "tickets"),
+        "answer",
+        "before",
+        "callers",
+        "created_at_us",
+        "data",
+        "data_bytes",
+        "is_held",
+        "is_sent",
+        "kind",
+        "nbytes",
+        "nonce",
+        "point",
+        "records",
+        "sender",
+        "slot",
+        "tickets",
     )
 
     def __init__(self, slot: int, kind: LogKind) -> None:
@@ -142,8 +147,8 @@ class Group:
         self.nbytes = 0
         self.before: ChainPoint | None = None
         """The log object that it names, once it is sealed."""
-        self.owner: object = None
-        """Who sealed it, and will report the answer to its PUT."""
+        self.sender: object = None
+        """Who sealed it, sends it, and reports the answer."""
         self.is_sent = False
         """Its object may be in the bucket, or in flight."""
         # The driver sets these between sealing and sending.
@@ -170,7 +175,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """Its batches get their receipts. None: the rest counts."""
     errors: tuple[tuple[Ticket, ReefError], ...] = ()
     """The answers of batches; those that have one already keep it."""
-    kept: int = 0
+    still_in_flight: int = 0
     """How many groups stay in flight."""
     lsn_end: int = 0
     """Drop the rows above this version: later batches will get those versions."""
@@ -290,19 +295,19 @@ class CommitQueue:
             and not self._has_failed()
         )
 
-    def seal(self, owner: object) -> Group:
+    def seal(self, sender: object) -> Group:
         """Take the first waiting group. The driver encodes its object next, then calls `send`."""
         group = self.pending[0]
-        group.owner = owner
+        group.sender = sender
         group.before = self.in_flight[-1].point if self.in_flight else self._point
         self.in_flight.append(group)
         self.pending.popleft()
         return group
 
-    def owned(self, owner: object) -> Group | None:
-        """Return the group in flight that `owner` has sealed, unless it has its answer."""
+    def sealed_by(self, sender: object) -> Group | None:
+        """Return the group in flight that `sender` has sealed, unless it has its answer."""
         for group in self.in_flight:
-            if group.owner is owner and group.answer is None:
+            if group.sender is sender and group.answer is None:
                 return group
         return None
 
@@ -327,7 +332,7 @@ class CommitQueue:
             if not self.pending or self.pending[0] is not group:
                 self.pending.appendleft(group)
             flight.pop()
-            group.owner = None
+            group.sender = None
 
     def _has_failed(self) -> bool:
         """Return whether a slot in flight has an answer that does not make it durable."""
@@ -397,14 +402,14 @@ class CommitQueue:
                 flight.popleft()
             return
         # A caller interrupted here computes the same settlement again, with less to do.
-        for group in (*list(flight)[done.kept :], *self.pending):
+        for group in (*list(flight)[done.still_in_flight :], *self.pending):
             self._forget_keys(group.tickets)
         self.failure = self.failure or done.failure
         self.pending.clear()
         self.lsn_given = done.lsn_end
-        if flight and done.kept and flight[0].answer is not None:
+        if flight and done.still_in_flight and flight[0].answer is not None:
             flight[0].is_held = flight[0].answer.kind == "unknown"
-        while len(flight) > done.kept:
+        while len(flight) > done.still_in_flight:
             flight.pop()
 
     def _end(self, failure: ReefError) -> Settlement:
@@ -441,12 +446,12 @@ class CommitQueue:
         failure = unsent if len(sent) > 1 else None
         return Settlement(None, failed + rest.errors, 0, self.lsn_durable, failure)
 
-    def _drop(self, error: ReefError, kept: int) -> Settlement:
-        """Give `error` to every batch behind the first `kept` groups in flight."""
-        groups = (*list(self.in_flight)[kept:], *self.pending)
+    def _drop(self, error: ReefError, still_in_flight: int) -> Settlement:
+        """Give `error` to every batch behind the first `still_in_flight` groups in flight."""
+        groups = (*list(self.in_flight)[still_in_flight:], *self.pending)
         errors = tuple((ticket, error) for group in groups for ticket in group.tickets)
-        end = self.in_flight[kept - 1].lsn_last if kept else self.lsn_durable
-        return Settlement(None, errors, kept, end)
+        end = self.in_flight[still_in_flight - 1].lsn_last if still_in_flight else self.lsn_durable
+        return Settlement(None, errors, still_in_flight, end)
 
     def _sent(self) -> int:
         """Return how many groups in flight may have been sent: all but perhaps the last."""
