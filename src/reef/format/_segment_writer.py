@@ -106,7 +106,7 @@ class SegmentWriter:
         """
         yield self._place(PREAMBLE)
         for batch in batches:
-            for piece in _pieces(batch, self._options.stripe_bytes):
+            for piece in _stripe_slices(batch, self._options.stripe_bytes):
                 yield from self._add(piece)
         yield from self._drain(last=True)
         if not self._hashes:
@@ -253,7 +253,7 @@ def _check_origin(origin: SegmentOrigin, options: SegmentOptions) -> None:
         raise InvariantError(f"segment {origin.id!r}: {error}") from error
 
 
-def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _stripe_slices(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield `batch` in slices of at most about `most_bytes`, which share its memory."""
     if batch.num_rows:
         step = max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1))

@@ -13,7 +13,7 @@ changes           open_writer, open_compactor, advance_floor, register_intent, e
 check_standing    refuse to go on if a job was ended, or another compactor has begun
 live_inputs       what a compaction would replace, or StalePlanError
 keys_seen, lsn_max_seen
-                  the keys and the newest version that a clipped reference lets be read
+                  the keys and the newest version that a clipped reference shows
 retained_points, is_retained
                   the LSNs and generations that stay readable
 overlaps          pairs of segments with keys and versions in common, which must not be

@@ -75,11 +75,11 @@ def _overlap(kept: SegmentRef, output: SegmentRef) -> bool:
 
 
 def keys_seen(s: SegmentRef) -> tuple[bytes, bytes]:
-    """Return the least key that a reference lets be seen, and where its keys end (exclusive)."""
+    """Return the least key that a reference shows, and where its keys end (exclusive)."""
     low, high = max(s.key_min, s.clip_key_min or b""), s.key_max + b"\0"
     return low, high if s.clip_key_max is None else min(high, s.clip_key_max)
 
 
 def lsn_max_seen(s: SegmentRef) -> int:
-    """Return the newest version that a reference may let be seen."""
+    """Return the newest version that a reference may show."""
     return s.lsn_max if s.clip_lsn is None else min(s.lsn_max, s.clip_lsn)

@@ -6,7 +6,7 @@
 RowSource, RowVersion   anything that holds rows, as reads see it; one version of a key in it
 SegmentReader, SegmentSource
                         opens the segments that a manifest names; one of them, as a RowSource
-Clip                    the keys and versions that a manifest's reference lets be read
+Clip                    the keys and versions that a manifest's reference shows
 Prune                   decides from a segment's index which blocks are worth reading
 BlockCache, DiskCache   decoded tails and blocks in memory; their bytes in a local folder
 write_segment           writes sorted batches into a bucket

@@ -32,11 +32,11 @@ def write_segment(
     UnavailableError, whereupon it may exist or not: write anew under another id.
     """
     writer = SegmentWriter(schema, origin, options)
-    store.upload(segment_key(namespace, origin.id), _joined(writer.parts(batches)))
+    store.upload(segment_key(namespace, origin.id), _in_larger_parts(writer.parts(batches)))
     return writer.ref
 
 
-def _joined(parts: Iterable[bytes | pa.Buffer]) -> Iterator[bytes | pa.Buffer]:
+def _in_larger_parts(parts: Iterable[bytes | pa.Buffer]) -> Iterator[bytes | pa.Buffer]:
     """Yield the same bytes in fewer parts."""
     small: list[bytes | pa.Buffer] = []
     size = 0

@@ -16,7 +16,7 @@ from reef.store._byte_ranges import check_range
 from reef.types import check_object_key, check_prefix
 
 
-class _Bucket:
+class _MemoryBucket:
     """The objects of one name, shared by every store opened on it."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class _Bucket:
         self.keys: list[str] = []
 
 
-_buckets: dict[str, _Bucket] = {}
+_buckets: dict[str, _MemoryBucket] = {}
 _buckets_lock = threading.Lock()
 
 
@@ -39,9 +39,9 @@ class MemoryStore(Store):
         self._prefix = prefix
         if name:
             with _buckets_lock:
-                self._bucket = _buckets.setdefault(name, _Bucket())
+                self._bucket = _buckets.setdefault(name, _MemoryBucket())
         else:
-            self._bucket = _Bucket()
+            self._bucket = _MemoryBucket()
 
     def put_if_absent(self, key: str, data: Data) -> None:
         self._set(key, data, overwrite=False)

@@ -76,13 +76,13 @@ class FoldRows:
         """Join the waiting batches but the last: the next batch is compared with its schema."""
         batches, self._batches = self._batches[:-1], self._batches[-1:]
         if batches:
-            self._joined.append(_joined(batches))
+            self._joined.append(_joined_versions(batches))
 
     def _seal(self) -> None:
         """Make a chunk of the waiting batches, which have one schema."""
         if not self._batches:
             return
-        parts = [*self._joined, _joined(self._batches)]
+        parts = [*self._joined, _joined_versions(self._batches)]
         self._batches, self._joined, self._waiting_bytes = [], [], 0
         batch, lsns = parts[0]
         if len(parts) > 1:
@@ -92,7 +92,7 @@ class FoldRows:
         self._rows.append(Chunk(batch, int(lsns[-1]), array("q", lsns.tobytes()), None, None, size))
 
 
-def _joined(batches: list[tuple[pa.RecordBatch, int]]) -> _Versions:
+def _joined_versions(batches: list[tuple[pa.RecordBatch, int]]) -> _Versions:
     rows = [batch.num_rows for batch, _ in batches]
     lsns = np.repeat(np.array([lsn for _, lsn in batches], np.int64), rows)
     return _Versions(pa.concat_batches([batch for batch, _ in batches]), lsns)

@@ -220,7 +220,7 @@ class MemtableRows:
         bases, chunks = self.table
         schema = segment_schema(list(columns))
         places = np.searchsorted(np.array(bases), numbers, side="right") - 1
-        for first, stop in _pieces(places, chunks, piece_bytes):
+        for first, stop in _piece_bounds(places, chunks, piece_bytes):
             yield _gathered(numbers[first:stop], places[first:stop], bases, chunks, schema)
 
 
@@ -233,7 +233,7 @@ def _data_bytes(batch: pa.RecordBatch) -> int:
     return int(pa.ipc.get_record_batch_size(batch))
 
 
-def _pieces(
+def _piece_bounds(
     places: Numbers, chunks: Sequence[Chunk], piece_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the bounds of pieces of about so many bytes, by the mean row size of each chunk."""

@@ -1,20 +1,22 @@
 """Reading from several sources at once: the newest visible version of each key wins.
 
-The merge works in rounds, on a piece of each source at a time. A source gives its keys in the order
-asked, and for each key the newest version first: of a key that it has shown, whatever comes later
-from it is hidden, and is dropped as it comes, however many pieces that fills. So up to the least of
-the pieces' last keys, all that matters is at hand. Those rows are sorted, and the first of each key is
-the version to show.
+A source gives its keys in the order asked, and for each key the newest version first. The merge
+works in rounds:
 
-A round costs a step for each source that is open. Where pieces are small against that, a round goes
-on: the piece that ends first is followed by the next one of its source, until the round has a share of
-rows for every open source. So many small sources cost what their rows do. Memory holds one piece of
-each source, the share, and once more the round's.
+1. Take one piece of rows from each open source. Drop the rows of a key that the source has given
+   before: they are older versions.
+2. The smallest of the pieces' last keys bounds the round (the largest, in reverse): no source can
+   give another row up to there that matters.
+3. A round costs a step for each open source. So while it has few rows, replace the piece that ends
+   first by the next one of its source, until there is a share of rows for every open source. Many
+   small sources then cost what their rows do.
+4. Cut off the rows up to the bound, sort them, and yield the first row of each key, unless it is a
+   tombstone.
 
-A source is asked for its first piece only when the merge reaches its range of keys, and where one
-source alone has rows, they go through as they are: runs that follow upon each other cost no more
-than one run. Nor does a round go further than all before it: a caller that takes only the first rows
-does not pay for many more.
+A source is opened when the merge reaches its key range. Where one source alone has rows, they go
+through as they are: runs that follow each other cost no more than one run. A round is extended by no
+more rows than all rounds before it had: a caller that takes only the first rows does not pay for many
+more. Memory holds one piece of each source, the share, and the rows of the round once more.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import pyarrow.compute as pc
 
 from reef.errors import InvalidInputError
 from reef.format import KEY, LSN, segment_schema
-from reef.segment._merge._cursor import Cursor, Ends, Within
+from reef.segment._merge._piece_queue import Ends, PieceQueue, Within
 from reef.segment._row_columns import (
     align,
     at_or_below,
@@ -119,7 +121,7 @@ def merge(
 
     def open_source(source: RowSource) -> Iterator[pa.RecordBatch]:
         found = source.batches(start, end, columns=columns, reverse=reverse, lsn=lsn)
-        return _pieces(found if ordered else _joined(found, joined_bytes), batch_bytes)
+        return _sliced(found if ordered else _concatenated(found, joined_bytes), batch_bytes)
 
     inside = [
         source
@@ -133,7 +135,7 @@ def merge(
     merging = _Merge(inside, open_source, lsn, layout, reverse=reverse, ordered=ordered)
     for rows in merging.rounds():
         if len(rows) == 1:
-            yield from _pieces(iter(map(layout.reader_rows, rows)), batch_bytes)
+            yield from _sliced(iter(map(layout.reader_rows, rows)), batch_bytes)
         else:  # pieces of their sources, as they are
             yield from (layout.reader_rows(part) for part in rows if part.num_rows)
         if passed is not None and merging.past is not None:
@@ -232,7 +234,7 @@ class _Merge:
             key=lambda waiting: waiting[0],
             reverse=not reverse,
         )
-        self._cursors: list[Cursor] = []
+        self._queues: list[PieceQueue] = []
         """From the newest source to the oldest."""
         self._taken = 0
         """Rows, in all rounds so far."""
@@ -241,9 +243,9 @@ class _Merge:
     def rounds(self) -> Iterator[list[pa.RecordBatch]]:
         """Yield the visible rows of each round, with the columns of segments: in order, or none."""
         while True:
-            self._cursors = [cursor for cursor in self._cursors if cursor.fill()]
+            self._queues = [queue for queue in self._queues if queue.fill()]
             is_within = self._reach()
-            cuts = [cut for cursor in self._cursors if (cut := cursor.cut(is_within))]
+            cuts = [cut for queue in self._queues if (cut := queue.cut(is_within))]
             if not cuts:
                 return
             furthest = min if self._reverse else max
@@ -269,39 +271,39 @@ class _Merge:
         Those at or before the least of the last keys at hand, and before the keys of all sources that
         are not entered. A source without more pieces bounds nothing.
         """
-        ends = Ends(self._cursors, reverse=self._reverse)
+        ends = Ends(self._queues, reverse=self._reverse)
         rows = 0
         while True:
-            share = min(_SHARE_ROWS * (len(self._cursors) - 1), self._taken)
+            share = min(_SHARE_ROWS * (len(self._queues) - 1), self._taken)
             end, edge = ends.nearest, self._waiting[-1][0] if self._waiting else None
             if edge is not None and (end is None or not self._is_before(end, edge)):
                 if ends.have_before(edge) and (rows >= share or ends.are_before(edge)):
                     return edge.__lt__ if self._reverse else edge.__gt__
-                cursor = self._enter()
+                queue = self._enter()
             elif end is not None:
-                cursor = ends.pop()
-                rows += cursor.weight
+                queue = ends.pop()
+                rows += queue.weight
                 if rows >= share:
                     return end.__le__ if self._reverse else end.__ge__
             else:
                 return lambda key: True
-            if cursor.pull():
-                ends.add(cursor)
+            if queue.pull():
+                ends.add(queue)
 
-    def _enter(self) -> Cursor:
+    def _enter(self) -> PieceQueue:
         """Open the next source."""
         _, rank, source = self._waiting.pop()
-        cursor = Cursor(rank, self._pieces(rank, source))
-        insort(self._cursors, cursor, key=attrgetter("rank"))
-        return cursor
+        queue = PieceQueue(rank, self._pieces_of(rank, source))
+        insort(self._queues, queue, key=attrgetter("rank"))
+        return queue
 
-    def _pieces(self, rank: int, source: RowSource) -> Iterator[pa.RecordBatch]:
+    def _pieces_of(self, rank: int, source: RowSource) -> Iterator[pa.RecordBatch]:
         for piece in self._open(source):
             self._layout.learn(piece.schema, rank)
             yield at_or_below(piece, self._lsn)
 
 
-def _pieces(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _sliced(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield `batches` in slices of at most about so many bytes, which share their memory."""
     for batch in batches:
         if 0 < batch.num_rows <= _BLOCK_ROWS:
@@ -313,7 +315,7 @@ def _pieces(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.R
                 yield batch.slice(first, step)
 
 
-def _joined(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _concatenated(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield `batches`, those together that come to no more than about so many bytes.
 
     A batch takes a few hundred steps of Python, whatever its size; to copy a small one takes less.

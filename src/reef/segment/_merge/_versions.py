@@ -74,7 +74,7 @@ def versions_schema(
     return segment_schema(fields)
 
 
-class _RowsAtHand(NamedTuple):
+class _BatchRead(NamedTuple):
     """Rows in memory, their last position, and their bytes."""
 
     rows: pa.RecordBatch
@@ -82,60 +82,60 @@ class _RowsAtHand(NamedTuple):
     nbytes: int
 
 
-class _Cursor:
+class _BatchQueue:
     """The rows of one source that come next: whole batches, and the rest of one in front."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self._batches = batches
         self._schema = schema
-        self._held: deque[_RowsAtHand] = deque()
-        self.held_bytes = 0
+        self._batches_read: deque[_BatchRead] = deque()
+        self.nbytes_read = 0
         self.is_ended = False
         self.first: _Position = (b"", 0)
 
     @property
     def last(self) -> _Position:
         """The last position of the rows in memory."""
-        return self._held[-1].last
+        return self._batches_read[-1].last
 
     def fill(self) -> bool:
         """Fetch a piece, or the rest. Return False if there are no more rows."""
-        while self.held_bytes < PIECE_BYTES and not self.is_ended:
+        while self.nbytes_read < PIECE_BYTES and not self.is_ended:
             batch = next(self._batches, None)
             if batch is None:
                 self.is_ended = True
             elif batch.num_rows:
                 nbytes = pa.ipc.get_record_batch_size(batch)
                 last = _position(batch, batch.num_rows - 1)
-                self._held.append(_RowsAtHand(align(batch, self._schema), last, nbytes))
-                self.held_bytes += nbytes
-        if self._held:
-            self.first = _position(self._held[0].rows, 0)
-        return bool(self._held)
+                self._batches_read.append(_BatchRead(align(batch, self._schema), last, nbytes))
+                self.nbytes_read += nbytes
+        if self._batches_read:
+            self.first = _position(self._batches_read[0].rows, 0)
+        return bool(self._batches_read)
 
     def whole_before(self, bound: _Position | None) -> Iterator[pa.RecordBatch]:
         """Remove and return the batches that lie wholly before `bound` (None: all of them)."""
-        while self._held and (bound is None or self._held[0].last < bound):
+        while self._batches_read and (bound is None or self._batches_read[0].last < bound):
             yield self._taken()
 
     def through(self, bound: _Position | None) -> Iterator[pa.RecordBatch]:
         """Remove and return the rows at or before `bound` (None: all of them)."""
-        while self._held and (bound is None or self._held[0].last <= bound):
+        while self._batches_read and (bound is None or self._batches_read[0].last <= bound):
             yield self._taken()
-        if not self._held or bound is None or bound < self.first:
+        if not self._batches_read or bound is None or bound < self.first:
             return
-        rows, last, nbytes = self._held[0]
+        rows, last, nbytes = self._batches_read[0]
         count = bisect_left(range(rows.num_rows), True, key=lambda i: _position(rows, i) > bound)
         if count:
             left = nbytes * (rows.num_rows - count) // rows.num_rows
-            self._held[0] = _RowsAtHand(rows.slice(count), last, left)
-            self.held_bytes -= nbytes - left
+            self._batches_read[0] = _BatchRead(rows.slice(count), last, left)
+            self.nbytes_read -= nbytes - left
             yield rows.slice(0, count)
 
     def _taken(self) -> pa.RecordBatch:
-        held = self._held.popleft()
-        self.held_bytes -= held.nbytes
-        return held.rows
+        first = self._batches_read.popleft()
+        self.nbytes_read -= first.nbytes
+        return first.rows
 
 
 class _VersionMerge:
@@ -149,26 +149,26 @@ class _VersionMerge:
         self._start, self._end = start, end
         self._schema = schema
         self._names = schema.names[_SYSTEM:]
-        self._cursors: list[_Cursor] = []
+        self._queues: list[_BatchQueue] = []
 
     def rounds(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each round, in order."""
         while True:
-            self._cursors = [cursor for cursor in self._cursors if cursor.fill()]
+            self._queues = [queue for queue in self._queues if queue.fill()]
             self._reach()
-            if not self._cursors:
+            if not self._queues:
                 return
-            leading = min(self._cursors, key=lambda cursor: cursor.first)
-            others = [cursor.first for cursor in self._cursors if cursor is not leading]
+            leading = min(self._queues, key=lambda queue: queue.first)
+            others = [queue.first for queue in self._queues if queue is not leading]
             alone = list(leading.whole_before(self._before_waiting(others)))
             if alone:
                 yield from alone
                 continue
             self._look_ahead()
             bound = self._before_waiting(
-                [cursor.last for cursor in self._cursors if not cursor.is_ended]
+                [queue.last for queue in self._queues if not queue.is_ended]
             )
-            parts = [part for cursor in self._cursors for part in cursor.through(bound)]
+            parts = [part for queue in self._queues for part in queue.through(bound)]
             if len(parts) == 1:
                 yield parts[0]
             else:
@@ -177,38 +177,38 @@ class _VersionMerge:
 
     def _reach(self) -> None:
         """Enter the sources whose keys begin at or before the first row at hand."""
-        first = min((cursor.first for cursor in self._cursors), default=None)
+        first = min((queue.first for queue in self._queues), default=None)
         while self._waiting and (first is None or self._waiting[-1].key_min <= first[0]):
-            cursor = self._enter()
-            if cursor is not None:
-                first = cursor.first if first is None else min(first, cursor.first)
+            queue = self._enter()
+            if queue is not None:
+                first = queue.first if first is None else min(first, queue.first)
 
     def _look_ahead(self) -> None:
         """Also enter sources that begin among the rows of this round, as long as they are small.
 
         Each of them would end a round, and a round costs a step for every source that is open.
         """
-        open_ends = [cursor.last for cursor in self._cursors if not cursor.is_ended]
-        end = min(open_ends) if open_ends else max(cursor.last for cursor in self._cursors)
+        open_ends = [queue.last for queue in self._queues if not queue.is_ended]
+        end = min(open_ends) if open_ends else max(queue.last for queue in self._queues)
         left = PIECE_BYTES
         while left > 0 and self._waiting and self._waiting[-1].key_min <= end[0]:
-            cursor = self._enter()
-            if cursor is not None:
-                left -= cursor.held_bytes
-                if not cursor.is_ended:
-                    end = min(end, cursor.last)
+            queue = self._enter()
+            if queue is not None:
+                left -= queue.nbytes_read
+                if not queue.is_ended:
+                    end = min(end, queue.last)
 
-    def _enter(self) -> _Cursor | None:
+    def _enter(self) -> _BatchQueue | None:
         """Open the next source; return None if it has no rows."""
         source = self._waiting.pop()
         batches = source.batches(
             self._start, self._end, columns=self._names, reverse=False, lsn=LSN_MAX
         )
-        cursor = _Cursor(batches, self._schema)
-        if not cursor.fill():
+        queue = _BatchQueue(batches, self._schema)
+        if not queue.fill():
             return None
-        self._cursors.append(cursor)
-        return cursor
+        self._queues.append(queue)
+        return queue
 
     def _before_waiting(self, positions: list[_Position]) -> _Position | None:
         """Return the least of some positions and of the first one of the next source."""

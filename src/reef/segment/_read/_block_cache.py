@@ -34,20 +34,20 @@ class CacheEntry(Protocol):
     nbytes: int
 
 
-class _Hits:
-    """Counts hits without a lock. A reading takes a step too, which is subtracted again."""
+class _HitCounter:
+    """Counts hits without a lock."""
 
     def __init__(self) -> None:
         self.step = count(1).__next__
-        self._readings = 0
-        self._told = 0
+        self._reads = 0
+        self._published = 0
 
-    def untold(self) -> int:
+    def take_unpublished(self) -> int:
         """Return the hits since the last call. For one thread at a time."""
-        hits = self.step() - 1 - self._readings
-        self._readings += 1
-        since, self._told = hits - self._told, hits
-        return since
+        hits = self.step() - 1 - self._reads  # reading the counter takes a step of its own
+        self._reads += 1
+        unpublished, self._published = hits - self._published, hits
+        return unpublished
 
 
 class BlockCache:
@@ -60,8 +60,8 @@ class BlockCache:
         self._touch = self._entries.move_to_end
         self._nbytes = 0
         self._lock = threading.Lock()
-        self._tail_hits = _Hits()
-        self._block_hits = _Hits()
+        self._tail_hits = _HitCounter()
+        self._block_hits = _HitCounter()
         self._tail_hit = self._tail_hits.step
         self._block_hit = self._block_hits.step
         self.find: Callable[[Hashable], Any] = self._entries.get
@@ -129,8 +129,8 @@ class BlockCache:
         """Add the hot reads since the last call to the metrics."""
         with self._lock:
             for kind, hits in (("tail", self._tail_hits), ("block", self._block_hits)):
-                if untold := hits.untold():
-                    self._metrics.count("reef_cache_hits_total", untold, cache=kind)
+                if unpublished := hits.take_unpublished():
+                    self._metrics.count("reef_cache_hits_total", unpublished, cache=kind)
 
     def _remove(self, key: Hashable) -> None:
         entry = self._entries.pop(key, None)

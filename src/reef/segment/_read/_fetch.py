@@ -2,7 +2,7 @@
 
 `Store.get_ranges` does that for one object, and copies every range; here ranges may be of several
 objects, and are slices of what came, so that a scan copies nothing. Bytes that are kept for long
-must be `owned`: a slice keeps all of its request alive.
+must be `detached`: a slice keeps all of its request alive.
 
 Requests go to the store's own pool, one GET per task: no task waits for another.
 """
@@ -22,7 +22,7 @@ AT_ONCE_BYTES = 32 << 20
 _T = TypeVar("_T")
 _Request: TypeAlias = tuple[str, int, int]
 """A key, an offset and a length."""
-_Place: TypeAlias = tuple[int, int, int]
+_RequestPart: TypeAlias = tuple[int, int, int]
 """The number of a request, the offset in what it brings, and a length."""
 
 
@@ -36,8 +36,8 @@ class Extent(NamedTuple):
     """Of the segment's footer."""
 
 
-def portions(items: Sequence[_T], sizes: Iterable[int]) -> Iterator[Sequence[_T]]:
-    """Yield neighbours together, until their `sizes` come to what may be in memory at once."""
+def cut_by_bytes(items: Sequence[_T], sizes: Iterable[int]) -> Iterator[Sequence[_T]]:
+    """Yield neighbours together whose `sizes` come to about `AT_ONCE_BYTES`."""
     first = nbytes = 0
     for end, size in enumerate(sizes, 1):
         nbytes += size
@@ -68,7 +68,7 @@ def fetch_ahead(store: Store, extents: Sequence[Extent]) -> Callable[[], list[pa
     return lambda: _cut([one.result() for one in coming], places)
 
 
-def owned(data: pa.Buffer) -> pa.Buffer:
+def detached(data: pa.Buffer) -> pa.Buffer:
     """Return the same bytes in memory of their own."""
     return data if data.parent is None else pa.py_buffer(data.to_pybytes())
 
@@ -81,7 +81,7 @@ def _get(store: Store, request: _Request) -> pa.Buffer:
         return pa.py_buffer(store.get_range(*request))
 
 
-def _plan(store: Store, extents: Sequence[Extent]) -> tuple[list[_Request], list[_Place]]:
+def _plan(store: Store, extents: Sequence[Extent]) -> tuple[list[_Request], list[_RequestPart]]:
     """Return the requests to make, and for each extent which of them it lies in, where, how long."""
     by_key: dict[str, list[int]] = {}
     for i, extent in enumerate(extents):
@@ -97,7 +97,7 @@ def _plan(store: Store, extents: Sequence[Extent]) -> tuple[list[_Request], list
     return requests, places
 
 
-def _cut(chunks: list[pa.Buffer], places: list[_Place]) -> list[pa.Buffer]:
+def _cut(chunks: list[pa.Buffer], places: list[_RequestPart]) -> list[pa.Buffer]:
     return [
         chunks[i] if length == chunks[i].size else chunks[i].slice(at, length)
         for i, at, length in places

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from reef.format import hash_keys
 from reef.segment._read._block import TailEntry
-from reef.segment._read._fetch import portions
+from reef.segment._read._fetch import cut_by_bytes
 from reef.segment._read._loader import Loader, Wanted
 from reef.segment._row_source import Clip
 
@@ -89,7 +89,7 @@ def join(
         for one in _blocks_to_read(loader, number, clipped, entry, (keys, listed), newest, lsn)
     ]
     found: list[list[_BlockVersions]] = [[] for _ in visible]
-    for portion in portions(asked, [one.want.place.length for one in asked]):
+    for portion in cut_by_bytes(asked, [one.want.place.length for one in asked]):
         blocks = loader.blocks([one.want for one in portion])
         for one, block in zip(portion, blocks, strict=True):
             some = _versions_in_block(visible[one.segment], one, block.batch, keys, lsn)
@@ -210,7 +210,7 @@ def _wide_values(loader: Loader, entry: TailEntry, column: str, rows: _Numbers) 
         for a, b in pairwise(edges)
     ]
     values = []
-    for portion in portions(asked, [one.want.place.length for one in asked]):
+    for portion in cut_by_bytes(asked, [one.want.place.length for one in asked]):
         found = loader.blocks([one.want for one in portion])
         values += [
             block.values.take(pa.array(one.at)) for one, block in zip(portion, found, strict=True)

@@ -22,7 +22,7 @@ from reef.metrics import Metrics
 from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
 from reef.segment._read._block_cache import BlockCache
 from reef.segment._read._disk_cache import DiskCache
-from reef.segment._read._fetch import Extent, fetch, owned, portions
+from reef.segment._read._fetch import Extent, cut_by_bytes, detached, fetch
 from reef.segment._row_source import Clip
 from reef.store import Store
 
@@ -91,7 +91,7 @@ class Loader:
         """Bring the tails of segments into memory."""
         distinct = {one.object_key: one for one in segments}
         missing = [one for key, one in distinct.items() if self.cache.use("tail", key) is None]
-        for some in portions(missing, [one.ref.footer_length for one in missing]):
+        for some in cut_by_bytes(missing, [one.ref.footer_length for one in missing]):
             self._fetch_tails(some)
 
     def blocks(self, wanted: Sequence[Wanted]) -> list[Any]:
@@ -106,7 +106,7 @@ class Loader:
                 found[want] = block
         data = self._read([want.extent for want in missing])
         for want, some in zip(missing, data, strict=True):
-            found[want] = self.keep(want, self.decode(want, owned(some)))
+            found[want] = self.keep(want, self.decode(want, detached(some)))
         return [found[want] for want in wanted]
 
     def keep(self, want: Wanted, decoded: pa.RecordBatch | pa.Array) -> Any:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from reef.format import hash_keys
 from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
 from reef.segment._read._block_cache import BlockCache
-from reef.segment._read._fetch import portions
+from reef.segment._read._fetch import cut_by_bytes
 from reef.segment._read._loader import Loader, Wanted
 from reef.segment._row_source import Clip, RowVersion
 
@@ -59,7 +59,7 @@ def get_many(
         ]
         lookups += _filtered(loader, entry, found)
     lookups.sort(key=lambda one: (one.wanted[0].entry.tail.key, one.wanted[0].number))
-    parts = [*portions(lookups, _sizes(lookups))]
+    parts = [*cut_by_bytes(lookups, _sizes(lookups))]
     for part in parts:
         _answer(loader, part, compact=len(parts) > 1, wide=wide)
     return answers

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from reef.errors import DamagedError
 from reef.format import KEY, LSN, TOMBSTONE
 from reef.segment._read._block import ColumnBlock, RowBlock, TailEntry
-from reef.segment._read._fetch import fetch, fetch_ahead, owned
+from reef.segment._read._fetch import detached, fetch, fetch_ahead
 from reef.segment._read._loader import Loader, Wanted
 from reef.segment._row_source import Clip, Prune
 
@@ -51,7 +51,7 @@ def scan(
     if start >= end or not file_lsn:
         return
     entry = loader.tail(clipped)
-    shape = _Shape(entry, clipped.ref.version, columns)
+    layout = _ScanColumns(entry, clipped.ref.version, columns)
     first, last = bisect_left(entry.key_last, start), bisect_left(entry.key_first, end)
     numbers = [n for n in range(first, last) if entry.lsn_min[n] <= file_lsn]
     if prune is not None and numbers:
@@ -61,8 +61,8 @@ def scan(
         return
     if reverse:
         numbers.reverse()
-    reading = _BlockReads(loader, entry, shape.wide, numbers)
-    blocks = (_pieces(reading, shape, number, start, end) for number in reading)
+    reading = _BlockReads(loader, entry, layout.wide, numbers)
+    blocks = (_block_rows(reading, layout, number, start, end) for number in reading)
     if reverse:
         yield from _in_reverse(entry, numbers, blocks, file_lsn)
         return
@@ -75,7 +75,7 @@ def scan(
                 yield piece
 
 
-class _Shape:
+class _ScanColumns:
     """The columns of a scan, and how they are put together."""
 
     def __init__(
@@ -104,8 +104,8 @@ class _Shape:
         )
 
 
-def _pieces(
-    reading: _BlockReads, shape: _Shape, number: int, start: bytes, end: bytes
+def _block_rows(
+    reading: _BlockReads, layout: _ScanColumns, number: int, start: bytes, end: bytes
 ) -> list[pa.RecordBatch]:
     """Return the rows of a block with keys from `start` up to `end`, cut where wide blocks are."""
     entry = reading.entry
@@ -114,19 +114,19 @@ def _pieces(
     low, high = 0, batch.num_rows
     if is_cut:
         low, high = _rows_below(batch, keys, start), _rows_below(batch, keys, end)
-    if not shape.wide:
+    if not layout.wide:
         whole = low == 0 and high == batch.num_rows
-        return [shape.make(batch if whole else batch.slice(low, high - low), {})]
+        return [layout.make(batch if whole else batch.slice(low, high - low), {})]
     row = int(entry.tail.row_places.row[number])
     cuts = {row + low, row + high}
-    for column in shape.wide:
+    for column in layout.wide:
         starts = entry.tail.column_places[column].row
         cuts.update(starts[(starts > row + low) & (starts < row + high)].tolist())
     edges = sorted(cuts)
     return [
-        shape.make(
+        layout.make(
             batch.slice(a - row, b - a),
-            {column: reading.values(column, a, b - a) for column in shape.wide},
+            {column: reading.values(column, a, b - a) for column in layout.wide},
         )
         for a, b in pairwise(edges)
     ]
@@ -194,7 +194,7 @@ class _BlockReads:
         data = self._data.pop(want)
         if not self._keeps:
             return self._loader.decode(want, data), None
-        batch = self._loader.decode(want, owned(data))
+        batch = self._loader.decode(want, detached(data))
         self._loader.keep(want, batch)
         return batch, None
 
@@ -210,7 +210,7 @@ class _BlockReads:
                 found = block.values
             else:
                 data = self._data.pop(want)
-                found = self._loader.decode(want, owned(data) if self._keeps else data)
+                found = self._loader.decode(want, detached(data) if self._keeps else data)
                 if self._keeps:
                     self._loader.keep(want, found)
             self._values[want] = found

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A key outside of the segment's range, or outside of its clips, costs nothing. Any
+- A key outside of the segment's range, or of the keys that its reference shows, costs nothing. Any
   other costs at most two steps of requests: the tail, then the block or the two neighbouring blocks
   in which the index says the version must be; a third for the values of wide columns.
 - The filter is asked only where it saves a request: a block that is in memory answers faster.

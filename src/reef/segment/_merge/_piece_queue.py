@@ -1,8 +1,7 @@
 """The pieces that a merge holds of its sources, in the order in which they end.
 
-A source gives its keys in the order asked, and for each key the newest version first. So of a key
-that it has shown, whatever comes later from it is hidden, and is dropped here: no key is in two
-pieces.
+A source gives its keys in the order asked, and for each key the newest version first. So the rows
+that it gives later for a key are older versions. They are dropped here: no key is in two pieces.
 """
 
 from __future__ import annotations
@@ -20,39 +19,39 @@ Within = Callable[[bytes], bool]
 """Whether a key is within a round: true up to some key in the order of the merge, then false."""
 
 
-class Cursor:
-    """A merge's position in one source: its next rows, in pieces."""
+class PieceQueue:
+    """The rows of one source that a merge takes next, in pieces."""
 
     def __init__(self, rank: int, pieces: Iterator[pa.RecordBatch]) -> None:
         """`pieces` of the `rank`-th newest source: versions that are visible, or hidden by those."""
         self.rank = rank
         self.first = b""
         self.last: bytes | None = None
-        """The last key seen: later versions of it are hidden."""
+        """The last key read: later versions of it are dropped."""
         self.weight = 0
-        """How many rows the last piece counted as."""
+        """How many rows the last piece counts as."""
         self.is_ended = False
         """The source has no more pieces."""
-        self._pieces = pieces
-        self._held: deque[tuple[pa.RecordBatch, bytes]] = deque()
+        self._source = pieces
+        self._pieces: deque[tuple[pa.RecordBatch, bytes]] = deque()
         """Pieces, each with its last key."""
 
     def fill(self) -> bool:
         """Fetch a piece if none is in memory. Return False if there are no more rows."""
-        return bool(self._held) or self.pull()
+        return bool(self._pieces) or self.pull()
 
     def pull(self) -> bool:
         """Fetch one more piece. Return False if there is none."""
-        for rows in self._pieces:
+        for rows in self._source:
             if rows.num_rows and self.last is not None and _key(rows, 0) == self.last:
                 rows = rows.slice(_count(rows, self.last.__eq__))
             if rows.num_rows:
-                if not self._held:
+                if not self._pieces:
                     self.first = _key(rows, 0)
                 self.last = _key(rows, -1)
                 nbytes = pa.ipc.get_record_batch_size(rows)
                 self.weight = max(rows.num_rows, nbytes // _WEIGHT_BYTES)
-                self._held.append((rows, self.last))
+                self._pieces.append((rows, self.last))
                 return True
         self.is_ended = True
         return False
@@ -60,53 +59,53 @@ class Cursor:
     def cut(self, is_within: Within) -> list[pa.RecordBatch]:
         """Remove the rows whose keys are within the round, and return them."""
         parts: list[pa.RecordBatch] = []
-        while self._held and is_within(self.first):
-            rows, last = self._held.popleft()
+        while self._pieces and is_within(self.first):
+            rows, last = self._pieces.popleft()
             if is_within(last):
                 parts.append(rows)
-                rest = self._held[0][0] if self._held else None
+                rest = self._pieces[0][0] if self._pieces else None
             else:
                 count = _count(rows, is_within)
                 parts.append(rows.slice(0, count))
                 rest = rows.slice(count)
-                self._held.appendleft((rest, last))
+                self._pieces.appendleft((rest, last))
             if rest is not None:
                 self.first = _key(rest, 0)
         return parts
 
 
 class Ends:
-    """The cursors in the order of the last keys that they have in memory, which bound a round."""
+    """The last keys that queues have in memory, in order: the first of them bounds a round."""
 
-    def __init__(self, cursors: Iterable[Cursor], *, reverse: bool) -> None:
+    def __init__(self, queues: Iterable[PieceQueue], *, reverse: bool) -> None:
         self._is_before = gt if reverse else lt
         self._at = -1 if reverse else 0
-        self._ends: list[tuple[bytes, int, Cursor]] = []
+        self._ends: list[tuple[bytes, int, PieceQueue]] = []
         self._first: bytes | None = None
         self._last = b""
-        for cursor in cursors:
-            self.add(cursor)
+        for queue in queues:
+            self.add(queue)
 
-    def add(self, cursor: Cursor) -> None:
-        """Add a cursor that has rows, or update it."""
-        is_before, last = self._is_before, cursor.last
+    def add(self, queue: PieceQueue) -> None:
+        """Add a queue that has rows, or update it."""
+        is_before, last = self._is_before, queue.last
         assert last is not None
         if self._first is None:
-            self._first, self._last = cursor.first, last
-        if is_before(cursor.first, self._first):
-            self._first = cursor.first
+            self._first, self._last = queue.first, last
+        if is_before(queue.first, self._first):
+            self._first = queue.first
         if is_before(self._last, last):
             self._last = last
-        if not cursor.is_ended:
-            insort(self._ends, (last, cursor.rank, cursor))
+        if not queue.is_ended:
+            insort(self._ends, (last, queue.rank, queue))
 
     @property
     def nearest(self) -> bytes | None:
-        """The first of the last keys; None if no source has more pieces."""
+        """The last key of the queue that ends first; None if no source has more pieces."""
         return self._ends[self._at][0] if self._ends else None
 
-    def pop(self) -> Cursor:
-        """Remove the cursor that ends first."""
+    def pop(self) -> PieceQueue:
+        """Remove the queue that ends first."""
         return self._ends.pop(self._at)[2]
 
     def have_before(self, key: bytes) -> bool:
