@@ -74,9 +74,10 @@ from reef.engine._open_namespace import (
 )
 from reef.engine._read._candidates import are_newest, candidates, matching
 from reef.engine._read._cover import Cover
-from reef.engine._read._latest import FEW_ROWS_MAX, Latest
+from reef.engine._read._latest import Latest
 from reef.engine._read._layers import lookup_counted
 from reef.engine._read._snapshot_view import SnapshotView, take_snapshot
+from reef.engine._read._thresholds import FEW_ROWS_MAX
 from reef.engine._read._view import ReadState, View
 from reef.engine._reader import Reader
 from reef.engine._tail import Tail

@@ -39,9 +39,10 @@ _VIEWS = (
 )
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
-# Below this, a codec costs more than it saves; from that on, threads pay for compressing columns.
+# Up to this, a codec costs more than it saves.
 _PLAIN_BYTES_MAX = 2 << 10
-_FEW_ROWS = 16
+_PLAIN_ROWS_MAX = 16
+# From this on, threads pay for compressing columns.
 _THREADS_BYTES_MIN = 1 << 20
 _SAMPLED_BYTES_MIN = 256 << 10
 _SAMPLE_BYTES_MAX = 128 << 10
@@ -196,7 +197,7 @@ def encode_rows(
     if codec not in CODECS:
         raise InvariantError(f"codec {codec!r} is none of {CODECS}")
     check_valid(batch)
-    if batch.num_rows <= _FEW_ROWS:
+    if batch.num_rows <= _PLAIN_ROWS_MAX:
         # The same bytes that a stream's writer writes, in a third of its time.
         message = batch.serialize()
         if message.size <= _PLAIN_BYTES_MAX:

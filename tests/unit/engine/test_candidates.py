@@ -68,11 +68,11 @@ def test_a_version_that_another_segment_has_replaced_is_not_shown(is_deleted: bo
         assert set(found(state, 2, kept)) <= set(visible.items())
 
 
-@pytest.mark.parametrize("held_rows", [1, 7, 1024])
+@pytest.mark.parametrize("checked_rows", [1, 7, 1024])
 def test_rows_of_many_segments_are_asked_about_together(
-    monkeypatch: pytest.MonkeyPatch, held_rows: int
+    monkeypatch: pytest.MonkeyPatch, checked_rows: int
 ) -> None:
-    monkeypatch.setattr(_candidates, "_HELD_ROWS", held_rows)
+    monkeypatch.setattr(_candidates, "_CHECKED_ROWS_MAX", checked_rows)
     asked: list[int] = []
     many = ReadState.many
 
@@ -88,5 +88,5 @@ def test_rows_of_many_segments_are_asked_about_together(
     shown = found(state_of(Bench(), *histories), 30, slice(None))
     assert dict(shown) == visible
     assert len(shown) == len(visible)
-    assert len(asked) <= 150 // held_rows + 1
+    assert len(asked) <= 150 // checked_rows + 1
     assert sum(asked) <= 150

@@ -18,9 +18,9 @@ from reef.engine._read._cover import Cover
 from reef.engine._read._view import ReadState
 from reef.segment import Prune, RowSource, SegmentSource, at_or_below, visible
 
-# This many rows that may be hidden are checked at once.
-_HELD_ROWS = 1024
-_HELD_BYTES = 4 << 20
+# Up to this much is gathered of rows that newer versions may hide, and checked at once.
+_CHECKED_ROWS_MAX = 1024
+_CHECKED_BYTES_MAX = 4 << 20
 
 Match = Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
 
@@ -65,7 +65,7 @@ def matching(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows visible at `lsn` for which `match` is true, in no order."""
     cover = Cover(state.sources, lsn)
-    held: list[pa.RecordBatch] = []
+    unchecked: list[pa.RecordBatch] = []
     count = nbytes = 0
     for source, rows in candidates(state, lsn, start=start, end=end, columns=columns, prune=prune):
         found = match(rows)
@@ -77,23 +77,25 @@ def matching(
         if not is_split and (chosen.column(1).to_numpy() >= elsewhere).all():
             yield chosen
             continue
-        held.append(chosen)
+        unchecked.append(chosen)
         count += chosen.num_rows
         nbytes += chosen.get_total_buffer_size()
-        if count >= _HELD_ROWS or nbytes >= _HELD_BYTES:
-            yield from _unhidden(state, lsn, held)
-            held, count, nbytes = [], 0, 0
-    if held:
-        yield from _unhidden(state, lsn, held)
+        if count >= _CHECKED_ROWS_MAX or nbytes >= _CHECKED_BYTES_MAX:
+            yield from _unhidden(state, lsn, unchecked)
+            unchecked, count, nbytes = [], 0, 0
+    if unchecked:
+        yield from _unhidden(state, lsn, unchecked)
 
 
 def _unhidden(
-    state: ReadState, lsn: int, held: Sequence[pa.RecordBatch]
+    state: ReadState, lsn: int, unchecked: Sequence[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows that are the newest of their keys: all sources are asked once."""
-    is_newest = are_newest(state, lsn, pa.concat_batches([rows.select([0, 1]) for rows in held]))
+    is_newest = are_newest(
+        state, lsn, pa.concat_batches([rows.select([0, 1]) for rows in unchecked])
+    )
     first = 0
-    for rows in held:
+    for rows in unchecked:
         some = is_newest[first : first + rows.num_rows]
         first += rows.num_rows
         if some.any():

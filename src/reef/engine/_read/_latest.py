@@ -1,14 +1,6 @@
-"""The newest versions of many keys: rows one by one while they are few, columns else.
+"""The newest versions of many keys: rows one by one while they are few, columns otherwise.
 
-Two ways lead to the same answer, and two limits say which is shorter. Measured (us, on memory, two
-runs; `get_many` of n keys and values, of n documents with a vector, and of one attribute of n):
-
-      n   rows one by one        points as columns      joined with blocks
-     16     109    492     61      219    664    171     1091    969    826
-     64     181   1101    209      338   1076    249     1635   1204   1023
-    256     723   5702    815      750   2956    585     2226   1690   1323
-    512    1560  15319   1668     1371   4651   1078     2332   2205   1678
-   1024    9128  29314   3368     2442  25383   2056     2759   3026   2361
+`_thresholds.py` has the numbers, and the measurement behind them.
 """
 
 from __future__ import annotations
@@ -22,14 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reef.engine._read._thresholds import FEW_ROWS_MAX
 from reef.format import KEY, LSN, TOMBSTONE
 from reef.segment import RowVersion, align, changes, union
-
-POINTS_MAX = 256
-"""Up to this many keys are looked up one by one; more are joined with the blocks that may hold
-them."""
-FEW_ROWS_MAX = 64
-"""Up to this many rows are given one by one; for more, columns take less time."""
 
 _SYSTEM = frozenset((KEY, LSN, TOMBSTONE))
 

@@ -16,7 +16,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 from reef.engine._read._latest import (
-    POINTS_MAX,
     Columns,
     Latest,
     Part,
@@ -26,6 +25,7 @@ from reef.engine._read._latest import (
     versions_of,
 )
 from reef.engine._read._layers import Run, layers_of
+from reef.engine._read._thresholds import POINTS_MAX, WARM_SEGMENTS_MAX
 from reef.errors import (
     DamagedError,
     InvalidInputError,
@@ -47,13 +47,13 @@ from reef.types import KEY_BYTES_MAX, after_prefix
 
 _T = TypeVar("_T")
 _RELOADS_MAX = 3
-_WARM_SEGMENTS_MAX = 64
 
 
 class ReadState:
     """Where the rows of a namespace are, as of one manifest."""
 
     points_max = POINTS_MAX
+    """Tests set it on the class, to have the same keys read both ways."""
 
     def __init__(
         self, manifest: Manifest, sources: tuple[RowSource, ...], segments: SegmentReader
@@ -104,7 +104,7 @@ class ReadState:
             and (high is None or source.key_min <= high)
         ]
         if len(refs) > 1:
-            self._segments.prefetch_tails(refs[:_WARM_SEGMENTS_MAX])
+            self._segments.prefetch_tails(refs[:WARM_SEGMENTS_MAX])
         self.is_warm = True
 
     def many(
@@ -185,13 +185,13 @@ class View:
         self._state = state
         self._reload = reload
         self._is_retained = is_retained
-        self._held = state()
-        self._check(self._held)
+        self._state_held = state()
+        self._check(self._state_held)
 
     @property
     def life(self) -> tuple[str, int]:
         """The namespace, and the generation with which this life of it began."""
-        return self._held.manifest.namespace, self._held.manifest.born
+        return self._state_held.manifest.namespace, self._state_held.manifest.born
 
     def one(self, key: bytes) -> RowVersion | None:
         """Return the row of `key`, or None. Raises SnapshotExpiredError, UnavailableError."""
@@ -228,7 +228,7 @@ class View:
 
         while high is None or low < high:
             try:
-                state = self._held
+                state = self._state_held
                 if not state.is_warm:
                     state.warm(low, high)
                 yield from merge(
@@ -267,7 +267,7 @@ class View:
         reloads = 0
         while True:
             try:
-                return read(self._held)
+                return read(self._state_held)
             except (NotFoundError, DamagedError) as error:
                 reloads += 1
                 self._look_again(reloads, error)
@@ -280,7 +280,7 @@ class View:
                 f"an object that the view at LSN {self.lsn} needs was collected ({error}); "
                 "take a new view"
             ) from error
-        before = self._held.manifest.segments
+        before = self._state_held.manifest.segments
         self._reload()
         state = self._state()
         try:
@@ -290,7 +290,7 @@ class View:
                 f"the view at LSN {self.lsn} was overtaken: {passed}"
             ) from error
         # Only now: a concurrent read must not take rows that are gone for absent.
-        self._held = state
+        self._state_held = state
         if is_damaged and state.manifest.segments == before:
             raise error
 

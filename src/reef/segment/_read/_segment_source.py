@@ -32,7 +32,9 @@ from reef.segment._row_source import Clip, Prune, RowVersion
 from reef.store import Store
 
 _COLD: Any = object()
-_ONE_BY_ONE_MAX = 4
+_HOT_KEYS_MAX = 4
+"""Of a segment with wide columns, up to this many keys are answered one by one from blocks in memory;
+more get one batch for the rows of a block, instead of one for each row."""
 _new = tuple.__new__  # like RowVersion's own constructor, without the call
 
 
@@ -76,7 +78,7 @@ class SegmentReader:
         """
         answers = [
             [source._get_hot(key, lsn, asks_filter=False, wide=wide) for key in keys]
-            if len(keys) <= _ONE_BY_ONE_MAX or not (wide and source.is_wide)
+            if len(keys) <= _HOT_KEYS_MAX or not (wide and source.is_wide)
             else [_COLD] * len(keys)  # one batch for the rows of a block, instead of one each
             for source, keys in asked
         ]
