@@ -23,7 +23,7 @@ class Reason(StrEnum):
 
     # It stays.
     RETAINED = "a retained generation"
-    FEW = "too few to be worth the new generation that would release them"
+    TOO_FEW = "too few to be worth the new generation that would release them"
     NAMED = "named by a retained generation"
     UNREADABLE = "a retained generation that may need it cannot be read"
     GRACE = "nothing names it, and the grace period is not over"
@@ -74,7 +74,7 @@ class Retained(NamedTuple):
     why: str
 
 
-class Tallies:
+class ObjectCounter:
     """Counts objects by kind and reason."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Tallies:
         count[0] += objects
         count[1] += size
 
-    def lines(self) -> tuple[ObjectCount, ...]:
+    def counts(self) -> tuple[ObjectCount, ...]:
         """Return the counts, in the order in which they were added."""
         return tuple(
             ObjectCount(*which, *count) for which, count in self._counts.items() if count[0]
@@ -129,7 +129,7 @@ class CollectionPlan:
     settled: tuple[str, ...] = ()
     """Keys in `gc.pending` whose objects are gone: removed in the same change."""
     retained: tuple[Retained, ...] = ()
-    tallies: tuple[ObjectCount, ...] = ()
+    object_counts: tuple[ObjectCount, ...] = ()
     problems: tuple[str, ...] = ()
     """Damage that keeps objects from being deleted. Collection reports it and does not repair it."""
     doomed: tuple[Doomed, ...] = ()
@@ -159,7 +159,7 @@ class CollectionPlan:
     @property
     def outcome(self) -> object:
         """What it comes to: two plans that are equal in this do the same."""
-        going = frozenset(tally for tally in self.tallies if tally.goes)
+        going = frozenset(count for count in self.object_counts if count.goes)
         return self.boundary, self.expired, self.released, self.settled, going
 
     def objects(self, kind: Kind | None = None) -> Iterator[Doomed]:
@@ -173,7 +173,9 @@ class CollectionPlan:
 
     def count(self, kind: Kind) -> int:
         """Return how many objects of a kind may go."""
-        return sum(tally.objects for tally in self.tallies if tally.goes and tally.kind == kind)
+        return sum(
+            count.objects for count in self.object_counts if count.goes and count.kind == kind
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from functools import cache
 
 from reef.clock import Clock
 from reef.format import Boundary, Manifest
-from reef.gc._collection import CollectionPlan, Retained, Tallies
+from reef.gc._collection import CollectionPlan, ObjectCounter, Retained
 from reef.gc._folded_slots import AttachScan, PinnedLog
 from reef.gc._judge import (
     CollectionInputs,
@@ -36,9 +36,9 @@ from reef.settings import Settings
 from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
 
-# One run publishes this many generations at most. As many that have become superfluous are not
-# worth another generation, or each collection would cause the next one.
-FEW = 3
+SUPERFLUOUS_KEPT_MAX = 3
+"""One run publishes this many generations at most. As many superfluous ones are not worth another
+generation, or each collection would cause the next one."""
 
 
 def plan_collection(
@@ -57,7 +57,7 @@ def plan_collection(
     planner = CollectionPlanner(chain, store, settings=settings, threads=threads or SystemThreads())
     if now_us is None:
         now_us = max(clock.now_us(), planner.head.published_at_us)
-    return planner.plan(planner.head, now_us, is_hopeful=True)
+    return planner.plan(planner.head, now_us, assume_aborted=True)
 
 
 class CollectionPlanner:
@@ -80,10 +80,10 @@ class CollectionPlanner:
         self._pinned_unreadable: list[str] = []
         self._scanned: dict[tuple[int, int], tuple[Set[str], tuple[str, ...]]] = {}
 
-    def plan(self, head: Head, now_us: int, *, is_hopeful: bool = False) -> CollectionPlan:
+    def plan(self, head: Head, now_us: int, *, assume_aborted: bool = False) -> CollectionPlan:
         """Return what may go at `now_us` if the manifest is published first that the plan is for.
 
-        `is_hopeful`: as if branches that were never made had been aborted already.
+        `assume_aborted`: plan as if branches that were never made were aborted already.
         """
         if head.damaged:
             return self._blocked(head, now_us)
@@ -92,7 +92,7 @@ class CollectionPlanner:
         # Readers rely on what the manifest says: a shorter setting does not count.
         grace_us = max(round(self._settings.gc_grace * 1_000_000), manifest.gc.grace_ms * 1000)
         pins = self._pins.judge(manifest, now_us=now_us, grace_us=grace_us)
-        if not is_hopeful:
+        if not assume_aborted:
             pins = tuple(_waiting(judged) if judged.aborts else judged for judged in pins)
         manifest = release_pins(manifest, {judged.name for judged in pins if judged.goes})
         newest = self._settings.retained_generations
@@ -127,27 +127,27 @@ class CollectionPlanner:
         *,
         is_kept: bool = False,
     ) -> CollectionPlan:
-        ground = self._ground(manifest, listed, first, grace_us, now_us, is_kept=is_kept)
-        judgement = self._judge(ground)
+        inputs = self._inputs(manifest, listed, first, grace_us, now_us, is_kept=is_kept)
+        judgement = self._judge(inputs)
         return CollectionPlan(
             namespace=manifest.namespace,
             generation=manifest.generation,
             now_us=now_us,
             grace_us=grace_us,
             pitr_us=self._pitr_us(manifest),
-            boundary=ground.boundary,
-            is_raised=ground.boundary != head.manifest.gc.boundary,
+            boundary=inputs.boundary,
+            is_raised=inputs.boundary != head.manifest.gc.boundary,
             expired=_expired(head.manifest, manifest),
             pins=pins,
             settled=_settled(self.survey.settled, manifest),
-            retained=self._retained(ground),
-            tallies=judgement.tallies.lines(),
-            problems=self._problems(ground),
+            retained=self._retained(inputs),
+            object_counts=judgement.counter.counts(),
+            problems=self._problems(inputs),
             doomed=tuple(judgement.doomed),
             slots=judgement.slots,
         )
 
-    def _ground(
+    def _inputs(
         self,
         manifest: Manifest,
         listed: Mapping[int, Generation],
@@ -190,23 +190,23 @@ class CollectionPlanner:
             pinned=lambda: pinned()[0],
         )
 
-    def _judge(self, ground: CollectionInputs) -> Judgement:
+    def _judge(self, inputs: CollectionInputs) -> Judgement:
         slots = self.survey.slots
         for_each(
-            slots.unread(ground.slot_limit),
+            slots.unread(inputs.slot_limit),
             slots.read,
             width=self._store.concurrency,
             threads=self._threads,
         )
-        tallies = Tallies()
-        for line in self.survey.live.lines():
-            tallies.add(line.kind, line.goes, line.reason, line.bytes, line.objects)
-        judgement = Judgement(tallies)
-        judge_manifests(ground, judgement)
-        judge_slots(ground, self.survey, judgement)
-        judge_segments(ground, self.survey, judgement)
-        judge_windows(ground, self.survey, judgement, self._store)
-        judge_strangers(ground, self.survey, judgement)
+        counter = ObjectCounter()
+        for line in self.survey.live.counts():
+            counter.add(line.kind, line.goes, line.reason, line.bytes, line.objects)
+        judgement = Judgement(counter)
+        judge_manifests(inputs, judgement)
+        judge_slots(inputs, self.survey, judgement)
+        judge_segments(inputs, self.survey, judgement)
+        judge_windows(inputs, self.survey, judgement, self._store)
+        judge_strangers(inputs, self.survey, judgement)
         return judgement
 
     def _slot_limits(
@@ -271,30 +271,30 @@ class CollectionPlanner:
         segments, unreadable = self._scanned[which]
         return segments | pinned, not (unreadable or self._pinned_unreadable)
 
-    def _retained(self, ground: CollectionInputs) -> tuple[Retained, ...]:
-        head = ground.manifest.generation
+    def _retained(self, inputs: CollectionInputs) -> tuple[Retained, ...]:
+        head = inputs.manifest.generation
         newest = head + 2 - self._settings.retained_generations
         why = {head: "the head"}
-        for number in range(ground.stays_from, head):
+        for number in range(inputs.stays_from, head):
             why[number] = (
                 "one of the newest"
                 if number >= newest
                 else "the head within the grace period"
-                if number >= ground.recent_from
+                if number >= inputs.recent_from
                 else "not needed, but not worth a new generation to release it"
             )
-        for number, names in ground.stood_upon.items():
+        for number, names in inputs.stood_upon.items():
             why[number] = f"{why[number]}, {names}" if number in why else names
         return tuple(Retained(number, why[number]) for number in sorted(why))
 
-    def _problems(self, ground: CollectionInputs) -> tuple[str, ...]:
-        stood = ground.stood_upon
+    def _problems(self, inputs: CollectionInputs) -> tuple[str, ...]:
+        stood = inputs.stood_upon
         problems = [
             f"generation {number}, which is retained"
             + (f" for {stood[number]}" if number in stood else "")
             + ", is damaged or missing: segments, dedup windows and the log are not collected, "
             "because it may need them; `reef verify` shows more"
-            for number in ground.unreadable
+            for number in inputs.unreadable
         ]
         for keys in (self._pinned_unreadable, *(keys for _, keys in self._scanned.values())):
             problems += [f"{key} cannot be read: segments that it may attach stay" for key in keys]
@@ -327,7 +327,10 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
         return False
     if any(doomed.kind != "manifest" for doomed in plan.doomed):
         return False
-    return sum(old.generation <= number < plan.boundary.generation for number in listed) <= FEW
+    return (
+        sum(old.generation <= number < plan.boundary.generation for number in listed)
+        <= SUPERFLUOUS_KEPT_MAX
+    )
 
 
 def _waiting(judged: JudgedPin) -> JudgedPin:

@@ -33,7 +33,14 @@ from typing import TypeAlias
 from reef.clock import Clock
 from reef.errors import InvariantError, ReefError
 from reef.format import Manifest
-from reef.gc._collection import CollectionPlan, CollectionReport, Doomed, Kind, Progress, Tallies
+from reef.gc._collection import (
+    CollectionPlan,
+    CollectionReport,
+    Doomed,
+    Kind,
+    ObjectCounter,
+    Progress,
+)
 from reef.gc._collection_plan import CollectionPlanner
 from reef.gc._judge import DAY_US
 from reef.gc._names import FOLDERS, folder_prefix
@@ -105,13 +112,14 @@ class _Collector:
     def run(self, *, apply: bool, progress: Progress | None, sweep: bool) -> CollectionReport:
         head = self._planner.head
         now_us = max(self._clock.now_us(), self._proven_us(head))
-        hoped = self._planner.plan(head, now_us, is_hopeful=True)
-        if not apply or head.damaged or self._is_too_much(hoped):
-            return CollectionReport(plan=hoped, applied=False, problems=hoped.problems)
-        if hoped.aborted:
-            head = self._abort_unmade(head, hoped)
-            hoped = self._planner.plan(head, now_us)
-        plan = hoped if hoped.is_idle else self._publish(head, hoped)
+        plan = self._planner.plan(head, now_us, assume_aborted=True)
+        if not apply or head.damaged or self._is_too_much(plan):
+            return CollectionReport(plan=plan, applied=False, problems=plan.problems)
+        if plan.aborted:
+            head = self._abort_unmade(head, plan)
+            plan = self._planner.plan(head, now_us)
+        if not plan.is_idle:
+            plan = self._publish(head, plan)
         deletion = _Deletion(self._store, plan, self._metrics, progress)
         for kind in _ORDER:
             count = plan.count(kind)
@@ -129,7 +137,7 @@ class _Collector:
         return CollectionReport(
             plan=plan,
             applied=True,
-            deleted=deletion.tallies.lines(),
+            deleted=deletion.counter.counts(),
             published=tuple(self._published),
             swept=swept,
             problems=(*plan.problems, *failure),
@@ -139,23 +147,23 @@ class _Collector:
         objects = len(plan.doomed) + len(plan.slots)
         return self._objects_max is not None and objects > self._objects_max
 
-    def _abort_unmade(self, head: Head, hoped: CollectionPlan) -> Head:
+    def _abort_unmade(self, head: Head, plan_if_aborted: CollectionPlan) -> Head:
         """Abort unfinished branches, so that they can never be made; return the head after it.
 
         Only the store's time shows that they are late: by a clock that is ahead, every unfinished
         branch would be aborted.
         """
-        proven = self._planner.plan(head, self._proven_us(head), is_hopeful=True)
-        if proven.aborted != hoped.aborted:
+        proven = self._planner.plan(head, self._proven_us(head), assume_aborted=True)
+        if proven.aborted != plan_if_aborted.aborted:
             _, head = self._publish_at(self._proven_us(head), is_needed=True)
-            proven = self._planner.plan(head, head.published_at_us, is_hopeful=True)
+            proven = self._planner.plan(head, head.published_at_us, assume_aborted=True)
         self._planner.abort_unmade(proven)
         return head
 
-    def _publish(self, head: Head, hoped: CollectionPlan) -> CollectionPlan:
+    def _publish(self, head: Head, plan: CollectionPlan) -> CollectionPlan:
         """Publish the boundary before anything is deleted; return what may go then."""
         proven_us = self._proven_us(head)
-        if self._planner.plan(head, proven_us).outcome != hoped.outcome:
+        if self._planner.plan(head, proven_us).outcome != plan.outcome:
             _, learned = self._publish_at(proven_us, is_needed=True)
             proven_us = learned.published_at_us
         return self._publish_at(proven_us)[0]
@@ -234,7 +242,7 @@ class _Deletion:
         self._lock = threading.Lock()
         self._prefixes = tuple(folder_prefix(plan.namespace, name) for name in FOLDERS)
         self._counts = dict.fromkeys(_ORDER, 0)
-        self.tallies = Tallies()
+        self.counter = ObjectCounter()
 
     def delete(self, doomed: Doomed) -> None:
         """Delete one object. Raises UnavailableError."""
@@ -256,7 +264,7 @@ class _Deletion:
             self._metrics.count("reef_gc_deleted_total", kind=doomed.kind)
             self._metrics.count("reef_gc_deleted_bytes_total", doomed.size, kind=doomed.kind)
         with self._lock:
-            self.tallies.add(doomed.kind, True, doomed.reason, doomed.size)
+            self.counter.add(doomed.kind, True, doomed.reason, doomed.size)
             self._counts[doomed.kind] += 1
             if self._progress is not None:
                 self._progress(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from reef.errors import DamagedError, NotFoundError, UnreadableError
 from reef.format import Boundary, Manifest, decode_dedup, dedup_key, manifest_key, segment_key
-from reef.gc._collection import Doomed, DoomedSlots, Kind, Reason, Tallies
+from reef.gc._collection import Doomed, DoomedSlots, Kind, ObjectCounter, Reason
 from reef.gc._names import epoch_of, owner_of
 from reef.gc._retained import Holding
 from reef.gc._survey import ObjectListing
@@ -74,38 +74,38 @@ class CollectionInputs:
 class Judgement:
     """The decisions so far."""
 
-    tallies: Tallies
+    counter: ObjectCounter
     doomed: list[Doomed] = field(default_factory=list)
     slots: DoomedSlots = field(default_factory=DoomedSlots)
 
     def add(self, kind: Kind, reason: Reason, key: str, size: int) -> None:
         goes = reason in _GOES
-        self.tallies.add(kind, goes, reason, size)
+        self.counter.add(kind, goes, reason, size)
         if goes:
             self.doomed.append(Doomed(kind, key, size, reason))
 
 
-def judge_manifests(ground: CollectionInputs, judgement: Judgement) -> None:
+def judge_manifests(inputs: CollectionInputs, judgement: Judgement) -> None:
     """A generation below the boundary goes, unless a snapshot or a branch needs it."""
-    for number, found in ground.listed.items():
-        if number >= ground.recent_from or number in ground.stood_upon:
+    for number, found in inputs.listed.items():
+        if number >= inputs.recent_from or number in inputs.stood_upon:
             reason = Reason.RETAINED
-        elif number >= ground.boundary.generation:
-            reason = Reason.FEW
+        elif number >= inputs.boundary.generation:
+            reason = Reason.TOO_FEW
         else:
             reason = Reason.SUPERSEDED
-        key = manifest_key(ground.manifest.namespace, number)
+        key = manifest_key(inputs.manifest.namespace, number)
         judgement.add("manifest", reason, key, found.size)
 
 
-def judge_slots(ground: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
+def judge_slots(inputs: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
     """A log object goes that no retained generation reads, unless it is a fence, or time travel's."""
     slots = survey.slots
-    since_us = ground.pitr_since_us
-    pinned = ground.pinned()
+    since_us = inputs.pitr_since_us
+    pinned = inputs.pinned()
     for index, (slot, size) in enumerate(zip(slots.slots, slots.sizes, strict=True)):
-        if slot >= ground.slot_limit:
-            reason = _kept_log(ground, slot)
+        if slot >= inputs.slot_limit:
+            reason = _kept_log(inputs, slot)
         elif since_us is not None and slots.modified_us[index] >= since_us:
             reason = Reason.PITR
         elif slots.is_fence(index):
@@ -119,10 +119,10 @@ def judge_slots(ground: CollectionInputs, survey: ObjectListing, judgement: Judg
             judgement.slots.add(slot, size)
         else:
             continue  # it has gone meanwhile
-        judgement.tallies.add("log", reason is Reason.FOLDED, reason, size)
+        judgement.counter.add("log", reason is Reason.FOLDED, reason, size)
 
 
-def judge_segments(ground: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
+def judge_segments(inputs: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
     """A segment goes if no retained generation names it, and none can come to name it.
 
     Where branches stand, what the log attached when they were made has to stay. Where the log is kept
@@ -130,20 +130,20 @@ def judge_segments(ground: CollectionInputs, survey: ObjectListing, judgement: J
     has replaced it since.
     """
     keeps_log = (
-        ground.pitr_since_us is not None
-        or ground.slot_limit < survey.wal_floor
-        or bool(ground.manifest.pins)
+        inputs.pitr_since_us is not None
+        or inputs.slot_limit < survey.wal_floor
+        or bool(inputs.manifest.pins)
     )
-    named = _union(holding.segments for holding in ground.holdings)
-    pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
+    named = _union(holding.segments for holding in inputs.holdings)
+    pending = {p.key: p.since_generation for p in inputs.manifest.gc.pending}
     for id, meta in survey.segments.items():
         key = segment_key(survey.namespace, id)
-        reason = _unnamed(ground, key, id in named, pending)
+        reason = _unnamed(inputs, key, id in named, pending)
         if reason is None:
-            reason = _orphan(ground, id, meta)
+            reason = _orphan(inputs, id, meta)
         may_be_attached = reason is Reason.ORPHAN or (reason is Reason.REPLACED and keeps_log)
         if may_be_attached:
-            attached, is_whole = ground.attached()
+            attached, is_whole = inputs.attached()
             if id in attached:
                 reason = Reason.ATTACHED
             elif not is_whole:
@@ -152,72 +152,72 @@ def judge_segments(ground: CollectionInputs, survey: ObjectListing, judgement: J
 
 
 def judge_windows(
-    ground: CollectionInputs, survey: ObjectListing, judgement: Judgement, store: Store
+    inputs: CollectionInputs, survey: ObjectListing, judgement: Judgement, store: Store
 ) -> None:
     """A dedup window goes if no retained generation names it, and no fold can come to name it."""
-    named = _union(holding.windows for holding in ground.holdings)
-    pending = {p.key: p.since_generation for p in ground.manifest.gc.pending}
+    named = _union(holding.windows for holding in inputs.holdings)
+    pending = {p.key: p.since_generation for p in inputs.manifest.gc.pending}
     for id, meta in survey.windows.items():
         key = dedup_key(survey.namespace, id)
-        reason = _unnamed(ground, key, id in named, pending)
+        reason = _unnamed(inputs, key, id in named, pending)
         if reason is None:
-            reason = _window(ground, key, meta, store)
+            reason = _window(inputs, key, meta, store)
         if reason is not None:
             judgement.add("dedup", reason, key, meta.size)
 
 
-def judge_strangers(ground: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
+def judge_strangers(inputs: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
     """A file of no known name goes when it is older than a day."""
-    since_us = ground.now_us - max(DAY_US, ground.grace_us)
+    since_us = inputs.now_us - max(DAY_US, inputs.grace_us)
     for meta in survey.strangers:
         reason = Reason.UNKNOWN if meta.last_modified_us < since_us else Reason.YOUNG
         judgement.add("other", reason, meta.key, meta.size)
 
 
-def _kept_log(ground: CollectionInputs, slot: int) -> Reason:
-    if ground.unreadable:
+def _kept_log(inputs: CollectionInputs, slot: int) -> Reason:
+    if inputs.unreadable:
         return Reason.UNREADABLE
-    return Reason.LOG if slot >= ground.needed_from else Reason.PITR
+    return Reason.LOG if slot >= inputs.needed_from else Reason.PITR
 
 
 def _unnamed(
-    ground: CollectionInputs, key: str, is_named: bool, pending: Mapping[str, int]
+    inputs: CollectionInputs, key: str, is_named: bool, pending: Mapping[str, int]
 ) -> Reason | None:
     """Return what becomes of an object that the head does not name; None if it never was named."""
     if is_named:
         return Reason.NAMED
-    if ground.unreadable:
+    if inputs.unreadable:
         return Reason.UNREADABLE
     since = pending.get(key)
     if since is None:
         return None
-    return Reason.REPLACED if _is_old(ground, since) else Reason.GRACE
+    return Reason.REPLACED if _is_old(inputs, since) else Reason.GRACE
 
 
-def _is_old(ground: CollectionInputs, generation: int) -> bool:
+def _is_old(inputs: CollectionInputs, generation: int) -> bool:
     """Return whether a generation was published before the grace period."""
-    found = ground.listed.get(generation)
+    found = inputs.listed.get(generation)
     if found is not None:
-        return found.published_at_us < ground.since_us
+        return found.published_at_us < inputs.since_us
     # It has been collected. Not there and yet not below the boundary is something else.
-    return generation < ground.manifest.gc.boundary.generation
+    return generation < inputs.manifest.gc.boundary.generation
 
 
-def _orphan(ground: CollectionInputs, id: str, meta: ObjectMeta) -> Reason:
+def _orphan(inputs: CollectionInputs, id: str, meta: ObjectMeta) -> Reason:
     owner = owner_of(id)
     epoch = epoch_of(owner)
     if not owner:
         return Reason.OWNERLESS
-    if any(intent.id == owner for intent in ground.manifest.intents):
+    if any(intent.id == owner for intent in inputs.manifest.intents):
         return Reason.INTENT
-    if epoch is not None and epoch >= _epoch_over(ground.manifest):
+    if epoch is not None and epoch >= _epoch_over(inputs.manifest):
         return Reason.EPOCH
-    return Reason.ORPHAN if meta.last_modified_us < ground.since_us else Reason.GRACE
+    return Reason.ORPHAN if meta.last_modified_us < inputs.since_us else Reason.GRACE
 
 
-def _window(ground: CollectionInputs, key: str, meta: ObjectMeta, store: Store) -> Reason | None:
+def _window(inputs: CollectionInputs, key: str, meta: ObjectMeta, store: Store) -> Reason | None:
     """Return what becomes of a window that was never named; None if it has gone meanwhile."""
-    if meta.last_modified_us >= ground.since_us:
+    if meta.last_modified_us >= inputs.since_us:
         return Reason.GRACE
     try:
         last_lsn = _last_lsn(store, key)
@@ -225,7 +225,7 @@ def _window(ground: CollectionInputs, key: str, meta: ObjectMeta, store: Store) 
         return None
     except UnreadableError:
         return Reason.DAMAGED
-    return Reason.ORPHAN if last_lsn <= ground.manifest.last_applied_lsn else Reason.WINDOW
+    return Reason.ORPHAN if last_lsn <= inputs.manifest.last_applied_lsn else Reason.WINDOW
 
 
 def _last_lsn(store: Store, key: str) -> int:

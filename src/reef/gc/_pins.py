@@ -74,7 +74,7 @@ class _Child:
     head: Head | None
     """As it was read, also if it was aborted since: this says what its lives need."""
     listed: Mapping[int, Generation]
-    asked: frozenset[str]
+    pin_nonces: frozenset[str]
     """The nonces of the pins that existed when the child was read."""
     is_aborted: bool = False
     is_unreadable: bool = False
@@ -123,19 +123,19 @@ class Pins:
                 child.is_aborted = True
 
     def _look(self, pins: Sequence[Pin]) -> None:
-        asked: dict[str, list[Pin]] = {}
+        by_child: dict[str, list[Pin]] = {}
         for pin in pins:
-            asked.setdefault(pin.child, []).append(pin)
+            by_child.setdefault(pin.child, []).append(pin)
         unknown = [
             name
-            for name, some in asked.items()
+            for name, some in by_child.items()
             if name not in self._children
-            or not {pin.nonce for pin in some} <= self._children[name].asked
+            or not {pin.nonce for pin in some} <= self._children[name].pin_nonces
         ]
 
         def look(name: str) -> None:
             chain = self._chain.beside(name)
-            nonces = frozenset(pin.nonce for pin in asked[name])
+            nonces = frozenset(pin.nonce for pin in by_child[name])
             try:
                 head = chain.load()
             except UnreadableError:
@@ -143,7 +143,7 @@ class Pins:
                 return
             listed = {}
             # Most branches are in use: what they name now settles it, and nothing more is asked.
-            if head is not None and not all(self._is_used(head, pin) for pin in asked[name]):
+            if head is not None and not all(self._is_used(head, pin) for pin in by_child[name]):
                 listed = {one.number: one for one in chain.generations()}
             self._children[name] = _Child(chain, head, listed, nonces)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from reef.format import Manifest, dedup_key, parse_manifest_key, segment_key
-from reef.gc._collection import Kind, Reason, Tallies
+from reef.gc._collection import Kind, ObjectCounter, Reason
 from reef.gc._folded_slots import FENCE_BYTES, FoldedSlots
 from reef.gc._names import folder_prefix, parse_segment, parse_window
 from reef.log import parse_slot
@@ -28,7 +28,7 @@ class ObjectListing:
         self.namespace = manifest.namespace
         self.wal_floor = manifest.wal_floor
         """Nothing is known of the log from this slot on."""
-        self.live = Tallies()
+        self.live = ObjectCounter()
         """What stays whatever becomes of the rest."""
         self.segments: dict[str, ObjectMeta] = {}
         """By id: those that the head does not name."""

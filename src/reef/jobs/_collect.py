@@ -77,7 +77,7 @@ class CollectPass:
         report: CollectionReport = pickle.loads(outcome.returned().report)
         if not self._apply:
             return report
-        going = sum(tally.objects for tally in report.plan.tallies if tally.goes)
+        going = sum(tally.objects for tally in report.plan.object_counts if tally.goes)
         if not report.applied and going > self._options.small_objects:
             with self._turn:
                 report = _collect_large(run, namespace, self._options)
@@ -85,7 +85,7 @@ class CollectPass:
 
     def figures(self, result: CollectionReport) -> Figures:
         """Return what the record says about one namespace."""
-        tallies = result.deleted if result.applied else result.plan.tallies
+        tallies = result.deleted if result.applied else result.plan.object_counts
         going = [tally for tally in tallies if tally.goes]
         numbers = {
             "objects": sum(tally.objects for tally in going),

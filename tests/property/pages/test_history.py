@@ -197,7 +197,7 @@ def test_what_the_window_has_passed_goes_but_for_what_a_snapshot_or_a_branch_see
     rows = sum(ref.rows for ref in handle_of(story.store).manifest.segments)
     story.compact(full=True)
     report = story.collect()
-    assert sum(tally.objects for tally in report.plan.tallies if tally.goes) > 0
+    assert sum(tally.objects for tally in report.plan.object_counts if tally.goes) > 0
     handle_of(story.store).reload()
     floor = handle_of(story.store).manifest.retention.floor_lsn
     assert 1 < floor <= kept_from

@@ -257,7 +257,9 @@ def filled(world: World, *, flushes: int = 2, keys: int = 4) -> KeyValue:
 
 def reasons(world: World, kind: str) -> dict[Reason, int]:
     """Return how many objects of a kind stay or go, by reason."""
-    return {tally.reason: tally.objects for tally in world.plan().tallies if tally.kind == kind}
+    return {
+        tally.reason: tally.objects for tally in world.plan().object_counts if tally.kind == kind
+    }
 
 
 def reason_of(world: World, segment: str) -> Reason:

@@ -39,7 +39,7 @@ def test_a_dry_run_writes_nothing() -> None:
 
     report = world.collect(counting, apply=False)
 
-    assert going(report.plan.tallies) == {"manifest": 10, "log": 8, "segment": 3, "dedup": 1}
+    assert going(report.plan.object_counts) == {"manifest": 10, "log": 8, "segment": 3, "dedup": 1}
     assert not report.applied
     assert (report.deleted, report.published, report.swept) == ((), (), ())
     assert world.list() == before
@@ -64,14 +64,14 @@ def test_the_plan_is_what_is_done() -> None:
     world.age()
     plan = world.plan()
     doomed = {doomed.key for doomed in plan.objects()}
-    assert len(doomed) == sum(going(plan.tallies).values())
+    assert len(doomed) == sum(going(plan.object_counts).values())
     before = {meta.key for meta in world.list().values()}
 
     report = world.collect()
 
     after = {meta.key for meta in world.list().values()}
     assert before - after == doomed
-    assert going(report.deleted) == going(plan.tallies)
+    assert going(report.deleted) == going(plan.object_counts)
     assert sum(tally.bytes for tally in report.deleted) == sum(d.size for d in plan.objects())
 
 
@@ -87,7 +87,7 @@ def test_a_plan_says_why_everything_stays_or_goes() -> None:
     world.age()
     world.inner.put_if_absent(f"namespaces/{NAMESPACE}/quarantine/x", b"123")
     plan = world.plan()
-    assert {(t.kind, t.reason, t.objects) for t in plan.tallies} == {
+    assert {(t.kind, t.reason, t.objects) for t in plan.object_counts} == {
         ("manifest", Reason.RETAINED, 1),
         ("manifest", Reason.SUPERSEDED, 10),
         ("log", Reason.FENCE, 1),
@@ -275,8 +275,8 @@ def test_collecting_comes_to_rest() -> None:
         assert runs == [()] * 5, retained
         assert len(world.generations()) <= retained + 4
         world.clock.advance(DAY_S)
-        few = {t.reason for t in world.plan().tallies if t.kind == "manifest"}
-        assert few <= {Reason.RETAINED, Reason.FEW}
+        few = {t.reason for t in world.plan().object_counts if t.kind == "manifest"}
+        assert few <= {Reason.RETAINED, Reason.TOO_FEW}
 
 
 def test_what_is_below_the_boundary_already_goes_without_a_publish() -> None:

@@ -30,7 +30,7 @@ GUARDS = Guards()
     "segments of a standing intent are spared, however old",
     Edit(
         "reef.gc._judge:_orphan",
-        "if any(intent.id == owner for intent in ground.manifest.intents):",
+        "if any(intent.id == owner for intent in inputs.manifest.intents):",
         "if False:",
     ),
     symptom="collected under a running compaction",
@@ -53,7 +53,7 @@ def test_604_a_running_compaction_keeps_its_outputs(parallel: int) -> None:
 @parallel_writes
 @GUARDS.needed(
     "what a compaction replaced stays for the grace period",
-    Edit("reef.gc._judge:_unnamed", "if _is_old(ground, since)", "if True"),
+    Edit("reef.gc._judge:_unnamed", "if _is_old(inputs, since)", "if True"),
     Edit(
         "reef.gc._collection_plan:CollectionPlanner.plan",
         "since_us=now_us - grace_us,",
@@ -82,7 +82,7 @@ def test_604_what_a_read_stands_on_stays_for_the_grace_period(parallel: int) -> 
     "segments of the current writer's epoch are spared, however old",
     Edit(
         "reef.gc._judge:_orphan",
-        "if epoch is not None and epoch >= _epoch_over(ground.manifest):",
+        "if epoch is not None and epoch >= _epoch_over(inputs.manifest):",
         "if False:",
     ),
     symptom="collected before it was published",
@@ -91,7 +91,7 @@ def test_604_what_a_read_stands_on_stays_for_the_grace_period(parallel: int) -> 
     "a dedup window is spared as long as a flush can publish it",
     Edit(
         "reef.gc._judge:_window",
-        "return Reason.ORPHAN if last_lsn <= ground.manifest.last_applied_lsn else Reason.WINDOW",
+        "return Reason.ORPHAN if last_lsn <= inputs.manifest.last_applied_lsn else Reason.WINDOW",
         "return Reason.ORPHAN",
     ),
     symptom="collected before it was published",

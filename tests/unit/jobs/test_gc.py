@@ -67,7 +67,8 @@ def test_the_same_goes_as_in_one_process(options: CollectOptions) -> None:
     assert report.published == expected.published
     # Without bytes: manifests name their authors.
     told, wanted = (
-        [(t.kind, t.goes, t.reason, t.objects) for t in r.plan.tallies] for r in (report, expected)
+        [(t.kind, t.goes, t.reason, t.objects) for t in r.plan.object_counts]
+        for r in (report, expected)
     )
     assert told == wanted
     assert (report.plan.boundary, report.problems) == (expected.plan.boundary, expected.problems)
@@ -84,7 +85,7 @@ def test_a_dry_run_writes_nothing(options: CollectOptions) -> None:
     before = everything(world)
     report = run(world, apply=False, options=options)
     assert not report.applied
-    assert report.plan.tallies == world.plan().tallies
+    assert report.plan.object_counts == world.plan().object_counts
     assert everything(world) == before
 
 

@@ -55,14 +55,14 @@ def _gc_parts(name: str, report: CollectionReport | ReefError) -> Iterator[Part]
         ("", "kind", "objects", "bytes", "because"),
         (
             ("delete" if t.goes else "kept", t.kind, t.objects, size_text(t.bytes), t.reason)
-            for t in sorted(plan.tallies, key=lambda t: (t.goes, t.kind))
+            for t in sorted(plan.object_counts, key=lambda t: (t.goes, t.kind))
         ),
     )
     for judged in plan.pins:
         yield f"pin of {judged.pin.child} {'is released' if judged.goes else 'is kept'}: {judged.reason}"
     for problem in report.problems:
         yield f"held back: {problem}"
-    going = [t for t in (report.deleted if report.applied else plan.tallies) if t.goes]
+    going = [t for t in (report.deleted if report.applied else plan.object_counts) if t.goes]
     objects, size = sum(t.objects for t in going), sum(t.bytes for t in going)
     verb = "deleted" if report.applied else "would be deleted; run with --apply to delete"
     yield f"{name}: {objects} objects, {size_text(size)} {verb}"
@@ -80,7 +80,7 @@ def _gc_as_json(name: str, report: CollectionReport | ReefError) -> dict[str, An
         "expired_snapshots": list(plan.expired),
         "pins": [_pin(judged) for judged in plan.pins],
         "retained": [{"generation": r.generation, "why": r.why} for r in plan.retained],
-        "tallies": [_count_as_json(t) for t in plan.tallies],
+        "tallies": [_count_as_json(t) for t in plan.object_counts],
         "deleted": [_count_as_json(t) for t in report.deleted],
         "published": list(report.published),
         "swept": list(report.swept),
