@@ -34,7 +34,7 @@ class Namespace:
         if mode not in ("w", "r"):
             raise InvalidInputError.of("mode", mode, "'w' for the one writer, or 'r' for a reader")
         self._context = context
-        self._places = KnownPositions()
+        self._known_positions = KnownPositions()
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         if mode == "w":
@@ -151,7 +151,7 @@ class Namespace:
         return changes_of(
             self._handle,
             self._context,
-            self._places,
+            self._known_positions,
             columns,
             after=after,
             upto=upto,

@@ -183,8 +183,8 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
 
 
 def _first(chain: ManifestChain, context: Context, face: Face) -> Manifest:
-    told = {**(face.schema.metadata or {}), FACE: face.name.encode()}
-    schema = face.schema.with_metadata(told).serialize().to_pybytes()
+    metadata = {**(face.schema.metadata or {}), FACE: face.name.encode()}
+    schema = face.schema.with_metadata(metadata).serialize().to_pybytes()
     window_ms = None if face.pitr_window_s is None else round(face.pitr_window_s * 1000)
     return msgspec.structs.replace(
         chain.first(round(context.settings.gc_grace * 1000)),

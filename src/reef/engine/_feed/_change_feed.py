@@ -58,7 +58,7 @@ def operations(tombstones: pa.Array) -> pa.Array:
 def changes_of(
     handle: Handle,
     context: Context,
-    places: KnownPositions,
+    known_positions: KnownPositions,
     columns: Sequence[pa.Field],
     *,
     after: int | None,
@@ -78,7 +78,7 @@ def changes_of(
     if after is not None and after >= last:
         return iter(())
     chain = handle._chain
-    log = FeedLog(context, handle.namespace, chain=chain, places=places)
+    log = FeedLog(context, handle.namespace, chain=chain, known_positions=known_positions)
     feed = Feed(context, handle.namespace, log=log, at_lsn=handle.at_lsn)
     place = log.earliest() if after is None else log.after(after)
     return feed.changes(place, last, columns, before=before)

@@ -39,7 +39,7 @@ class LinkedHeader:
     before: ChainPoint
 
 
-class _Odd(Exception):
+class _UndecidedByHeadersError(Exception):
     """Headers alone do not decide which objects are valid here: there is damage, or was."""
 
 
@@ -52,14 +52,14 @@ class FeedLog:
         namespace: str,
         *,
         chain: ManifestChain | None = None,
-        places: KnownPositions | None = None,
+        known_positions: KnownPositions | None = None,
     ) -> None:
-        """Sends no request yet. `places` are positions that earlier feeds have reached."""
+        """Sends no request yet. `known_positions` are positions that earlier feeds have reached."""
         self.context = context
         self.namespace = namespace
         self._chain = chain or context.chain(namespace)
         self._headers = HeaderReader(context, namespace)
-        self._places = places or KnownPositions()
+        self._known_positions = known_positions or KnownPositions()
         self._entrances = Entrances(context, namespace, self._chain, self._headers)
 
     # Where to begin.
@@ -88,7 +88,7 @@ class FeedLog:
         Raises RetentionError if some of them were collected.
         """
         manifest = self.manifest()
-        known = self._places.find(lsn)
+        known = self._known_positions.find(lsn)
         if known is not None and known.next_slot >= manifest.gc.boundary.slot:
             return known
         return self._enter(lsn, manifest, known)
@@ -133,7 +133,9 @@ class FeedLog:
         position = self.resume(position)
         try:
             return self._advance(position, _Limit(bytes_max, slots_max, upto))
-        except _Odd:  # with a fresh limit: the objects passed so far do not count
+        except (
+            _UndecidedByHeadersError
+        ):  # with a fresh limit: the objects passed so far do not count
             return self._advance_reading(position, _Limit(bytes_max, slots_max, upto))
 
     def course(self, position: Position, last_slot: int) -> list[LinkedHeader] | None:
@@ -149,7 +151,7 @@ class FeedLog:
                 links.append(link)
                 if link.header.slot == last_slot:
                     return links
-        except _Odd:
+        except _UndecidedByHeadersError:
             return None
         raise self._lost(last_slot)
 
@@ -176,11 +178,11 @@ class FeedLog:
                 if log.lsn_first > upto:
                     return
                 if log.lsn_last >= upto and leads_to is not None and leads_to != replay.point.prev:
-                    raise self._astray(replay.point, leads_to, "what was planned by headers")
+                    raise self._wrong_chain(replay.point, leads_to, "what was planned by headers")
                 yield entry
                 if log.lsn_last >= upto:
                     if log.lsn_last == upto:
-                        self._places.add(Position(upto, replay.next_slot, replay.point))
+                        self._known_positions.add(Position(upto, replay.next_slot, replay.point))
                     return
 
     def _read(
@@ -212,10 +214,10 @@ class FeedLog:
         """Return `entry`, checked against the chain that the manifest records."""
         anchor = Prev(manifest.wal_anchor.slot, manifest.wal_anchor.checksum)
         if replay.next_slot == manifest.wal_floor and replay.point.prev != anchor:
-            raise self._astray(replay.point, anchor, f"generation {manifest.generation}")
+            raise self._wrong_chain(replay.point, anchor, f"generation {manifest.generation}")
         return entry
 
-    def _astray(self, point: ChainPoint, known: Prev, whose: str) -> CorruptError:
+    def _wrong_chain(self, point: ChainPoint, known: Prev, whose: str) -> CorruptError:
         return CorruptError(
             log_key(self.namespace, known.slot),
             0,
@@ -242,7 +244,7 @@ class FeedLog:
                 if answer is None:
                     return
                 if isinstance(answer, UnreadableHeader) or slot in skipped or _names_damage(answer):
-                    raise _Odd
+                    raise _UndecidedByHeadersError
                 prev = answer.prev
                 # A slot only ever holds one object; reading it compares it with this checksum.
                 if (
@@ -278,7 +280,7 @@ class FeedLog:
         data = self.context.store.get(log_key(self.namespace, header.slot))
         decoded = reader.decode(header.slot, data)
         if isinstance(decoded, Damaged):
-            raise _Odd
+            raise _UndecidedByHeadersError
         _, checksum, _ = decoded
         return Position(
             header.lsn_last, header.slot + 1, ChainPoint(header.slot, checksum, header.epoch)
@@ -315,7 +317,7 @@ class FeedLog:
                 found = Position(lsn, link.header.slot, link.before)
                 if link.header.lsn_last > lsn:
                     break
-        except _Odd:
+        except _UndecidedByHeadersError:
             pass  # objects in between are skipped when they are read
         return found
 
