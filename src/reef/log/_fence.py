@@ -66,7 +66,7 @@ def put_fences(
             )
         except ConflictError as conflict:
             in_a_row = 0
-            yield from _overtaken(reader, replay, log.slot, conflict.found, fencing)
+            yield from _replay_overtaking(reader, replay, log.slot, conflict.found, fencing)
         else:
             in_a_row += 1
             yield replay.add(log, log_checksum(data), len(data))
@@ -94,7 +94,7 @@ def _fence(replay: Replay, fencing: Fencing) -> LogObject:
     )
 
 
-def _overtaken(
+def _replay_overtaking(
     reader: LogReader, replay: Replay, slot: int, found: bytes, fencing: Fencing
 ) -> Iterator[LogEntry]:
     """Replay what another writer put where the fence should go, and whatever lies behind it."""
@@ -102,12 +102,12 @@ def _overtaken(
     if isinstance(decoded, Damaged):
         replay.add_damaged(decoded)
     else:
-        yield _older(replay.add(*decoded), fencing)
+        yield _checked(replay.add(*decoded), fencing)
     for entry in reader.read(replay):
-        yield _older(entry, fencing)
+        yield _checked(entry, fencing)
 
 
-def _older(entry: LogEntry, fencing: Fencing) -> LogEntry:
+def _checked(entry: LogEntry, fencing: Fencing) -> LogEntry:
     check_epoch(entry, fencing.epoch, fencing.namespace)
     if entry.log.epoch == fencing.epoch and entry.log.writer_id != fencing.writer_id:
         raise InvariantError(

@@ -77,7 +77,7 @@ class Pages(Namespace):
         super().__init__(context, name, face, mode)
         try:
             self.page_size, self.lsn_policy = _made_as(self._handle.manifest)
-            _check_same(name, (self.page_size, self.lsn_policy), asked)
+            _check_made_as(name, (self.page_size, self.lsn_policy), asked)
         except BaseException:
             self.close()
             raise
@@ -225,15 +225,17 @@ def _check_before(
     """Raise InvalidInputError if a store exists with other settings than requested."""
     head = context.chain(check_namespace(name)).load()
     if head is not None and head.manifest.state == "live" and is_of_pages(head.manifest):
-        _check_same(name, _made_as(head.manifest), (page_size, lsn_policy))
+        _check_made_as(name, _made_as(head.manifest), (page_size, lsn_policy))
 
 
 def _made_as(manifest: Manifest) -> tuple[int, str]:
     return page_size_of(manifest), "kernel" if manifest.lsn_policy == "packed" else "caller"
 
 
-def _check_same(name: str, there: tuple[int, str], asked: tuple[int | None, str | None]) -> None:
-    for what, has, wanted in zip(("page_size", "lsn_policy"), there, asked, strict=True):
+def _check_made_as(
+    name: str, made_as: tuple[int, str], wanted_as: tuple[int | None, str | None]
+) -> None:
+    for what, has, wanted in zip(("page_size", "lsn_policy"), made_as, wanted_as, strict=True):
         if wanted is not None and wanted != has:
             raise InvalidInputError(
                 f"{name!r} was made with {what} = {has!r}, not {wanted!r}: give that, "

@@ -36,23 +36,23 @@ class SortedKeys(NamedTuple):
     """Keys that a read asks for: in order, each once; and where each of them is in that order."""
 
     keys: pa.BinaryArray
-    places: _Numbers
+    positions: _Numbers
 
     @classmethod
     def of(cls, keys: pa.BinaryArray) -> SortedKeys:
-        """Return what is asked by `keys`, in any order and perhaps with repetitions."""
+        """Sort `keys`, which may be in any order and repeat."""
         order = pc.array_sort_indices(keys)
         ordered = keys.take(order)
         is_new = changes(ordered)
-        places = np.empty(len(keys), np.int64)
-        places[order.to_numpy()] = np.cumsum(is_new) - 1
-        return cls(ordered if is_new.all() else ordered.filter(pa.array(is_new)), places)
+        positions = np.empty(len(keys), np.int64)
+        positions[order.to_numpy()] = np.cumsum(is_new) - 1
+        return cls(ordered if is_new.all() else ordered.filter(pa.array(is_new)), positions)
 
 
 class Columns(NamedTuple):
     """Sorted keys, their versions, and the parts that have their rows."""
 
-    asked: SortedKeys
+    sorted_keys: SortedKeys
     lsns: _Numbers
     parts: Sequence[Part]
 
@@ -61,13 +61,13 @@ class Points(NamedTuple):
     """Keys in any order, and the newest version of each."""
 
     keys: Sequence[bytes] | pa.BinaryArray
-    found: list[RowVersion | None]
+    versions: list[RowVersion | None]
 
     def columns(self) -> Columns:
         """Return the same as columns."""
         keys = self.keys if isinstance(self.keys, pa.Array) else pa.array(self.keys, pa.binary())
-        asked = SortedKeys(keys, np.arange(len(keys)))
-        return Columns(asked, versions_of(self.found), parts_of(self.found))
+        sorted_keys = SortedKeys(keys, np.arange(len(keys)))
+        return Columns(sorted_keys, versions_of(self.versions), parts_of(self.versions))
 
 
 class Latest:
@@ -80,9 +80,9 @@ class Latest:
     @property
     def few(self) -> list[RowVersion | None] | None:
         """The rows one by one, if there are so few that columns would take longer to make."""
-        if isinstance(self._read, Columns) or len(self._read.found) > FEW_ROWS_MAX:
+        if isinstance(self._read, Columns) or len(self._read.versions) > FEW_ROWS_MAX:
             return None
-        return [None if one is None or one.tombstone else one for one in self._read.found]
+        return [None if one is None or one.tombstone else one for one in self._read.versions]
 
     @cached_property
     def _columns(self) -> Columns:
@@ -92,19 +92,19 @@ class Latest:
     def lsns(self) -> _Numbers:
         """The version of each key, 0 for none. A tombstone is a version."""
         if isinstance(self._read, Points):
-            return versions_of(self._read.found)
-        return self._read.lsns[self._read.asked.places]
+            return versions_of(self._read.versions)
+        return self._read.lsns[self._read.sorted_keys.positions]
 
     @cached_property
     def _row(self) -> _Numbers:
         """Where each key's row is among those of all parts, one part after the other; -1: nowhere."""
-        asked, _, parts = self._columns
-        row = np.full(len(asked.keys), -1, np.int64)
+        sorted_keys, _, parts = self._columns
+        row = np.full(len(sorted_keys.keys), -1, np.int64)
         before = 0
         for part in parts:
             row[part.at] = np.arange(before, before + len(part.at))
             before += len(part.at)
-        return row[asked.places]
+        return row[sorted_keys.positions]
 
     @cached_property
     def exists(self) -> npt.NDArray[np.bool_]:
@@ -137,9 +137,9 @@ class Latest:
             found = [pa.nulls(count, field.type) for field in stored]
         columns = dict(zip(stored.names, found, strict=True))
         if KEY in schema.names:
-            asked = self._columns.asked
-            places = asked.places[first : first + count]
-            columns[KEY] = asked.keys.take(pa.array(places, mask=row < 0))
+            sorted_keys = self._columns.sorted_keys
+            positions = sorted_keys.positions[first : first + count]
+            columns[KEY] = sorted_keys.keys.take(pa.array(positions, mask=row < 0))
         if LSN in schema.names:
             columns[LSN] = pa.array(self.lsns[first : first + count], mask=row < 0)
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -81,14 +81,14 @@ class ReadState:
         Those that are missing are fetched side by side, neighbours in one request, up to about
         `bytes_max`.
         """
-        asked: list[SegmentSource] = []
+        in_range: list[SegmentSource] = []
         for layer in self.layers:
             if layer.lsn_min <= lsn and layer.key_min <= high and layer.key_max >= low:
                 if isinstance(layer, Run):
-                    asked += layer.between(low, high)
+                    in_range += layer.between(low, high)
                 elif isinstance(layer, SegmentSource):
-                    asked.append(layer)
-        visible = [one for one in asked if one.lsn_min <= lsn]
+                    in_range.append(layer)
+        visible = [one for one in in_range if one.lsn_min <= lsn]
         self._segments.bring(visible, low, high, lsn, bytes_max=bytes_max)
 
     def warm(self, low: bytes, high: bytes | None) -> None:
@@ -128,7 +128,7 @@ class ReadState:
         best = lookup_many(
             [source for source in self.sources if not isinstance(source, SegmentSource)], keys, lsn
         )
-        asked: list[tuple[SegmentSource, list[int]]] = []
+        key_numbers: list[tuple[SegmentSource, list[int]]] = []
         for layer in self.layers:
             if not isinstance(layer, SegmentSource | Run) or layer.lsn_min > lsn:
                 continue
@@ -140,30 +140,32 @@ class ReadState:
             ]
             if isinstance(layer, Run):
                 for source, some in layer.split([keys[i] for i in inside], lsn):
-                    asked.append((source, [inside[i] for i in some]))
+                    key_numbers.append((source, [inside[i] for i in some]))
             elif inside:
-                asked.append((layer, inside))
+                key_numbers.append((layer, inside))
         answers = self._segments.get_many(
-            [(source, [keys[i] for i in inside]) for source, inside in asked], lsn, wide=wide
+            [(source, [keys[i] for i in inside]) for source, inside in key_numbers],
+            lsn,
+            wide=wide,
         )
-        for (_, inside), answer in zip(asked, answers, strict=True):
+        for (_, inside), answer in zip(key_numbers, answers, strict=True):
             for i, version in zip(inside, answer, strict=True):
                 known = best[i]
                 if version is not None and (known is None or version.lsn > known.lsn):
                     best[i] = version
         return best
 
-    def _joined(self, asked: SortedKeys, lsn: int, *, wide: bool) -> Columns:
+    def _joined(self, sorted_keys: SortedKeys, lsn: int, *, wide: bool) -> Columns:
         """Return the newest version of each key, with no step for each of them."""
         segments = [source for source in self.sources if isinstance(source, SegmentSource)]
         memory = [source for source in self.sources if not isinstance(source, SegmentSource)]
-        held = lookup_many(memory, asked.keys.to_pylist(), lsn)
+        held = lookup_many(memory, sorted_keys.keys.to_pylist(), lsn)
         known = versions_of(held)
         newest = known.copy()
-        joined = self._segments.join(segments, asked.keys, newest, lsn, wide=wide)
+        joined = self._segments.join(segments, sorted_keys.keys, newest, lsn, wide=wide)
         is_newest = (newest == known).tolist()
         parts = parts_of([one if ok else None for one, ok in zip(held, is_newest, strict=True)])
-        return Columns(asked, newest, parts + [Part(rows, None, at) for rows, at in joined])
+        return Columns(sorted_keys, newest, parts + [Part(rows, None, at) for rows, at in joined])
 
 
 class View:

@@ -67,7 +67,7 @@ class _Rule:
         self._points: _Lsns = np.array(sorted({*below, floor_lsn}), np.int64)
         self._is_bottom = is_bottom
         self._last: tuple[bytes, int] | None = None
-        self._held: pa.RecordBatch | None = None
+        self._undecided: pa.RecordBatch | None = None
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are certain to stay."""
@@ -79,11 +79,11 @@ class _Rule:
         kept = batch if keep.all() else batch.filter(pa.array(keep))
         if not self._is_bottom:
             return kept
-        if self._held is not None:
+        if self._undecided is not None:
             if is_first[0]:
-                self._held = None  # no older version of their key has come
+                self._undecided = None  # no older version of their key has come
             else:
-                kept = pa.concat_batches([self._held, kept])
+                kept = pa.concat_batches([self._undecided, kept])
         return self._without_idle(kept, self._last[0])
 
     def _is_needed(self, lsns: _Lsns, is_first: _Flags) -> _Flags:
@@ -99,7 +99,7 @@ class _Rule:
 
     def _without_idle(self, rows: pa.RecordBatch, last_key: bytes) -> pa.RecordBatch:
         """Return kept rows without tombstones that hide nothing, holding back the undecided."""
-        self._held = None
+        self._undecided = None
         count = rows.num_rows
         if not count or not rows.column(2).true_count:
             return rows
@@ -111,7 +111,7 @@ class _Rule:
         keep = _next(solid) <= end_of_key
         if not keep[-1] and keys[-1].as_py() == last_key:
             decided = np.flatnonzero(keep | (end_of_key < count - 1))
-            self._held = rows.slice(int(decided[-1]) + 1 if len(decided) else 0)
+            self._undecided = rows.slice(int(decided[-1]) + 1 if len(decided) else 0)
         return rows if keep.all() else rows.filter(pa.array(keep))
 
 

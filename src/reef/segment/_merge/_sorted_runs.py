@@ -38,7 +38,7 @@ class UniqueKeys:
         Raises InvalidInputError for a key that comes again, unless the last one is to stay, and for
         rows that are not in order.
         """
-        held: pa.RecordBatch | None = None  # the last row, which the next batch may replace
+        last_row: pa.RecordBatch | None = None  # which the next batch may replace
         before: bytes | None = None
         for batch in batches:
             if not batch.num_rows:
@@ -46,9 +46,9 @@ class UniqueKeys:
             keys = batch.column(0)
             first = keys[0].as_py()
             self._check(keys, before, first)
-            if held is not None and first != before:
-                yield held
-            elif held is not None:
+            if last_row is not None and first != before:
+                yield last_row
+            elif last_row is not None:
                 self.dropped += 1
             before = keys[-1].as_py()
             if self._duplicates == "error":
@@ -57,9 +57,9 @@ class UniqueKeys:
             kept = self._last_of_each(batch)
             if kept.num_rows > 1:
                 yield kept.slice(0, kept.num_rows - 1)
-            held = kept.slice(kept.num_rows - 1)
-        if held is not None:
-            yield held
+            last_row = kept.slice(kept.num_rows - 1)
+        if last_row is not None:
+            yield last_row
 
     def _check(self, keys: pa.Array, before: bytes | None, first: bytes) -> None:
         may_be_equal = self._duplicates == "last"
@@ -91,8 +91,8 @@ class SortedRuns:
         self._run_bytes = min(_RUN_BYTES_MAX, max(1, budget_bytes // 4))
         self._piece_bytes = min(_PIECE_BYTES_MAX, max(1, budget_bytes // 256))
         self._duplicates: Duplicates = duplicates
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_bytes = 0
         self._files: list[Path] = []
         self.dropped = 0
         self.spilled_bytes = 0
@@ -101,9 +101,9 @@ class SortedRuns:
         """Take rows. Those that come later may have more columns. Raises InvalidInputError."""
         if not batch.num_rows:
             return
-        self._held.append(batch)
-        self._held_bytes += batch.nbytes
-        if self._held_bytes >= self._run_bytes:
+        self._buffered.append(batch)
+        self._buffered_bytes += batch.nbytes
+        if self._buffered_bytes >= self._run_bytes:
             self._spill()
 
     def merged(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -114,7 +114,7 @@ class SortedRuns:
         if not self._files:
             yield from self._sorted(schema)
             return
-        if self._held:
+        if self._buffered:
             self._spill()
         unique = UniqueKeys(self._duplicates)
         yield from unique.batches(merge_runs([self._read(path, schema) for path in self._files]))
@@ -122,7 +122,7 @@ class SortedRuns:
 
     def _spill(self) -> None:
         path = self._folder / f"{len(self._files):06d}.arrow"
-        schema = self._held[-1].schema  # attributes are only ever added
+        schema = self._buffered[-1].schema  # attributes are only ever added
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as out:
             for piece in self._sorted(schema):
                 out.write_batch(piece)
@@ -131,12 +131,12 @@ class SortedRuns:
 
     def _sorted(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the buffered rows in order, each key once, and free them."""
-        if not self._held:
+        if not self._buffered:
             return
-        whole = pa.concat_batches([align(batch, schema) for batch in self._held])
-        self._held, held_bytes, self._held_bytes = [], self._held_bytes, 0
+        whole = pa.concat_batches([align(batch, schema) for batch in self._buffered])
+        self._buffered, buffered_bytes, self._buffered_bytes = [], self._buffered_bytes, 0
         order = pc.array_sort_indices(whole.column(0))  # stable: the last given stays the last
-        step = max(1, whole.num_rows * self._piece_bytes // max(1, held_bytes))
+        step = max(1, whole.num_rows * self._piece_bytes // max(1, buffered_bytes))
         pieces = (whole.take(order.slice(first, step)) for first in range(0, whole.num_rows, step))
         unique = UniqueKeys(self._duplicates)
         yield from unique.batches(pieces)

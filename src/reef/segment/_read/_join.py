@@ -149,10 +149,10 @@ def _blocks_to_read(
 
 
 def _versions_in_block(
-    clipped: Clip, asked: _BlockKeys, batch: pa.RecordBatch, keys: pa.BinaryArray, lsn: int
+    clipped: Clip, block_keys: _BlockKeys, batch: pa.RecordBatch, keys: pa.BinaryArray, lsn: int
 ) -> _BlockVersions:
     """Return the newest version of each key in a block."""
-    few = keys.take(pa.array(asked.at))
+    few = keys.take(pa.array(block_keys.at))
     place = pc.index_in(batch.column(0), value_set=few)
     rows = np.flatnonzero(place.is_valid().to_numpy(zero_copy_only=False))
     which = place.drop_null().to_numpy().astype(np.int64)
@@ -165,11 +165,11 @@ def _versions_in_block(
     if clipped.ref.version is not None:
         lsns = np.full(len(lsns), clipped.ref.version, np.int64)
     taken = batch.take(pa.array(rows))
-    entry, number = asked.want.entry, asked.want.number
+    entry, number = block_keys.want.entry, block_keys.want.number
     return _BlockVersions(
         rows=taken.select(taken.schema.names[3:]),
         numbers=rows + entry.row_first[number],
-        at=asked.at[which],
+        at=block_keys.at[which],
         lsns=lsns,
         is_dead=taken.column(2).to_numpy(zero_copy_only=False),
     )

@@ -36,15 +36,15 @@ class _Lookup(NamedTuple):
 
 
 def get_many(
-    loader: Loader, asked: Sequence[tuple[Clip, Sequence[bytes]]], lsn: int, *, wide: bool
+    loader: Loader, keys_by_source: Sequence[tuple[Clip, Sequence[bytes]]], lsn: int, *, wide: bool
 ) -> list[list[RowVersion | None]]:
     """Return the newest version at or below `lsn` of each key of each segment, or None.
 
     Without `wide`, rows lack the columns that lie in blocks of their own.
     """
-    answers: list[list[RowVersion | None]] = [[None] * len(keys) for _, keys in asked]
+    answers: list[list[RowVersion | None]] = [[None] * len(keys) for _, keys in keys_by_source]
     visible: list[tuple[Clip, Sequence[bytes], list[int], list[RowVersion | None]]] = []
-    for (clipped, keys), into in zip(asked, answers, strict=True):
+    for (clipped, keys), into in zip(keys_by_source, answers, strict=True):
         inside = [i for i, key in enumerate(keys) if clipped.key_min <= key < clipped.key_end]
         if inside and clipped.file_lsn(lsn):
             visible.append((clipped, keys, inside, into))

@@ -67,7 +67,7 @@ class SegmentReader:
 
     def get_many(
         self,
-        asked: Sequence[tuple[SegmentSource, Sequence[bytes]]],
+        keys_by_source: Sequence[tuple[SegmentSource, Sequence[bytes]]],
         lsn: int,
         *,
         wide: bool = True,
@@ -80,13 +80,13 @@ class SegmentReader:
             [source._get_hot(key, lsn, asks_filter=False, wide=wide) for key in keys]
             if len(keys) <= _HOT_KEYS_MAX or not (wide and source.is_wide)
             else [_COLD] * len(keys)  # one batch for the rows of a block, instead of one each
-            for source, keys in asked
+            for source, keys in keys_by_source
         ]
         cold = [[i for i, found in enumerate(some) if found is _COLD] for some in answers]
         if any(cold):
             rest = [
                 (source, [keys[i] for i in some])
-                for (source, keys), some in zip(asked, cold, strict=True)
+                for (source, keys), some in zip(keys_by_source, cold, strict=True)
             ]
             for into, some, found in zip(
                 answers, cold, get_many(self._loader, rest, lsn, wide=wide), strict=True
