@@ -28,7 +28,7 @@ _VERSION = struct.Struct("<I")
 _UNREADABLE: dict[str, type[UnreadableError]] = {
     kind.__name__: kind for kind in (CorruptError, IncompleteError, FormatVersionError)
 }
-_SHOWN_MAX = 100
+_REPR_MAX = 100
 
 ENCODE_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """What an encoder of msgspec raises for fields of wrong types."""
@@ -125,4 +125,4 @@ def decode_fields(
 def short_repr(value: object) -> str:
     """Return how `value` looks in an error message: its first 100 characters."""
     text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+    return text if len(text) <= _REPR_MAX else f"{text[:_REPR_MAX]}..."
