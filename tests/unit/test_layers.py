@@ -57,13 +57,7 @@ NAMES_THAT_SAY_NOTHING = frozenset({"utils", "util", "helpers", "helper", "manag
 
 # Module names that several packages still have. A module is named by what only it holds: a traceback,
 # a search and an editor's tab show the last name alone. Folders may share a name.
-RECURRING_ALLOWED = frozenset(
-    {
-        *("_bucket", "_cells", "_commit", "_export", "_ingest", "_inspect", "_interrupts"),
-        *("_options", "_output", "_pass", "_plan", "_read", "_receipt", "_repair", "_result"),
-        *("_stats", "_verify", "_version", "_view", "_worker", "_write"),
-    }
-)
+RECURRING_ALLOWED = frozenset({"_options", "_plan", "_receipt", "_result", "_verify", "_view"})
 
 # What must come from an injected Clock or random.Random.
 AMBIENT = (
