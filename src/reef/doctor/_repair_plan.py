@@ -28,7 +28,7 @@ from typing import Literal
 from reef.doctor._check_log import Span
 from reef.doctor._examine import Diagnosis
 from reef.doctor._findings import ranges_text
-from reef.doctor._restore import RestoredWindow, Restorer
+from reef.doctor._restore import CannotRestoreError, RestoredWindow, Restorer
 from reef.doctor._restore_rows import Lost, Restored
 from reef.engine import Context
 from reef.errors import FormatVersionError
@@ -253,10 +253,7 @@ class Planner:
             impossible = "it is of another format version: use a version of Reef that reads it"
             self._step("restore-segment", segment.key, impossible, state="impossible")
             return
-        restored: Restored | str | None = self._restorer.restore(segment)
-        why = ""
-        if isinstance(restored, str):
-            why, restored = restored, self._restorer.salvage(segment)
+        restored, why = self._restored(segment)
         lost = (Lost.whole(segment.ref),) if restored is None else restored.lost
         if restored is None:
             kind, text = "drop-segment", "drop it from the manifest"
@@ -271,6 +268,13 @@ class Planner:
         if self._fencing(kind, segment.key, text, lost=loss if lost else ""):
             self.plan.segments.append((len(self.plan.steps) - 1, segment.ref, restored))
             self._copy(segment.key, None)
+
+    def _restored(self, segment: CheckedSegment) -> tuple[Restored | None, str]:
+        """Return what can be written in place of a segment, and why it is not all of its rows, or ""."""
+        try:
+            return self._restorer.restore(segment), ""
+        except CannotRestoreError as error:
+            return self._restorer.sound_blocks(segment), str(error)
 
     @cached_property
     def _restorer(self) -> Restorer:

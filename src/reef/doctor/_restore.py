@@ -76,8 +76,12 @@ class RestoredWindow:
     """What is missing from it, "" if nothing is."""
 
 
+class CannotRestoreError(Exception):
+    """A segment cannot be restored from one of its sources, or from any; the text says why."""
+
+
 class Restorer:
-    """Finds what the damaged objects of one namespace held, or returns the reason why it cannot, as text."""
+    """Finds what the damaged objects of one namespace held."""
 
     def __init__(self, context: Context, diagnosis: Diagnosis) -> None:
         assert diagnosis.head is not None
@@ -88,16 +92,25 @@ class Restorer:
         self._log = log = diagnosis.log
         self._checked = {checked.key: checked for checked in diagnosis.segments}
         self._planner = RefoldPlanner(self._head, diagnosis.retained, log.sizes, log.unreadable)
-        self._owners: dict[str, Restorer | str] = {}
+        self._restorers: dict[str, Restorer] = {}
 
-    def restore(self, segment: CheckedSegment) -> Restored | str:
-        """Return all rows of a damaged segment, or why they cannot be restored.
+    def restore(self, segment: CheckedSegment, depth: int = 0) -> Restored:
+        """Return all rows of a damaged segment, which was replaced `depth` times since.
 
-        What is returned was read once, so it can be read. Raises UnavailableError.
+        What is returned was read once, so it can be read. Raises CannotRestoreError, UnavailableError.
         """
-        return self._restore(segment, 0)
+        if segment.ref.namespace not in ("", self._diagnosis.namespace):
+            return self._restorer_of(segment.ref.namespace).restore(segment, depth)
+        try:
+            return self._from_log(segment)
+        except CannotRestoreError as error:
+            why = str(error)
+        try:
+            return self._from_inputs(segment, depth)
+        except CannotRestoreError as error:
+            raise CannotRestoreError(f"{why}; {error}") from None
 
-    def salvage(self, segment: CheckedSegment) -> Restored | None:
+    def sound_blocks(self, segment: CheckedSegment) -> Restored | None:
         """Return the sound blocks of a damaged segment; None: there are none."""
         tail = segment.tail
         if tail is None:
@@ -164,42 +177,28 @@ class Restorer:
         lost = "" if first == 1 else f"idempotency keys and streams of log objects below {first}"
         return RestoredWindow(restored, f"log objects {first} to {last}", lost)
 
-    def _restore(self, segment: CheckedSegment, depth: int) -> Restored | str:
-        if segment.ref.namespace not in ("", self._diagnosis.namespace):
-            owner = self._owner(segment.ref.namespace)
-            return owner if isinstance(owner, str) else owner._restore(segment, depth)
-        from_log = self._from_log(segment)
-        if isinstance(from_log, Restored):
-            return from_log
-        from_inputs = self._from_inputs(segment, depth)
-        if isinstance(from_inputs, Restored):
-            return from_inputs
-        return f"{from_log}; {from_inputs}"
-
-    def _owner(self, namespace: str) -> Restorer | str:
-        """Return the Restorer of another namespace, or why there is none."""
-        if namespace not in self._owners:
-            self._owners[namespace] = self._restorer_of(namespace)
-        return self._owners[namespace]
-
-    def _restorer_of(self, namespace: str) -> Restorer | str:
-        try:
-            diagnosis = diagnose(self._context, namespace, deep=False)
-        except NotFoundError:
-            return f"namespace {namespace!r}, which owns it, does not exist"
-        if diagnosis.head is None:
-            return f"no generation of namespace {namespace!r}, which owns it, can be read"
-        return Restorer(self._context, diagnosis)
+    def _restorer_of(self, namespace: str) -> Restorer:
+        """Return the Restorer of another namespace. Raises CannotRestoreError."""
+        if namespace not in self._restorers:
+            try:
+                diagnosis = diagnose(self._context, namespace, deep=False)
+            except NotFoundError:
+                raise CannotRestoreError(
+                    f"namespace {namespace!r}, which owns it, does not exist"
+                ) from None
+            if diagnosis.head is None:
+                raise CannotRestoreError(
+                    f"no generation of namespace {namespace!r}, which owns it, can be read"
+                )
+            self._restorers[namespace] = Restorer(self._context, diagnosis)
+        return self._restorers[namespace]
 
     # From the log.
 
-    def _from_log(self, segment: CheckedSegment) -> Restored | str:
-        slots = self._slots_of(segment)
-        if isinstance(slots, str):
-            return slots
-        first, last = slots
+    def _from_log(self, segment: CheckedSegment) -> Restored:
+        first, last = slots = self._slots_of(segment)
         if why := self._planner.why_not(first, last):
-            return why
+            raise CannotRestoreError(why)
         memtable, ref = Memtable(), segment.ref
         try:
             for entry in self._read_slots(first, last, self._planner.base_below(first)):
@@ -207,25 +206,31 @@ class Restorer:
                     if record.batch is not None:
                         memtable.apply(record.lsn, record.batch)
         except UnreadableError as error:
-            return f"the log cannot be replayed: {error}"
+            raise CannotRestoreError(f"the log cannot be replayed: {error}") from error
         sums, batches = RowSums(), []
         for batch in memtable.flush_batches(ref.lsn_max):
             batches.append(between(batch, ref.key_min, ref.key_max + b"\0"))
             sums.add(batches[-1])
         text = f"log objects {first} to {last}"
         if problem := sums.difference(ref):
-            return f"{text} give {problem}"
+            raise CannotRestoreError(f"{text} give {problem}")
         return Restored(text, batches[0].schema, lambda: iter(batches), ref.rows, slots)
 
-    def _slots_of(self, segment: CheckedSegment) -> tuple[int, int] | str:
-        """Return the slots that a flushed segment was made from, or why they are not known."""
+    def _slots_of(self, segment: CheckedSegment) -> tuple[int, int]:
+        """Return the slots that a flushed segment was made from. Raises CannotRestoreError."""
         ref = segment.ref
         if ref.version is not None:
-            return "it was attached: the log names it, but does not have its rows"
+            raise CannotRestoreError(
+                "it was attached: the log names it, but does not have its rows"
+            )
         if segment.tail is not None:
-            return segment.tail.footer.replaced_slots or "it was not made from the log"
+            if segment.tail.footer.replaced_slots is None:
+                raise CannotRestoreError("it was not made from the log")
+            return segment.tail.footer.replaced_slots
         if ref.level or not _FLUSHED.fullmatch(ref.id) or self._head.lsn_policy != "packed":
-            return "its footer, which names the log objects that it was made from, is lost"
+            raise CannotRestoreError(
+                "its footer, which names the log objects that it was made from, is lost"
+            )
         return unpack_lsn(ref.lsn_min)[0], unpack_lsn(ref.lsn_max)[0]
 
     def _read_slots(self, first: int, last: int, base: Manifest | None) -> Iterator[LogEntry]:
@@ -262,30 +267,23 @@ class Restorer:
 
     # From the segments that it replaced.
 
-    def _from_inputs(self, segment: CheckedSegment, depth: int) -> Restored | str:
+    def _from_inputs(self, segment: CheckedSegment, depth: int) -> Restored:
         ids = self._inputs_of(segment)
-        if isinstance(ids, str):
-            return ids
         if depth >= _DEPTH_MAX:
-            return "segments replaced each other too many times"
-        refs = self._refs_before(segment.ref, ids)
-        if isinstance(refs, str):
-            return refs
-        sources: list[Source] = []
-        for input in refs:
-            source = self._source(input, depth)
-            if isinstance(source, str):
-                return source
-            sources.append(source)
+            raise CannotRestoreError("segments replaced each other too many times")
         ref = segment.ref
+        sources = [self._source(input, depth) for input in self._refs_before(ref, ids)]
         schema = pa.unify_schemas([source.schema for source in sources])
         text = "the segments that it replaced: " + ", ".join(source.text for source in sources)
         rows = partial(merged, sources, schema, ref.key_min, ref.key_max + b"\0")
         return Restored(text, schema, rows, ref.rows)
 
-    def _inputs_of(self, segment: CheckedSegment) -> Sequence[str] | str:
+    def _inputs_of(self, segment: CheckedSegment) -> Sequence[str]:
+        """Return the ids of the segments that a segment replaced. Raises CannotRestoreError."""
         if segment.tail is not None:
-            return segment.tail.footer.replaced_segments or "it replaced no other segment"
+            if not segment.tail.footer.replaced_segments:
+                raise CannotRestoreError("it replaced no other segment")
+            return segment.tail.footer.replaced_segments
         before, named = self._first_named(segment.ref.id)
         if before and named and named.generation == before[-1].generation + 1:
             # A compaction may have taken a part of a segment's keys: then its reference is another.
@@ -293,37 +291,35 @@ class Restorer:
             gone = dict.fromkeys(ref.id for ref in before[-1].segments if _keys_of(ref) not in stay)
             if gone:
                 return tuple(gone)
-        return "no retained generation tells which segments it replaced"
+        raise CannotRestoreError("no retained generation tells which segments it replaced")
 
-    def _source(self, ref: SegmentRef, depth: int) -> Source | str:
+    def _source(self, ref: SegmentRef, depth: int) -> Source:
         segment = self._check(ref)
         if segment.is_sound:
             reader = self._context.segments(self._diagnosis.namespace)
             return of_segment(reader, replace(segment, ref=ref))
-        restored = self._restore(segment, depth + 1)
-        if isinstance(restored, str):
+        try:
+            return of_restored(ref, self.restore(segment, depth + 1))
+        except CannotRestoreError as error:
             state = "missing" if segment.is_missing else "damaged"
-            return f"segment {ref.id}, which it replaced, is {state} ({restored})"
-        return of_restored(ref, restored)
+            raise CannotRestoreError(
+                f"segment {ref.id}, which it replaced, is {state} ({error})"
+            ) from None
 
-    def _refs_before(self, output: SegmentRef, ids: Sequence[str]) -> list[SegmentRef] | str:
-        """Return the references to segments that a compaction read to write `output`, or why not.
+    def _refs_before(self, output: SegmentRef, ids: Sequence[str]) -> list[SegmentRef]:
+        """Return the references to segments that a compaction read to write `output`.
 
         A compaction reads what the references of its head let it see. If a part of a segment was
         compacted before, its rows must not come back. So the references are those of a generation that
         names all of the segments, and not yet `output`; a later one names only what `output` has left.
+
+        Raises CannotRestoreError.
         """
         for manifest in reversed(self._first_named(output.id)[0]):
             named = [ref for ref in manifest.segments if ref.id in ids]
             if {ref.id for ref in named} == {*ids}:
                 return named
-        refs = [self._ref_of(id) for id in ids]
-        for id, ref in zip(ids, refs, strict=True):
-            if ref is None:
-                return f"no retained generation names segment {id}, which it replaced"
-            if (ref.clip_key_min, ref.clip_key_max) != (None, None):
-                return f"no retained generation tells which keys of segment {id} it took over"
-        return [ref for ref in refs if ref is not None]
+        return [self._whole_ref(id) for id in ids]
 
     def _first_named(self, id: str) -> tuple[Sequence[Manifest], Manifest | None]:
         """Return the retained generations before a segment was named, and the first that names it."""
@@ -333,13 +329,21 @@ class Restorer:
                 return retained[:at], manifest
         return retained, None
 
-    def _ref_of(self, id: str) -> SegmentRef | None:
-        """Return what the newest generation that names a segment says of it."""
+    def _whole_ref(self, id: str) -> SegmentRef:
+        """Return the newest reference to a segment, if that exposes all of its keys.
+
+        Raises CannotRestoreError.
+        """
         for manifest in reversed(self._planner.retained):
             for ref in manifest.segments:
-                if ref.id == id:
+                if ref.id != id:
+                    continue
+                if (ref.clip_key_min, ref.clip_key_max) == (None, None):
                     return ref
-        return None
+                raise CannotRestoreError(
+                    f"no retained generation tells which keys of segment {id} it took over"
+                )
+        raise CannotRestoreError(f"no retained generation names segment {id}, which it replaced")
 
     def _check(self, ref: SegmentRef) -> CheckedSegment:
         """Return the result of checking every block of a segment."""
