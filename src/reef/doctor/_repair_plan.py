@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from reef.doctor._check_log import Span
+from reef.doctor._check_log import Span, UnreadableKind
 from reef.doctor._examine import Diagnosis
 from reef.doctor._findings import ranges_text
 from reef.doctor._restore import CannotRestoreError, RestoredWindow, Restorer
@@ -216,18 +216,19 @@ class Planner:
         diagnosis, plan = self._diagnosis, self.plan
         log = diagnosis.log
         assert log is not None
-        for slot in log.at_head:
+        for slot in log.slots(UnreadableKind.AT_HEAD):
             key = log_key(diagnosis.namespace, slot)
-            self._copy(key, log.damaged[slot].checksum, self._at_head(key, slot))
+            self._copy(key, log.unreadable[slot].checksum, self._at_head(key, slot))
         text = "name it as skipped in the manifest, and copy it to quarantine"
-        for slot in (*log.followed, *log.ahead, *log.folded):
-            key, damaged = log_key(diagnosis.namespace, slot), log.damaged[slot]
+        kinds = UnreadableKind.FOLLOWED, UnreadableKind.IN_FLIGHT, UnreadableKind.FOLDED
+        for slot in log.slots(*kinds):
+            key, damaged = log_key(diagnosis.namespace, slot), log.unreadable[slot]
             is_done = True
-            if slot in log.folded:
+            if damaged.kind is UnreadableKind.FOLDED:
                 self._step("skip-log-object", key, f"{text}; its rows are in segments")
             else:
                 lost = _lsns(log.spans.get(slot))
-                if slot in log.ahead:
+                if damaged.kind is UnreadableKind.IN_FLIGHT:
                     lost = f"if it was acknowledged: {lost}"
                 is_done = self._fencing("skip-log-object", key, text, lost=lost)
             self._copy(key, damaged.checksum, is_done)
@@ -343,7 +344,8 @@ class Planner:
         log, head = self._diagnosis.log, self._diagnosis.head
         assert log is not None
         assert head is not None
-        is_readable = all(slot < head.manifest.wal_floor for slot in log.foreign)
+        foreign = log.slots(UnreadableKind.FOREIGN)
+        is_readable = all(slot < head.manifest.wal_floor for slot in foreign)
         return is_readable and not set(log.missing) - set(self.plan.gaps)
 
     def _judged(self, lost: str) -> StepState:

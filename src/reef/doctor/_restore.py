@@ -26,6 +26,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from reef.doctor._check_log import UnreadableKind
 from reef.doctor._examine import Diagnosis, diagnose
 from reef.doctor._findings import portions
 from reef.doctor._quarantine import size_of
@@ -91,7 +92,8 @@ class Restorer:
         self._head = diagnosis.head.manifest
         self._log = log = diagnosis.log
         self._checked = {checked.key: checked for checked in diagnosis.segments}
-        self._planner = RefoldPlanner(self._head, diagnosis.retained, log.sizes, log.unreadable)
+        lost = {*log.unreadable} - {*log.slots(UnreadableKind.SKIPPED)}
+        self._planner = RefoldPlanner(self._head, diagnosis.retained, log.sizes, lost)
         self._restorers: dict[str, Restorer] = {}
 
     def restore(self, segment: CheckedSegment, depth: int = 0) -> Restored:
