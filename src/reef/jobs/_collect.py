@@ -12,7 +12,6 @@ goes on. What unfinished writes have left in the bucket is swept once in a pass.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -72,9 +71,9 @@ class CollectPass:
 
     def work(self, run: PassRun, namespace: str) -> Work[CollectionReport]:
         """Collect one namespace. Raises NotFoundError, UnavailableError, CorruptError."""
-        asked = SmallCollection(namespace, self._apply, self._options.small_objects)
-        (outcome,) = yield Round(collect_small, [asked], Collected, [1], "namespaces")
-        report: CollectionReport = pickle.loads(outcome.returned().report)
+        descriptor = SmallCollection(namespace, self._apply, self._options.small_objects)
+        (outcome,) = yield Round(collect_small, [descriptor], Collected, [1], "namespaces")
+        report: CollectionReport = outcome.returned().report
         if not self._apply:
             return report
         going = sum(tally.objects for tally in report.plan.tallies if tally.goes)
@@ -135,14 +134,14 @@ class SmallCollection(msgspec.Struct, frozen=True):
 class Collected(msgspec.Struct, frozen=True):
     """What was done in it."""
 
-    report: bytes
-    """A pickled CollectionReport, without the names of what goes."""
+    report: CollectionReport
+    """Without the names of what goes."""
 
 
-def collect_small(context: Context, asked: SmallCollection) -> Collected:
-    """Collect a namespace; write nothing if more would go than asked for."""
-    report = _collect(context, asked.name, apply=asked.apply, objects_max=asked.objects_max)
-    return Collected(pickle.dumps(_without_names(report)))
+def collect_small(context: Context, small: SmallCollection) -> Collected:
+    """Collect a namespace; write nothing if more than `objects_max` objects would go."""
+    report = _collect(context, small.name, apply=small.apply, objects_max=small.objects_max)
+    return Collected(_without_names(report))
 
 
 def _collect(
@@ -169,7 +168,7 @@ def _collect(
 
 def _without_names(report: CollectionReport) -> CollectionReport:
     plan = report.plan
-    return replace(report, plan=replace(plan, doomed=(), slots=type(plan.slots)()))
+    return replace(report, plan=replace(plan, doomed=(), slots=None))
 
 
 # Large ones: planned here, deleted by tasks.
