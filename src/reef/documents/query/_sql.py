@@ -23,7 +23,7 @@ import pyarrow.dataset
 
 from reef.documents.filter import Where
 from reef.documents.input import coerce
-from reef.documents.query._sql_filter import Pushed, pushed_filter
+from reef.documents.query._pushdown import Pushed, pushed_filter
 from reef.documents.types import InputColumn, Schema, Type
 from reef.errors import InvalidInputError
 

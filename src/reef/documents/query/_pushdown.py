@@ -1,7 +1,8 @@
 """Conditions that a query engine pushes into a scan, as filters of Reef.
 
-They come as an Arrow expression. Arrow has no way to look into one but to serialize it: as a batch
-with the literals, whose schema's metadata are the calls, in order, each with its end.
+They come as an Arrow expression. Arrow has no way to look into one but to serialize it
+(`docs/decisions/0010-pushdown.md` says why not as Substrait): as a batch with the literals, whose
+schema's metadata are the calls, in order, each with its end.
 
     call=and_kleene   call=less  field_ref=price  literal=0  end=less   ...
 
@@ -17,6 +18,7 @@ rows that the filter lets through. So a filter may say less than the expression,
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -27,6 +29,8 @@ import pyarrow.compute as pc
 from reef.documents.filter import parse_filter
 from reef.documents.types import Schema
 from reef.errors import InvalidInputError
+
+_log = logging.getLogger("reef")
 
 _ORDERS: Final = {
     "equal": "Eq",
@@ -65,7 +69,10 @@ def pushed_filter(expression: pc.Expression, schema: Schema) -> Pushed:
     every = frozenset(["id", *schema.names])
     try:
         root, names = _parsed(expression)
-    except (LookupError, ValueError, pa.ArrowException):
+    except (LookupError, ValueError, pa.ArrowException) as error:
+        _log.warning(
+            "cannot read the Arrow expression %s, so no block is pruned: %s", expression, error
+        )
         return Pushed(None, every, expression)
     parts = list(_conjuncts(root))
     filters = [where for part in parts if (where := _checked(part, schema)) is not None]
