@@ -90,7 +90,7 @@ class RepairPlan:
         return bool(self.goes_back or self.is_fencing or self.skipped or self.gaps or self.boundary)
 
 
-class Planner:
+class RepairPlanner:
     """Decides what to do about each problem of a diagnosis."""
 
     def __init__(self, context: Context, diagnosis: Diagnosis, *, accept_loss: bool) -> None:

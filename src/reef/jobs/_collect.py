@@ -5,6 +5,11 @@
     large   the driver plans and publishes those, one after the other; tasks delete, in chunks, one
             kind of object after the other, manifests first
 
+Why small namespaces have a way of their own: measured with 200 namespaces of 6 objects, collecting one
+takes 13 requests, of which its task makes 11; planned by the driver, the driver would make all of
+them, one namespace after the other. One task alone would delete the million objects of a large one
+with one process's connections.
+
 The rules, the publishes and their order are `reef.gc`'s own. A chunk may be deleted twice: deleting what
 is gone does no harm. Crash points are those of a collection: whatever raises or dies, the next run
 goes on. What unfinished writes have left in the bucket is swept once in a pass.

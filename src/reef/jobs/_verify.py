@@ -6,6 +6,10 @@
              log objects and blocks, and return what is wrong with each
     judge    the driver walks the log along its chain, and puts everything together
 
+Why small namespaces have a way of their own: measured with 200 namespaces of 6 objects, either way
+takes 15 requests for each. Read in parts, the driver makes 8 of them, and each takes two tasks; by a
+task of its own, the driver makes none, so that their number does not matter to it.
+
 Nothing is written. The checks are those of `reef.doctor`, so that the report is the same wherever they
 run. A namespace that cannot be checked gets a report with that as its problem, and stops no other.
 """
@@ -88,8 +92,8 @@ def verify_namespace(
 
     Raises NotFoundError if there is no such namespace, UnavailableError.
     """
-    asked = SmallNamespace(namespace, options.small_bytes, options.small_objects)
-    (outcome,) = yield Round(verify_small, [asked], SmallReport, [1], "namespaces")
+    descriptor = SmallNamespace(namespace, options.small_bytes, options.small_objects)
+    (outcome,) = yield Round(verify_small, [descriptor], SmallReport, [1], "namespaces")
     small: SmallReport = outcome.returned()
     if small.report is not None:
         return small.report
@@ -119,11 +123,11 @@ class SmallReport(msgspec.Struct, frozen=True):
     """None: it is large."""
 
 
-def verify_small(context: Context, asked: SmallNamespace) -> SmallReport:
+def verify_small(context: Context, small: SmallNamespace) -> SmallReport:
     """Verify a namespace in depth if it is small."""
-    if not _is_small(context, asked.name, asked.small_bytes, asked.small_objects):
+    if not _is_small(context, small.name, small.small_bytes, small.small_objects):
         return SmallReport(None)
-    return SmallReport(verify(context, asked.name, deep=True))
+    return SmallReport(verify(context, small.name, deep=True))
 
 
 def _is_small(context: Context, name: str, nbytes: int, objects: int) -> bool:
