@@ -1,6 +1,6 @@
 """What is damaged in a namespace, and its repair. Everything but `repair` only reads.
 
-verify              checks a namespace: a VerifyReport; each Finding in it is a problem or a note
+verify              checks a namespace: a VerifyReport, with each ProblemOrNote
 repair              plans or applies the repair of what verify finds: a RepairReport, with each RepairStep
 inspect_namespace   the objects of a namespace; and the content of one: inspect_manifest, inspect_log,
                     inspect_segment, inspect_block
@@ -13,7 +13,6 @@ size_of             the bytes of an object, None if it is missing
 """
 
 from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
-from reef.doctor._findings import Finding
 from reef.doctor._inspect import (
     inspect_block,
     inspect_log,
@@ -21,6 +20,7 @@ from reef.doctor._inspect import (
     inspect_namespace,
     inspect_segment,
 )
+from reef.doctor._problems import ProblemOrNote
 from reef.doctor._quarantine import size_of
 from reef.doctor._refold_plan import FoldStart, RebuildPlan, plan_rebuild
 from reef.doctor._repair import RepairReport, repair
@@ -33,8 +33,8 @@ __all__ = [
     "EXAMINATIONS_MAX",
     "Diagnosis",
     "Examination",
-    "Finding",
     "FoldStart",
+    "ProblemOrNote",
     "RebuildPlan",
     "RepairReport",
     "RepairStep",

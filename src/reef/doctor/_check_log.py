@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from reef.doctor._findings import Finding, Progress, describe, ranges_text
+from reef.doctor._problems import ProblemOrNote, Progress, describe, ranges_text
 from reef.errors import CorruptError, IncompleteError, UnreadableError
 from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, log_key
 from reef.log import (
@@ -87,7 +87,7 @@ class CheckedLog:
     objects: int = 0
     spans: dict[int, Span] = field(default_factory=dict)
     """The LSNs that a damaged or missing slot may have held, by its neighbours."""
-    findings: list[Finding] = field(default_factory=list)
+    reported: list[ProblemOrNote] = field(default_factory=list)
 
     def slots(self, *kinds: UnreadableKind) -> list[int]:
         """Return the slots of unreadable objects, kind after kind."""
@@ -147,7 +147,7 @@ class LogCheck:
         for slot in self._spans_open:
             self.result.spans[slot] = self._span(slot, None)
         self._classify()
-        self.result.findings += self._findings()
+        self.result.reported += self._problems()
         return self.result
 
     def _take(self, slot: int, decoded: LogRun | UnreadableSlot) -> None:
@@ -157,7 +157,7 @@ class LogCheck:
             if damaged is None:
                 error = decoded.reason.error()
                 text = f"{describe(error)}; use a version of Reef that reads it"
-                self.result.findings.append(Finding("format-version", self._key(slot), text))
+                self.result.reported.append(ProblemOrNote("format-version", self._key(slot), text))
                 self.result.unreadable[slot] = UnreadableObject(
                     UnreadableKind.FOREIGN, decoded.checksum, error
                 )
@@ -219,8 +219,8 @@ class LogCheck:
         expected, point = LogFold.of(manifest).point, self._fold.point
         if expected == point or self._since or manifest.wal_floor == self._start:
             return
-        self.result.findings.append(
-            Finding(
+        self.result.reported.append(
+            ProblemOrNote(
                 "log-unlinked",
                 self._key(manifest.wal_floor),
                 f"generation {manifest.generation} follows log object {expected.slot} of checksum "
@@ -247,32 +247,32 @@ class LogCheck:
             return UnreadableKind.FOLDED
         return UnreadableKind.FOLLOWED if slot < last else UnreadableKind.AT_HEAD
 
-    def _findings(self) -> Iterator[Finding]:
+    def _problems(self) -> Iterator[ProblemOrNote]:
         log = self.result
         for slot in log.slots(*_PROBLEMS):
             one = log.unreadable[slot]
             text = f"{describe(one.error)}; {one.kind}"
-            yield Finding("log-damaged", self._key(slot), text)
+            yield ProblemOrNote("log-damaged", self._key(slot), text)
         harmless = sorted(log.slots(UnreadableKind.SKIPPED, UnreadableKind.BELOW_BOUNDARY))
         if harmless:
             text = (
                 f"slot {ranges_text(harmless)} is damaged, and skipped by name or no longer needed"
             )
-            yield Finding("log-damaged", self._key(harmless[0]), text, is_problem=False)
+            yield ProblemOrNote("log-damaged", self._key(harmless[0]), text, is_problem=False)
         for missing, text in (
             (log.missing, "the log goes on behind it: opening for writing would lose the rest"),
             (log.missing_folded, "its rows are in segments, but no collection removed it"),
         ):
             if missing:
                 what = f"slot {ranges_text(missing)} is not there"
-                yield Finding("log-missing", self._key(missing[0]), f"{what}; {text}")
+                yield ProblemOrNote("log-missing", self._key(missing[0]), f"{what}; {text}")
         ahead = [slot for slot in log.sizes if slot > log.end]
         if ahead:
             text = (
                 f"slot {ranges_text(ahead)} was in flight when its writer ended, behind the end of "
                 f"the log at {log.end}: it was never committed"
             )
-            yield Finding("log-ahead", self._key(ahead[0]), text, is_problem=False)
+            yield ProblemOrNote("log-ahead", self._key(ahead[0]), text, is_problem=False)
 
     def _span(self, slot: int, last: int | None) -> Span:
         if self._head.lsn_policy == "packed":

@@ -18,7 +18,7 @@ from functools import cached_property
 import msgspec
 
 from reef.doctor._check_manifests import newest_readable, read_generations, retained_manifests
-from reef.doctor._findings import no_progress
+from reef.doctor._problems import no_progress
 from reef.engine import Context
 from reef.errors import CorruptError
 from reef.format import DedupWindow, Manifest, SegmentRef, WalAnchor, manifest_key

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from reef.doctor._examine import Diagnosis, diagnose
-from reef.doctor._findings import Finding, Progress, no_progress
+from reef.doctor._problems import ProblemOrNote, Progress, no_progress
 from reef.doctor._repair_plan import RepairPlan, RepairPlanner, RepairStep, StepState
 from reef.doctor._restore_rows import Restored
 from reef.engine import Context, lost_pins, write_window
@@ -81,9 +81,9 @@ class RepairReport:
     """Whether a step fences writers."""
     generation: int | None
     """The newest generation that can be read, after the repair."""
-    problems: tuple[Finding, ...]
+    problems: tuple[ProblemOrNote, ...]
     """The problems; after the repair, those that are left."""
-    notes: tuple[Finding, ...]
+    notes: tuple[ProblemOrNote, ...]
 
     @property
     def is_mended(self) -> bool:

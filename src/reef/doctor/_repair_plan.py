@@ -27,7 +27,7 @@ from typing import Literal
 
 from reef.doctor._check_log import Span, UnreadableKind
 from reef.doctor._examine import Diagnosis
-from reef.doctor._findings import ranges_text
+from reef.doctor._problems import ranges_text
 from reef.doctor._restore import CannotRestoreError, RestoredWindow, Restorer
 from reef.doctor._restore_rows import Lost, Restored
 from reef.engine import Context
@@ -197,10 +197,10 @@ class RepairPlanner:
         for number in range(first, head.generation):
             if number not in there:
                 self._raise_boundary(number + 1, manifest_key(diagnosis.namespace, number), head)
-        for finding in diagnosis.findings:
-            named = parse_manifest_key(finding.key)
-            if finding.kind == "manifest-unlinked" and named is not None:
-                self._raise_boundary(named.generation, finding.key, head)
+        for one in diagnosis.reported:
+            named = parse_manifest_key(one.key)
+            if one.kind == "manifest-unlinked" and named is not None:
+                self._raise_boundary(named.generation, one.key, head)
 
     def _raise_boundary(self, generation: int, key: str, head: Head) -> None:
         manifest = head.manifest
@@ -316,10 +316,10 @@ class RepairPlanner:
     def _others(self) -> None:
         """Report the problems that repair cannot fix."""
         known = {step.key for step in self.plan.steps}
-        for finding in self._diagnosis.findings:
-            if finding.is_problem and (finding.kind in _UNFIXABLE or finding.key not in known):
-                text = f"{finding.text}: repair cannot fix this"
-                self._step("report", finding.key, text, state="impossible")
+        for one in self._diagnosis.reported:
+            if one.is_problem and (one.kind in _UNFIXABLE or one.key not in known):
+                text = f"{one.text}: repair cannot fix this"
+                self._step("report", one.key, text, state="impossible")
 
     # Used by all of them.
 
@@ -362,7 +362,7 @@ class RepairPlanner:
 
     def _is_problem(self, kind: str, key: str) -> bool:
         return any(
-            f.is_problem and f.key == key and kind in ("", f.kind) for f in self._diagnosis.findings
+            f.is_problem and f.key == key and kind in ("", f.kind) for f in self._diagnosis.reported
         )
 
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from reef.doctor._check_log import UnreadableKind
 from reef.doctor._examine import Diagnosis, diagnose
-from reef.doctor._findings import portions
+from reef.doctor._problems import portions
 from reef.doctor._quarantine import size_of
 from reef.doctor._refold_plan import RefoldPlanner
 from reef.doctor._restore_rows import (

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from reef.doctor import EXAMINATIONS_MAX, Examination, Finding, VerifyReport, verify
+from reef.doctor import EXAMINATIONS_MAX, Examination, ProblemOrNote, VerifyReport, verify
 from reef.engine import Context
 from reef.errors import ReefError, UnavailableError
 from reef.format import SegmentRef
@@ -289,7 +289,7 @@ def _unverified(name: str, error: ReefError) -> VerifyReport:
         deep=True,
         generation=None,
         checked={"manifests": 0, "log_objects": 0, "segments": 0, "blocks": 0},
-        problems=(Finding("unverified", f"namespaces/{name}/", text),),
+        problems=(ProblemOrNote("unverified", f"namespaces/{name}/", text),),
         notes=(),
         orphans=(),
     )

@@ -1,4 +1,4 @@
-"""What verify and repair report about a namespace's objects: findings, each a problem or a note."""
+"""What verify and repair report about a namespace's objects: problems and notes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProblemOrNote:
     """A problem with one object, or a note about it."""
 
     kind: str
