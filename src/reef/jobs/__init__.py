@@ -4,7 +4,7 @@ index, compact, rebuild      passes that rewrite some namespaces, or all; each r
 verify, collect              likewise: every byte checked; what nothing needs any more deleted
 detach                       a branch gets its own copy of what it shares; returns a generation
 preview_index, preview_compaction, preview_rebuild
-                             what they would do: Backlog, CompactionPlan, `reef.doctor.RebuildPlan`;
+                             what they would do: UnfoldedLog, CompactionPlan, `reef.doctor.RebuildPlan`;
                              writes nothing
 check_plan                   whether a kept CompactionPlan still holds
 IndexOptions, CompactionOptions, RebuildOptions, VerifyOptions, CollectOptions
@@ -33,7 +33,7 @@ from reef.jobs._compaction._options import CompactionOptions
 from reef.jobs._compaction._plan import CompactionPlan
 from reef.jobs._compaction._result import CompactionResult
 from reef.jobs._fold._index import IndexResult
-from reef.jobs._fold._plan import Backlog, IndexOptions
+from reef.jobs._fold._plan import IndexOptions, UnfoldedLog
 from reef.jobs._intents import end_job, end_old_jobs, standing_intents
 from reef.jobs._job import Job
 from reef.jobs._pass import NamespaceResult, PassResult, TaskTimes
@@ -57,7 +57,6 @@ from reef.jobs._worker import WorkerOptions, work
 from reef.jobs.load import LoadResult, bulk_load
 
 __all__ = [
-    "Backlog",
     "Bucket",
     "CollectOptions",
     "CompactionOptions",
@@ -82,6 +81,7 @@ __all__ = [
     "TaskOutcome",
     "TaskTimes",
     "TaskWire",
+    "UnfoldedLog",
     "VerifyOptions",
     "Watch",
     "WorkerOptions",

@@ -33,7 +33,7 @@ from reef.jobs._compaction._plan import CompactionPlan, plan_compaction
 from reef.jobs._compaction._result import CompactionResult
 from reef.jobs._driver import each_namespace, run_pass
 from reef.jobs._fold._index import IndexPass, IndexResult
-from reef.jobs._fold._plan import Backlog, IndexOptions
+from reef.jobs._fold._plan import IndexOptions, UnfoldedLog
 from reef.jobs._pass import NamespaceResult, PassResult
 from reef.jobs._progress import Watch
 from reef.jobs._rebuild._rebuild import RebuildPass
@@ -158,12 +158,14 @@ def detach(
 
 def preview_index(
     db: Database | Context, namespaces: Namespaces = None, *, options: IndexOptions | None = None
-) -> list[NamespaceResult[Backlog]]:
+) -> list[NamespaceResult[UnfoldedLog]]:
     """Return what there is to fold in each namespace. Writes nothing, and runs no task."""
     (options or IndexOptions()).check()
     context = _context(db)
     names = [*_names(db, namespaces)]
-    return each_namespace(context, names, lambda name: Backlog.find(context, context.chain(name)))
+    return each_namespace(
+        context, names, lambda name: UnfoldedLog.find(context, context.chain(name))
+    )
 
 
 def preview_compaction(

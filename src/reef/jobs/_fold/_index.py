@@ -14,12 +14,12 @@ What is folded is final. Invariants:
 - A listed object is durable, whether its writer has had an answer or not. A writer that gets its answer
   later finds the object folded, which its handle expects.
 - Where the log ends in damage, the fold ends before it: only the next fence, or repair, decides whether
-  it counts. It also ends before a slot that repair gave up if no valid object follows. Damage that
+  it counts. It also ends before a slot that repair skipped if no valid object follows. Damage that
   is followed by anything else is an error, as it is for recovery: nothing is published then.
 - A log that ends before what a manifest has seen of it, or an object that was listed and is gone, is
   never the end of the log: either it was folded, which the head shows, or it is lost.
 - It is published only onto a head with the same `wal_floor`, on which the intent stands and repair
-  has given up nothing in those slots that the fold took for good. Slots at or above `wal_floor` are
+  has skipped nothing in those slots that the fold took for good. Slots at or above `wal_floor` are
   never collected, so nothing that was read can have been deleted and created again.
 - Parts enter the result by the driver's own walk along the chain. An error of a task counts only if
   the task began from the true state.
@@ -42,7 +42,7 @@ from reef.errors import CorruptError, StalePlanError, UnavailableError
 from reef.format import DedupRef, Manifest, SegmentRef, SkippedSlot, decode_schema
 from reef.jobs._fold._chain import DamagedSlot
 from reef.jobs._fold._fold import FoldedPart, FoldPart
-from reef.jobs._fold._plan import Backlog, IndexOptions
+from reef.jobs._fold._plan import IndexOptions, UnfoldedLog
 from reef.jobs._fold._stitch import FoldResult, Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
@@ -76,7 +76,7 @@ class IndexResult(FoldResult):
     attached: tuple[SegmentRef, ...] = ()
     """Segments of bulk loads that the manifest names from now on."""
     skipped: tuple[SkippedSlot, ...] = ()
-    """Damaged log objects that fences gave up."""
+    """Damaged log objects that fences name as skipped."""
     damaged: tuple[DamagedSlot, ...] = ()
     """All damaged log objects."""
     reruns: int = 0
@@ -139,13 +139,13 @@ def plan_index(context: Context, namespace: str, options: IndexOptions) -> Index
     """
     chain = context.chain(namespace)
     for _ in range(options.plans_max):
-        backlog = Backlog.find(context, chain)
-        if not backlog.is_worth(options):
+        unfolded = UnfoldedLog.find(context, chain)
+        if not unfolded.is_worth(options):
             return None
         job = Job.begin(context, namespace, "index", chain=chain)
         manifest = job.head.manifest
-        if manifest.wal_floor == backlog.manifest.wal_floor:
-            parts = Backlog(manifest, backlog.sizes).parts(job.id, options)
+        if manifest.wal_floor == unfolded.manifest.wal_floor:
+            parts = UnfoldedLog(manifest, unfolded.sizes).parts(job.id, options)
             return IndexPlan(job, manifest, tuple(parts))
         job.end()  # others folded before the intent stood
     raise _overtaken(namespace, options.plans_max)

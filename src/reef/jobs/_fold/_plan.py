@@ -41,7 +41,7 @@ class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Backlog:
+class UnfoldedLog:
     """The log from a manifest's `wal_floor` on, as far as it was listed without a gap."""
 
     manifest: Manifest
@@ -49,8 +49,8 @@ class Backlog:
     """Sizes of the log objects from `wal_floor` on, in bytes."""
 
     @classmethod
-    def find(cls, context: Context, chain: ManifestChain) -> Backlog:
-        """Return the backlog of the newest manifest of `chain`.
+    def find(cls, context: Context, chain: ManifestChain) -> UnfoldedLog:
+        """Return the unfolded log of the newest manifest of `chain`.
 
         Raises NotFoundError if there is no such namespace, CorruptError if log objects are gone,
         UnavailableError.
@@ -59,13 +59,13 @@ class Backlog:
         while True:
             if head is None or head.manifest.state != "live":
                 raise no_namespace(context.store.url, chain.namespace)
-            backlog = cls(head.manifest, _listed(context, head.manifest))
-            if not backlog.is_short:
-                return backlog
+            unfolded = cls(head.manifest, _listed(context, head.manifest))
+            if not unfolded.is_short:
+                return unfolded
             # It may have been folded and collected since the head was read: then there is another head.
             before, head = head, chain.load()
             if head is None or head.generation == before.generation:
-                raise gone(before.manifest, backlog.slot_last + 1)
+                raise gone(before.manifest, unfolded.slot_last + 1)
 
     @property
     def slot_last(self) -> int:

@@ -140,7 +140,7 @@ def stitch(
 ) -> Work[Stitched]:
     """Put the parts of a plan together; run those again that assumed wrongly.
 
-    Raises CorruptError if an object that was listed is gone, or is damaged and not given up, and
+    Raises CorruptError if an object that was listed is gone, or is damaged and not skipped, and
     whatever else a task raises that entered by the true state.
     """
     state = ChainState.of(manifest)

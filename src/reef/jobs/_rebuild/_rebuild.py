@@ -16,7 +16,7 @@ snapshots, pins and intents are the head's: they cannot be derived, and are not 
   chain was and which versions were in segments. No segment that stays has later versions, and none that
   is replaced has earlier ones. The fold must arrive at the very log object and version that the head
   names, and have at least the rows of the whole segments that it replaces. It skips a damaged log object
-  only if a fence in the log names it: what repair gave up may have rows in segments only.
+  only if a fence in the log names it: what repair skipped may have rows in segments only.
 - The content is the same at every version that can be read: a fold drops nothing, so there may be more
   than retention would keep, never less.
 - It is published only onto a head with the same segments, window and `wal_floor`. Otherwise others have
@@ -55,7 +55,7 @@ from reef.format import (
     segment_key,
 )
 from reef.jobs._compaction._task import MergeTask, merge_ranges
-from reef.jobs._fold._plan import Backlog
+from reef.jobs._fold._plan import UnfoldedLog
 from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
 from reef.jobs._job import Job
 from reef.jobs._pass import Figures, TaskTimes, Work
@@ -194,8 +194,8 @@ class _Rebuild:
         return None
 
     def _refold(self, job: Job, start: FoldStart) -> Work[_Refolded]:
-        backlog = Backlog(start.base, self._plan.sizes(start))
-        parts = tuple(backlog.parts(job.id, self._options.fold))
+        unfolded = UnfoldedLog(start.base, self._plan.sizes(start))
+        parts = tuple(unfolded.parts(job.id, self._options.fold))
         outcomes = yield fold_parts(parts)
         try:
             stitched = yield from stitch(start.base, parts, outcomes)
