@@ -13,7 +13,7 @@ size_of             the bytes of an object, None if it is missing
 """
 
 from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
-from reef.doctor._inspect import (
+from reef.doctor._inspect_objects import (
     inspect_block,
     inspect_log,
     inspect_manifest,
@@ -23,10 +23,10 @@ from reef.doctor._inspect import (
 from reef.doctor._problems import ProblemOrNote
 from reef.doctor._quarantine import size_of
 from reef.doctor._refold_plan import FoldStart, RebuildPlan, plan_rebuild
-from reef.doctor._repair import RepairReport, repair
+from reef.doctor._repair_namespace import RepairReport, repair
 from reef.doctor._repair_plan import RepairStep
-from reef.doctor._stats import storage_stats
-from reef.doctor._verify import VerifyReport, verify
+from reef.doctor._storage_stats import storage_stats
+from reef.doctor._verify_namespace import VerifyReport, verify
 from reef.doctor._windows import read_window
 
 __all__ = [

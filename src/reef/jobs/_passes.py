@@ -25,22 +25,22 @@ from reef.doctor import RebuildPlan, VerifyReport, plan_rebuild
 from reef.engine import Context
 from reef.errors import InvalidInputError
 from reef.gc import CollectionReport
-from reef.jobs._collect import CollectOptions, CollectPass
-from reef.jobs._compaction._compact import CompactionPass
+from reef.jobs._collect_pass import CollectOptions, CollectPass
+from reef.jobs._compaction._compact_pass import CompactionPass
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._compaction_plan import CompactionPlan, plan_compaction
+from reef.jobs._compaction._compaction_result import CompactionResult
 from reef.jobs._compaction._detach import DetachPass
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._plan import CompactionPlan, plan_compaction
-from reef.jobs._compaction._result import CompactionResult
 from reef.jobs._driver import each_namespace, run_pass
-from reef.jobs._fold._index import IndexPass, IndexResult
-from reef.jobs._fold._plan import IndexOptions, UnfoldedLog
-from reef.jobs._pass import NamespaceResult, PassResult
+from reef.jobs._fold._index_pass import IndexPass, IndexResult
+from reef.jobs._fold._unfolded_log import IndexOptions, UnfoldedLog
+from reef.jobs._pass_protocol import NamespaceResult, PassResult
+from reef.jobs._pass_records import old_passes
 from reef.jobs._progress import Watch
-from reef.jobs._rebuild._rebuild import RebuildPass
-from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
-from reef.jobs._records import old_passes
+from reef.jobs._rebuild._rebuild_pass import RebuildPass
+from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._tasks import Runner
-from reef.jobs._verify import VerifyOptions, VerifyPass
+from reef.jobs._verify_pass import VerifyOptions, VerifyPass
 from reef.types import check_namespace
 
 Namespaces: TypeAlias = str | Iterable[str] | None

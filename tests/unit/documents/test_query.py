@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reef.documents._view import SEARCH_LIMIT_DEFAULT, DocumentView
+from reef.documents._document_view import SEARCH_LIMIT_DEFAULT, DocumentView
 from reef.documents.filter._filter import Incoming
-from reef.documents.query import _order, _query, _stored_rows, page_version
+from reef.documents.query import _query, _row_order, _stored_rows, page_version
 from reef.documents.query._page import AFTER
 from reef.documents.types import documents_of
 from reef.engine import ReadState
@@ -45,7 +45,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "in small pieces":
         monkeypatch.setattr(_stored_rows, "_PIECE_BYTES", 640)
         monkeypatch.setattr(ReadState, "points_max", 0)
-        monkeypatch.setattr(_order, "_WAITING_ROWS", 3)
+        monkeypatch.setattr(_row_order, "_WAITING_ROWS", 3)
     if request.param == "by points":
         monkeypatch.setattr(ReadState, "points_max", 10**6)
         monkeypatch.setattr(_stored_rows, "_DOUBTFUL_MAX", 10**6)
@@ -492,15 +492,15 @@ def test_vectors_belong_to_their_rows(monkeypatch: pytest.MonkeyPatch, points_ma
 
 def test_the_best_of_many_rows_are_kept_without_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     namespace = numbered(5000, row_block_bytes=1024)
-    monkeypatch.setattr(_order, "_WAITING_ROWS", 50)
+    monkeypatch.setattr(_row_order, "_WAITING_ROWS", 50)
     kept: list[int] = []
-    choose = _order.FirstRows._choose
+    choose = _row_order.FirstRows._choose
 
-    def counted(best: _order.FirstRows) -> pa.RecordBatch:
+    def counted(best: _row_order.FirstRows) -> pa.RecordBatch:
         kept.append(best._rows)
         return choose(best)
 
-    monkeypatch.setattr(_order.FirstRows, "_choose", counted)
+    monkeypatch.setattr(_row_order.FirstRows, "_choose", counted)
     assert namespace.view().query(order_by=("n", "desc"), limit=3)["n"].to_pylist() == [
         4999,
         4998,

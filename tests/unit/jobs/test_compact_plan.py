@@ -8,8 +8,8 @@ import pytest
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import segment_key
 from reef.jobs import CompactionOptions
-from reef.jobs._compaction._plan import CompactionPlan, plan_compaction, tiers_of
-from reef.jobs._compaction._ranges import VisibleSegment, _cut
+from reef.jobs._compaction._compaction_plan import CompactionPlan, plan_compaction, tiers_of
+from reef.jobs._compaction._key_ranges import VisibleSegment, _cut
 from tests.support.engine.collecting import NAMESPACE
 from tests.support.jobs.shop import Shop
 

@@ -15,8 +15,8 @@ from reef.engine import load_dedup
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import decode_schema, decode_segment, segment_key
 from reef.jobs import IndexOptions, IndexResult, InProcess
-from reef.jobs._fold._index import plan_index
-from reef.jobs._fold._plan import UnfoldedLog
+from reef.jobs._fold._index_pass import plan_index
+from reef.jobs._fold._unfolded_log import UnfoldedLog
 from reef.jobs._job import Job, new_segment_id
 from reef.manifest import end_intent
 from reef.store import Store

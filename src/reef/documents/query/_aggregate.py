@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.query._order import ORDERED_KINDS
+from reef.documents.query._row_order import ORDERED_KINDS
 from reef.documents.types import Attribute, Schema
 from reef.errors import InvalidInputError
 from reef.format import KEY

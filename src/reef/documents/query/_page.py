@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.documents.filter import Filter
-from reef.documents.query._order import Order
+from reef.documents.query._row_order import Order
 from reef.engine import View
 from reef.errors import InvalidInputError
 from reef.types import LSN_MAX

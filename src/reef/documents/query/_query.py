@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from reef.documents.filter import Filter
-from reef.documents.query._order import FirstRows, Order
 from reef.documents.query._page import AFTER, page_end
+from reef.documents.query._row_order import FirstRows, Order
 from reef.documents.query._selection import Selection
 from reef.documents.query._stored_rows import LIMIT_MAX, MATCHES_MAX, StoredRows
 from reef.documents.query._wide import with_wide

@@ -14,10 +14,10 @@ import msgspec
 from reef.engine import Context, load_dedup
 from reef.errors import InvariantError
 from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
-from reef.jobs._fold._chain import ChainState
-from reef.jobs._fold._fold import FoldedPart, FoldPart, fold_part
-from reef.jobs._fold._plan import gone
-from reef.jobs._pass import Round, Work
+from reef.jobs._fold._fold_part import FoldedPart, FoldPart, fold_part
+from reef.jobs._fold._part_chain import ChainState
+from reef.jobs._fold._unfolded_log import gone
+from reef.jobs._pass_protocol import Round, Work
 from reef.jobs._tasks import TaskOutcome
 
 

@@ -19,17 +19,17 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.jobs.load._commit import LoadResult, commit_load, find_load
-from reef.jobs.load._intent import end_load, register_load
-from reef.jobs.load._part import write_part
-from reef.jobs.load._plan import (
+from reef.jobs.load._load_commit import LoadResult, commit_load, find_load
+from reef.jobs.load._load_intent import end_load, register_load
+from reef.jobs.load._load_part import write_part
+from reef.jobs.load._load_plan import (
     TARGET_BYTES_DEFAULT,
     FaceName,
     LoadPlan,
     packed_schema,
     plan_load,
 )
-from reef.jobs.load._rows import stored_pairs, widening_rows
+from reef.jobs.load._segment_rows import stored_pairs, widening_rows
 from reef.kv import KeyValue
 from reef.segment import Duplicates, SortedRuns
 

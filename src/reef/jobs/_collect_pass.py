@@ -27,8 +27,8 @@ import msgspec
 from reef.engine import Context
 from reef.errors import ReefError
 from reef.gc import DAY_US, CollectionReport, Doomed, collect
-from reef.jobs._options import check_positive
-from reef.jobs._pass import Figures, Round, Work
+from reef.jobs._option_checks import check_positive
+from reef.jobs._pass_protocol import Figures, Round, Work
 from reef.threads import for_each
 
 if TYPE_CHECKING:

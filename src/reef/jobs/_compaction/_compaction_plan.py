@@ -31,8 +31,8 @@ import msgspec
 
 from reef.engine import Context, face_of
 from reef.format import SegmentRef
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._ranges import (
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._key_ranges import (
     Covered,
     KeyRange,
     VisibleSegment,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from reef.engine import Context, open_for_writing
 from reef.errors import AlreadyExistsError, NotFoundError, StalePlanError
 from reef.format import Manifest
-from reef.jobs.load._plan import FACES, LOAD_KIND, LoadPlan
+from reef.jobs.load._load_plan import FACES, LOAD_KIND, LoadPlan
 from reef.manifest import Head, end_intent, no_namespace, register_intent
 from reef.types import check_namespace, check_object_key
 

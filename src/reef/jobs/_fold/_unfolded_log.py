@@ -12,9 +12,9 @@ from reef.engine import Context
 from reef.errors import CorruptError
 from reef.format import Manifest, log_key
 from reef.gc import FENCE_BYTES, folder_prefix
-from reef.jobs._fold._chain import ChainState
-from reef.jobs._fold._fold import FoldPart
-from reef.jobs._options import check_positive
+from reef.jobs._fold._fold_part import FoldPart
+from reef.jobs._fold._part_chain import ChainState
+from reef.jobs._option_checks import check_positive
 from reef.log import parse_slot
 from reef.manifest import ManifestChain, no_namespace
 

@@ -26,8 +26,8 @@ from reef.doctor import EXAMINATIONS_MAX, Examination, ProblemOrNote, VerifyRepo
 from reef.engine import Context
 from reef.errors import ReefError, UnavailableError
 from reef.format import SegmentRef
-from reef.jobs._options import check_positive
-from reef.jobs._pass import Figures, Round, Work
+from reef.jobs._option_checks import check_positive
+from reef.jobs._pass_protocol import Figures, Round, Work
 from reef.log import LogPart, ReadLogPart, read_log_part
 from reef.segment import (
     CheckedPart,

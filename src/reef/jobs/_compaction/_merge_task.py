@@ -25,7 +25,7 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOptions, SegmentOrigin, SegmentRef, vector_columns
 from reef.jobs._job import new_segment_id
-from reef.jobs._pass import Round
+from reef.jobs._pass_protocol import Round
 from reef.segment import (
     BlockCache,
     SegmentReader,

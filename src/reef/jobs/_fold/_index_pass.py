@@ -40,12 +40,12 @@ import pyarrow as pa
 from reef.engine import Context, write_window
 from reef.errors import CorruptError, StalePlanError, UnavailableError
 from reef.format import DedupRef, Manifest, SegmentRef, SkippedSlot, decode_schema
-from reef.jobs._fold._chain import DamagedSlot
-from reef.jobs._fold._fold import FoldedPart, FoldPart
-from reef.jobs._fold._plan import IndexOptions, UnfoldedLog
+from reef.jobs._fold._fold_part import FoldedPart, FoldPart
+from reef.jobs._fold._part_chain import DamagedSlot
 from reef.jobs._fold._stitch import FoldResult, Stitched, fold_parts, stitch
+from reef.jobs._fold._unfolded_log import IndexOptions, UnfoldedLog
 from reef.jobs._job import Job
-from reef.jobs._pass import Figures, TaskTimes, Work
+from reef.jobs._pass_protocol import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import end_intent, fold
 

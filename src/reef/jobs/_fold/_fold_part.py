@@ -35,7 +35,7 @@ from reef.format import (
     SkippedSlot,
     log_key,
 )
-from reef.jobs._fold._chain import ChainState, DamagedSlot, PartFold
+from reef.jobs._fold._part_chain import ChainState, DamagedSlot, PartFold
 from reef.jobs._job import new_segment_id
 from reef.log import Damaged, LogEntry, LogReader
 from reef.segment import write_segment

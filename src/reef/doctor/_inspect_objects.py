@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.doctor._byte_grammar import log_parts, manifest_parts, segment_parts
-from reef.doctor._newest import newest_manifest
+from reef.doctor._newest_readable import newest_manifest
 from reef.doctor._quarantine import Quarantine, size_of
 from reef.engine import OUTCOMES, Context, unpack_codes
 from reef.errors import InvalidInputError, UnreadableError

@@ -19,7 +19,7 @@ from reef.engine import (
     open_for_writing,
 )
 from reef.errors import FencedError, InvalidInputError, NotFoundError
-from reef.jobs.load._rows import (
+from reef.jobs.load._segment_rows import (
     PAIRS_SCHEMA,
     row_schema,
     schema_for,

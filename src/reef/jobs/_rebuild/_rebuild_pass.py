@@ -54,14 +54,14 @@ from reef.format import (
     dedup_key,
     segment_key,
 )
-from reef.jobs._compaction._task import MergeTask, merge_ranges
-from reef.jobs._fold._plan import UnfoldedLog
+from reef.jobs._compaction._merge_task import MergeTask, merge_ranges
 from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
+from reef.jobs._fold._unfolded_log import UnfoldedLog
 from reef.jobs._job import Job
-from reef.jobs._pass import Figures, TaskTimes, Work
-from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
+from reef.jobs._pass_protocol import Figures, TaskTimes, Work
+from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._rebuild._window import live_window, renew_window
-from reef.jobs._verify import check_segments
+from reef.jobs._verify_pass import check_segments
 from reef.log import parse_slot
 from reef.manifest import end_intent, overlaps
 from reef.types import unpack_lsn

@@ -17,8 +17,8 @@ import msgspec
 from reef.engine import Context
 from reef.errors import NotFoundError, UnreadableError
 from reef.format import Manifest, SegmentRef
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._task import key_weights, open_sources
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._merge_task import key_weights, open_sources
 from reef.segment import Clip, SegmentSource
 
 # Segments smaller than this share of a file are cut at their bounds, larger ones at blocks.

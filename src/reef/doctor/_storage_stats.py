@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reef.doctor._newest import newest_manifest
+from reef.doctor._newest_readable import newest_manifest
 from reef.engine import Context
 from reef.errors import FormatVersionError
 from reef.format import Manifest, parse_manifest_key
