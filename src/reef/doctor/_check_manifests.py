@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reef.doctor._problems import ProblemOrNote, Progress, describe, portions, ranges_text
+from reef.doctor._problems import ProblemOrNote, Progress, cut_to_fetch, describe, ranges_text
 from reef.doctor._quarantine import Quarantine
 from reef.errors import DamagedError, FormatVersionError, InvariantError, UnreadableError
 from reef.format import (
@@ -45,18 +45,18 @@ def read_generations(store: Store, namespace: str, progress: Progress) -> list[R
         if (named := parse_manifest_key(meta.key)) is not None
     ]
     generations: list[ReadGeneration] = []
-    for some in portions(listed, lambda one: one[1].size):
+    for some in cut_to_fetch(listed, lambda one: one[1].size):
         for (number, meta), data in zip(
             some, store.get_many([meta.key for _, meta in some]), strict=True
         ):
             if data is not None:  # else it was collected after it was listed
-                read = _decode(store, meta.key, data)
+                read = _decode_generation(store, meta.key, data)
                 generations.append(ReadGeneration(number, meta.size, meta.last_modified_us, *read))
         progress("manifests", len(generations), len(listed))
     return generations
 
 
-def _decode(
+def _decode_generation(
     store: Store, key: str, data: bytes
 ) -> tuple[int, Manifest | None, UnreadableError | None]:
     try:
@@ -101,10 +101,12 @@ def check_generations(
     namespace: str, head: Head, generations: Sequence[ReadGeneration], quarantine: Quarantine
 ) -> Iterator[ProblemOrNote]:
     """Yield what is wrong with the chain."""
-    given_up = _given_up(generations)
+    superseded = _superseded_by_repair(generations)
     for read in generations:
         if read.error is not None:
-            yield _unreadable(namespace, head, read, read.number in given_up, quarantine)
+            yield _unreadable_generation(
+                namespace, head, read, read.number in superseded, quarantine
+            )
     first, there = head.manifest.gc.boundary.generation, {read.number for read in generations}
     missing = [n for n in range(first, head.generation) if n not in there]
     if missing:
@@ -125,7 +127,7 @@ def check_generations(
     yield from _links(namespace, head, generations)
 
 
-def _given_up(generations: Sequence[ReadGeneration]) -> set[int]:
+def _superseded_by_repair(generations: Sequence[ReadGeneration]) -> set[int]:
     """Return the damaged generations that a repair has published a new head above."""
     return {
         number
@@ -135,8 +137,8 @@ def _given_up(generations: Sequence[ReadGeneration]) -> set[int]:
     }
 
 
-def _unreadable(
-    namespace: str, head: Head, read: ReadGeneration, given_up: bool, quarantine: Quarantine
+def _unreadable_generation(
+    namespace: str, head: Head, read: ReadGeneration, is_superseded: bool, quarantine: Quarantine
 ) -> ProblemOrNote:
     key = manifest_key(namespace, read.number)
     assert read.error is not None
@@ -146,7 +148,7 @@ def _unreadable(
     if read.number > head.generation:
         text = f"{what}; it is the head: reads fall back to generation {head.generation}, and nothing can be written before `reef repair`"
         return ProblemOrNote("manifest-damaged", key, text)
-    if given_up or quarantine.holds(key, read.checksum):
+    if is_superseded or quarantine.holds(key, read.checksum):
         text = f"{what}; repair has dealt with it: nothing needs it"
         return ProblemOrNote("manifest-damaged", key, text, is_problem=False)
     if not is_retained(head.manifest, read.number):

@@ -79,14 +79,14 @@ def diagnose(
     check_namespace(namespace)
     for attempt in range(1, EXAMINATIONS_MAX + 1):
         examination = Examination(context.store, namespace, progress)
-        _read(context.store, examination, deep, progress)
+        _read_objects(context.store, examination, deep, progress)
         diagnosis = examination.finish()
         if attempt == EXAMINATIONS_MAX or not examination.is_outdated():
             break
     return diagnosis
 
 
-def _read(store: Store, examination: Examination, deep: bool, progress: Progress) -> None:
+def _read_objects(store: Store, examination: Examination, deep: bool, progress: Progress) -> None:
     parts = examination.log_parts(part_bytes=AT_ONCE_BYTES, part_objects=_LOG_OBJECTS)
     examination.add_log((read_log_part(store, part) for part in parts), progress)
     named = [*examination.named_segments(), *examination.attached_segments()]
@@ -185,7 +185,7 @@ class Examination:
     def add_segment(self, checked: CheckedSegment) -> None:
         """Take the result of checking the next segment."""
         self._diagnosis.segments.append(checked)
-        self._diagnosis.reported += _of_segment(self._diagnosis, checked)
+        self._diagnosis.reported += _segment_problems(self._diagnosis, checked)
 
     def _key(self, ref: SegmentRef) -> str:
         return segment_key(ref.namespace or self.namespace, ref.id)
@@ -194,9 +194,9 @@ class Examination:
         """Check dedup windows, overlaps and orphans, and return the result."""
         diagnosis = self._diagnosis
         if diagnosis.head is not None:
-            diagnosis.reported += _of_windows(self._store, diagnosis, diagnosis.head)
-            diagnosis.reported += _of_overlaps(diagnosis.head.manifest)
-            diagnosis.reported += _of_orphans(self._store, diagnosis, diagnosis.head)
+            diagnosis.reported += _window_problems(self._store, diagnosis, diagnosis.head)
+            diagnosis.reported += _overlap_problems(diagnosis.head.manifest)
+            diagnosis.reported += _orphan_notes(self._store, diagnosis, diagnosis.head)
         return diagnosis
 
     def is_outdated(self) -> bool:
@@ -208,10 +208,10 @@ class Examination:
         return any(self._store.list(f"namespaces/{self.namespace}/manifest/", newest))
 
 
-def _of_segment(diagnosis: Diagnosis, checked: CheckedSegment) -> Iterator[ProblemOrNote]:
+def _segment_problems(diagnosis: Diagnosis, checked: CheckedSegment) -> Iterator[ProblemOrNote]:
     is_live = checked.key in diagnosis.live
     is_problem = is_live or not diagnosis.quarantine.holds(checked.key)
-    where = _where(is_live, is_problem)
+    where = _named_where(is_live, is_problem)
     if checked.is_missing:
         text = f"a manifest or the log names it, but it is missing{where}"
         yield ProblemOrNote("segment-missing", checked.key, text, is_problem)
@@ -221,14 +221,14 @@ def _of_segment(diagnosis: Diagnosis, checked: CheckedSegment) -> Iterator[Probl
         yield ProblemOrNote(kind, checked.key, f"{describe(error)}{where}", is_problem)
 
 
-def _where(is_live: bool, is_problem: bool) -> str:
+def _named_where(is_live: bool, is_problem: bool) -> str:
     if is_live:
         return ""
     dealt_with = "" if is_problem else ", and repair has dealt with it"
     return f"; only generations before the head name it{dealt_with}"
 
 
-def _of_windows(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[ProblemOrNote]:
+def _window_problems(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[ProblemOrNote]:
     named = {m.dedup.id: m.dedup for m in diagnosis.retained if m.dedup is not None}
     for ref in named.values():
         checked = check_window(store, diagnosis.namespace, ref)
@@ -237,14 +237,14 @@ def _of_windows(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[Prob
             continue
         is_live = ref == head.manifest.dedup
         is_problem = is_live or not diagnosis.quarantine.holds(checked.key)
-        where = _where(is_live, is_problem)
+        where = _named_where(is_live, is_problem)
         kind, what = "dedup-missing", "a manifest names it, but it is missing"
         if checked.error is not None:
             kind, what = "dedup-damaged", describe(checked.error)
         yield ProblemOrNote(kind, checked.key, f"{what}{where}", is_problem)
 
 
-def _of_overlaps(manifest: Manifest) -> Iterator[ProblemOrNote]:
+def _overlap_problems(manifest: Manifest) -> Iterator[ProblemOrNote]:
     for older, newer in overlaps(manifest.segments):
         yield ProblemOrNote(
             "segments-overlap",
@@ -254,7 +254,7 @@ def _of_overlaps(manifest: Manifest) -> Iterator[ProblemOrNote]:
         )
 
 
-def _of_orphans(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[ProblemOrNote]:
+def _orphan_notes(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[ProblemOrNote]:
     """Yield a note on the objects that no retained generation names, nor the unfolded log."""
     named = {checked.key for checked in diagnosis.segments}
     named |= {checked.key for checked in diagnosis.windows}

@@ -15,7 +15,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 AT_ONCE_BYTES = 32 << 20
 AT_ONCE_OBJECTS = 16
 
-_T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def describe(error: UnreadableError) -> str:
     return f"{error.what} at byte {error.offset}: expected {error.expected}, got {error.got}"
 
 
-def portions(items: Sequence[_T], size: Callable[[_T], int]) -> Iterator[Sequence[_T]]:
-    """Cut `items` into portions to fetch at once; only a single large item exceeds the bytes."""
+def cut_to_fetch(items: Sequence[_Item], size: Callable[[_Item], int]) -> Iterator[Sequence[_Item]]:
+    """Cut `items` into what to fetch at once; only a single large item exceeds the bytes."""
     first, nbytes = 0, 0
     for at, item in enumerate(items):
         if at > first and (at - first >= AT_ONCE_OBJECTS or nbytes + size(item) > AT_ONCE_BYTES):

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from reef.doctor._check_log import UnreadableKind
 from reef.doctor._examine import Diagnosis, diagnose
-from reef.doctor._problems import portions
+from reef.doctor._problems import cut_to_fetch
 from reef.doctor._quarantine import size_of
 from reef.doctor._refold_plan import RefoldPlanner
 from reef.doctor._restore_rows import (
@@ -37,11 +37,11 @@ from reef.doctor._restore_rows import (
     Restored,
     RowSums,
     Source,
-    between,
-    merged,
-    of_restored,
-    of_segment,
+    merged_rows,
     own_rows,
+    restored_source,
+    rows_between,
+    segment_source,
     walked_rows,
 )
 from reef.engine import Context, Dedup, Memtable
@@ -211,7 +211,7 @@ class Restorer:
             raise CannotRestoreError(f"the log cannot be replayed: {error}") from error
         sums, batches = RowSums(), []
         for batch in memtable.flush_batches(ref.lsn_max):
-            batches.append(between(batch, ref.key_min, ref.key_max + b"\0"))
+            batches.append(rows_between(batch, ref.key_min, ref.key_max + b"\0"))
             sums.add(batches[-1])
         text = f"log objects {first} to {last}"
         if problem := sums.difference(ref):
@@ -260,7 +260,7 @@ class Restorer:
     def _decoded(self, slots: range) -> Iterator[tuple[int, tuple[LogObject, int, int] | Damaged]]:
         reader = LogReader(self._context.store, self._diagnosis.namespace, self._head.lsn_policy)
         sizes = self._log.sizes
-        for some in portions(slots, lambda slot: sizes.get(slot, 0)):
+        for some in cut_to_fetch(slots, lambda slot: sizes.get(slot, 0)):
             keys = [log_key(self._diagnosis.namespace, slot) for slot in some]
             for slot, key, data in zip(some, keys, self._context.store.get_many(keys), strict=True):
                 if data is None:
@@ -277,7 +277,7 @@ class Restorer:
         sources = [self._source(input, depth) for input in self._refs_before(ref, ids)]
         schema = pa.unify_schemas([source.schema for source in sources])
         text = "the segments that it replaced: " + ", ".join(source.text for source in sources)
-        rows = partial(merged, sources, schema, ref.key_min, ref.key_max + b"\0")
+        rows = partial(merged_rows, sources, schema, ref.key_min, ref.key_max + b"\0")
         return Restored(text, schema, rows, ref.rows)
 
     def _inputs_of(self, segment: CheckedSegment) -> Sequence[str]:
@@ -289,8 +289,10 @@ class Restorer:
         before, named = self._first_named(segment.ref.id)
         if before and named and named.generation == before[-1].generation + 1:
             # A compaction may have taken a part of a segment's keys: then its reference is another.
-            stay = {_keys_of(ref) for ref in named.segments}
-            gone = dict.fromkeys(ref.id for ref in before[-1].segments if _keys_of(ref) not in stay)
+            stay = {_clipped_keys(ref) for ref in named.segments}
+            gone = dict.fromkeys(
+                ref.id for ref in before[-1].segments if _clipped_keys(ref) not in stay
+            )
             if gone:
                 return tuple(gone)
         raise CannotRestoreError("no retained generation tells which segments it replaced")
@@ -299,9 +301,9 @@ class Restorer:
         segment = self._check(ref)
         if segment.is_sound:
             reader = self._context.segments(self._diagnosis.namespace)
-            return of_segment(reader, replace(segment, ref=ref))
+            return segment_source(reader, replace(segment, ref=ref))
         try:
-            return of_restored(ref, self.restore(segment, depth + 1))
+            return restored_source(ref, self.restore(segment, depth + 1))
         except CannotRestoreError as error:
             state = "missing" if segment.is_missing else "damaged"
             raise CannotRestoreError(
@@ -358,5 +360,5 @@ class Restorer:
         return checked
 
 
-def _keys_of(ref: SegmentRef) -> tuple[str, bytes | None, bytes | None]:
+def _clipped_keys(ref: SegmentRef) -> tuple[str, bytes | None, bytes | None]:
     return ref.id, ref.clip_key_min, ref.clip_key_max

@@ -79,7 +79,7 @@ class Source:
     """Keys to cut at, with the bytes of the rows up to the next."""
 
 
-def of_segment(reader: SegmentReader, segment: CheckedSegment) -> Source:
+def segment_source(reader: SegmentReader, segment: CheckedSegment) -> Source:
     """Return the rows of a sound segment."""
     tail = segment.tail
     assert tail is not None
@@ -94,7 +94,7 @@ def of_segment(reader: SegmentReader, segment: CheckedSegment) -> Source:
     )
 
 
-def of_restored(ref: SegmentRef, restored: Restored) -> Source:
+def restored_source(ref: SegmentRef, restored: Restored) -> Source:
     """Return the rows of a segment that is itself restored, as far as its reference lets them be seen."""
     clipped = Clip("", ref)
 
@@ -102,13 +102,13 @@ def of_restored(ref: SegmentRef, restored: Restored) -> Source:
         low, high = max(low, clipped.key_min), min(high, clipped.key_end)
         if low >= high:
             return iter(())
-        return (between(batch, low, high) for batch in restored.batches())
+        return (rows_between(batch, low, high) for batch in restored.batches())
 
     text = f"{ref.id} (from {restored.text})"
     return Source(text, restored.schema, rows, [(ref.key_min, ref.size)])
 
 
-def merged(
+def merged_rows(
     sources: Sequence[Source], schema: pa.Schema, low: bytes, high: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Yield all versions of all sources with keys from `low` up to `high`, sorted."""
@@ -179,7 +179,7 @@ def walked_rows(
         at += FRAME.size + length
 
 
-def between(batch: pa.RecordBatch, low: bytes, high: bytes) -> pa.RecordBatch:
+def rows_between(batch: pa.RecordBatch, low: bytes, high: bytes) -> pa.RecordBatch:
     """Return the rows with keys from `low` up to `high` of a sorted batch, as a slice of it."""
     keys = batch.column(KEY)
     first, end = (

@@ -146,7 +146,7 @@ class Change:
         What was found of the first patch is that of key `first_found`.
         """
         first, stop = self.upserts, self.upserts + self.patches
-        fields = columns_of(self.schema, found.fields, self.batch)
+        fields = columns_to_write(self.schema, found.fields, self.batch)
         there = found.rows(pa.schema(fields), first_found, self.patches)
         given = align(self.batch, log_schema(fields))
         columns = []
@@ -190,8 +190,8 @@ def change_of(
             else pa.nulls(len(rows), kind)
             for rows in parts
         ]
-        columns.append(_joined(*arrays, pa.nulls(len(deletes), kind)))
-    keys = _joined(*(rows.ids for rows in parts), deletes)
+        columns.append(_concatenated(*arrays, pa.nulls(len(deletes), kind)))
+    keys = _concatenated(*(rows.ids for rows in parts), deletes)
     tombstones = np.zeros(len(keys), np.bool_)
     tombstones[len(keys) - len(deletes) :] = True
     batch, stream = owned_rows(
@@ -240,13 +240,15 @@ def condition_of(
     return filter, filter.encode()
 
 
-def _joined(*arrays: pa.Array) -> pa.Array:
+def _concatenated(*arrays: pa.Array) -> pa.Array:
     """Return `arrays` as one: perhaps on the memory of the only one that is not empty."""
     some = [array for array in arrays if len(array)]
     return pa.concat_arrays(some) if len(some) > 1 else (some or arrays)[0]
 
 
-def columns_of(schema: Schema, found: Sequence[pa.Field], batch: pa.RecordBatch) -> list[pa.Field]:
+def columns_to_write(
+    schema: Schema, found: Sequence[pa.Field], batch: pa.RecordBatch
+) -> list[pa.Field]:
     """Return the columns of rows that were found and of `batch`, but for attributes since dropped.
 
     Not those of `schema`: a row may have an attribute that was added after the request came in.

@@ -51,7 +51,7 @@ class DocumentView:
     def get(self, id: str, *, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
         """Return the document called `id`, or None. Raises InvalidInputError."""
         selection = Selection.of(self.schema, columns)
-        key = _key("id", id)
+        key = _key_of_id("id", id)
         found = self._view.one(key) if selection.wide else self._narrow(key)
         return None if found is None else selection.document(id, found)
 
@@ -63,7 +63,7 @@ class DocumentView:
         if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise InvalidInputError.of("ids", ids, "a list of ids")
         listed = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else list(ids)
-        keys = [_key("id", id) for id in listed]
+        keys = [_key_of_id("id", id) for id in listed]
         found = self._view.many(keys, wide=bool(selection.wide))
         if (few := found.few) is not None:
             return [
@@ -97,8 +97,8 @@ class DocumentView:
         `ordered`, the same documents come in an order that costs less.
         """
         selection = Selection.of(self.schema, columns)
-        low = b"" if start is None else _key("start", start)
-        high = None if end is None else _key("end", end)
+        low = b"" if start is None else _key_of_id("start", start)
+        high = None if end is None else _key_of_id("end", end)
         rows = self._rows(where).batches(
             selection.columns, start=low, end=high, reverse=reverse, ordered=ordered
         )
@@ -214,7 +214,7 @@ class DocumentSnapshot(HeldSnapshot, DocumentView):
         DocumentView.__init__(self, view, schema)
 
 
-def _key(name: str, id: object) -> bytes:
+def _key_of_id(name: str, id: object) -> bytes:
     if not isinstance(id, str):
         raise InvalidInputError.of(name, id, "the id of a document, which is text")
     try:

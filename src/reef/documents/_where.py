@@ -12,7 +12,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
-from reef.documents._change import Change, columns_of
+from reef.documents._change import Change, columns_to_write
 from reef.documents.filter import Filter
 from reef.documents.query import matching_documents
 from reef.engine import DELETED, WRITTEN, ReadState, Resolved, WriteRequest
@@ -58,7 +58,7 @@ def patch_matching(
         )
         found = _bounded(filter, matches, bytes_max, patch_bytes)
         there: list[pa.Field] = reduce(union, (rows.schema for rows in found), [])
-        fields = columns_of(change.schema, there, change.batch)
+        fields = columns_to_write(change.schema, there, change.batch)
         schema = log_schema(fields)
         parts = [align(rows.remove_column(1), schema) for rows in found]  # without the version
         rows = pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)

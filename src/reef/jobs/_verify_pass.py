@@ -205,10 +205,10 @@ def _examine(examination: Examination, options: VerifyOptions) -> Work[VerifyRep
     )
     logs = [VerifyPart(log=part) for part in log_parts]
     name = examination.namespace
-    cuts = _cut(name, examination.named_segments(), options)
-    results = yield from _read([*logs, *_parts(cuts)], options)
+    cuts = _cut_segments(name, examination.named_segments(), options)
+    results = yield from _read_parts([*logs, *_all_parts(cuts)], options)
     examination.add_log(result.log for result in results[: len(logs)] if result.log is not None)
-    for checked in _joined(name, cuts, results[len(logs) :]):
+    for checked in _join_segments(name, cuts, results[len(logs) :]):
         examination.add_segment(checked)
     # Only now it is known which segments the log attaches.
     for checked in (yield from check_segments(name, examination.attached_segments(), options)):
@@ -223,15 +223,15 @@ def check_segments(
 
     Raises UnavailableError if one could not be read.
     """
-    cuts = _cut(name, segments, options)
-    return _joined(name, cuts, (yield from _read(_parts(cuts), options)))
+    cuts = _cut_segments(name, segments, options)
+    return _join_segments(name, cuts, (yield from _read_parts(_all_parts(cuts), options)))
 
 
-def _read(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[VerifiedPart]]:
+def _read_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[VerifiedPart]]:
     """Return what tasks say about each part. Raises UnavailableError if one could not be read."""
     if not parts:
         return []
-    tasks = [*_packed(parts, options)]
+    tasks = [*_pack_tasks(parts, options)]
     sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
     outcomes = yield Round(verify_parts, tasks, VerifiedTask, sizes)
     results = [part for outcome in outcomes for part in outcome.returned().parts]
@@ -244,7 +244,7 @@ def _read(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[Veri
 _Cut: TypeAlias = list[tuple[SegmentRef, list[VerifyPart]]]
 
 
-def _cut(
+def _cut_segments(
     name: str, segments: Sequence[tuple[SegmentRef, int | None]], options: VerifyOptions
 ) -> _Cut:
     cuts = []
@@ -254,16 +254,16 @@ def _cut(
     return cuts
 
 
-def _parts(cuts: _Cut) -> list[VerifyPart]:
+def _all_parts(cuts: _Cut) -> list[VerifyPart]:
     return [part for _, cut in cuts for part in cut]
 
 
-def _joined(name: str, cuts: _Cut, results: Iterable[VerifiedPart]) -> list[CheckedSegment]:
+def _join_segments(name: str, cuts: _Cut, results: Iterable[VerifiedPart]) -> list[CheckedSegment]:
     left = (result.segment for result in results if result.segment is not None)
     return [join_parts(name, ref, [*islice(left, len(cut))]) for ref, cut in cuts]
 
 
-def _packed(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
+def _pack_tasks(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
     """Yield tasks of neighbouring parts, none much larger than `options` ask for."""
     some: list[VerifyPart] = []
     nbytes = objects = 0

@@ -51,7 +51,7 @@ def coerce(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array:
     """
     if type.kind in _AS_THEY_ARE and column.type.equals(type.physical):
         return column
-    column = plain(column)
+    column = plain_array(column)
     if _kinds.is_null(column.type):
         return pa.nulls(len(column), type.physical)
     is_known = not isinstance(column.type, pa.BaseExtensionType) or isinstance(
@@ -67,19 +67,19 @@ def coerce(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array:
     return converted
 
 
-def plain(column: pa.Array) -> pa.Array:
+def plain_array(column: pa.Array) -> pa.Array:
     """Return `column` without dictionaries, runs and those extension types that add nothing."""
     arrow = column.type
     if _kinds.is_dictionary(arrow):
-        words = plain(column.dictionary)
+        words = plain_array(column.dictionary)
         if is_text(words.type):  # Arrow cannot take from views
             words = words.cast(pa.string())
         return words.take(column.indices)
     if _kinds.is_run_end_encoded(arrow):
-        return plain(pc.run_end_decode(column))
+        return plain_array(pc.run_end_decode(column))
     if isinstance(arrow, pa.Bool8Type):
         return column.storage.cast(pa.bool_())
-    return plain(column.storage) if is_row(arrow) else column
+    return plain_array(column.storage) if is_row(arrow) else column
 
 
 def arrow_text(arrow: pa.DataType) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.input._input_rows import ID, Duplicates, InputRows, read_rows
-from reef.documents.input._sources import SourceColumns, columns_of
+from reef.documents.input._sources import SourceColumns, input_columns
 from reef.documents.types import Schema, is_list
 from reef.errors import InvalidInputError
 
@@ -73,7 +73,9 @@ class RequestColumns(NamedTuple):
         duplicates: Duplicates = "last",
     ) -> RequestColumns:
         """Read a request. Raises InvalidInputError."""
-        put, patched = (None if rows is None else columns_of(rows) for rows in (upserts, patches))
+        put, patched = (
+            None if rows is None else input_columns(rows) for rows in (upserts, patches)
+        )
         return cls(put, patched, _ids(deletes), duplicates)
 
     def read(self, schema: Schema) -> tuple[CheckedRequest, Schema]:

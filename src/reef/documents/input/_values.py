@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input._coerce import arrow_text, coerce, plain
+from reef.documents.input._coerce import arrow_text, coerce, plain_array
 from reef.documents.types import (
     CONVERSION_ERRORS,
     DIMENSION_MAX,
@@ -47,7 +47,7 @@ def read_arrow(column: pa.Array, known: Type | None, spot: InputColumn) -> ReadC
 
     Returns None for a new column that says nothing of its type. Raises InvalidInputError.
     """
-    type = known or _inferred(plain(column), spot)
+    type = known or _inferred(plain_array(column), spot)
     return None if type is None else ReadColumn(type, coerce(column, type, spot))
 
 
@@ -72,7 +72,11 @@ def read_values(values: Sequence[Any], known: Type | None, spot: InputColumn) ->
     if kind == "dict" and known is None and not any(map(may_be_sparse, values)):
         return ReadColumn(_JSON, encode_json(values, spot))
     is_vector = known.kind == "vector" if known else is_vector_name(spot.name)
-    column = _lists(values, spot, is_vector) if kind == "list" else _NATURAL[kind](values, spot)
+    column = (
+        _arrays_of_lists(values, spot, is_vector)
+        if kind == "list"
+        else _NATURAL[kind](values, spot)
+    )
     if column is not None:
         if known is None and kind == "array":
             known = _vector_of_halves_or_singles(values, spot)
@@ -235,7 +239,7 @@ def _dicts(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
         wrong = next((i for i, v in enumerate(lists) if not isinstance(v, _LISTS)), None)
         if wrong is not None:
             raise spot.refusal(wrong, values[wrong], "sparse", f"{key!r} that is not a list")
-        column = _lists(lists, spot)
+        column = _arrays_of_lists(lists, spot)
         if column is None:
             i = _first(lists)
             raise spot.refusal(i, values[i], "sparse", f"{key!r} that are not all numbers")
@@ -264,7 +268,9 @@ def _list(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _lists(values: Sequence[Any], spot: InputColumn, is_vector: bool = False) -> pa.Array | None:
+def _arrays_of_lists(
+    values: Sequence[Any], spot: InputColumn, is_vector: bool = False
+) -> pa.Array | None:
     flat = list(chain.from_iterable(value for value in values if value))
     kinds = set(map(_kind, set(map(type, flat))))
     kinds.discard("null")
@@ -277,7 +283,7 @@ def _lists(values: Sequence[Any], spot: InputColumn, is_vector: bool = False) ->
     if kinds:
         spot = spot.within(lambda i: int(np.searchsorted(_offsets(lengths), i, side="right")) - 1)
         items = _NATURAL[kinds.pop()](flat, spot)
-    return _listed(items, lengths, is_vector)
+    return _list_array(items, lengths, is_vector)
 
 
 def _arrays(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
@@ -285,13 +291,13 @@ def _arrays(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
     if any(value.ndim != 1 for value in valid):
         return None
     if any(value.dtype.kind in "OVm" for value in valid):
-        return _lists(list(map(_list, values)), spot)
+        return _arrays_of_lists(list(map(_list, values)), spot)
     if len({"n" if value.dtype.kind in "iuf" else value.dtype.kind for value in valid}) > 1:
         return None
     flat = np.concatenate(valid)
     items = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
     lengths = [-1 if value is None else len(value) for value in values]
-    return _listed(items, lengths, True)
+    return _list_array(items, lengths, True)
 
 
 def _vector_of_halves_or_singles(values: Sequence[Any], spot: InputColumn) -> Type | None:
@@ -304,7 +310,7 @@ def _vector_of_halves_or_singles(values: Sequence[Any], spot: InputColumn) -> Ty
     return Type.vector(len(valid[0]), half=all(v.dtype.name == "float16" for v in valid))
 
 
-def _listed(items: pa.Array, lengths: list[int], is_vector: bool) -> pa.Array:
+def _list_array(items: pa.Array, lengths: list[int], is_vector: bool) -> pa.Array:
     """Return `items` as lists of `lengths`, of which -1 stands for null."""
     if is_vector and lengths[0] > 0 and lengths.count(lengths[0]) == len(lengths):
         return pa.FixedSizeListArray.from_arrays(items, lengths[0])  # the usual, and the quickest
@@ -320,23 +326,23 @@ def _offsets(lengths: list[int]) -> np.ndarray:
     return offsets
 
 
-def _as(arrow: pa.DataType | None) -> Callable[[Sequence[Any], InputColumn], pa.Array]:
+def _array_as(arrow: pa.DataType | None) -> Callable[[Sequence[Any], InputColumn], pa.Array]:
     return lambda values, spot: _array(values, arrow, spot)
 
 
 # Values, all of one kind or None, in Arrow's type for it; None if only JSON holds them.
 _NATURAL: dict[str, Callable[[Sequence[Any], InputColumn], pa.Array | None]] = {
-    "bool": _as(pa.bool_()),
+    "bool": _array_as(pa.bool_()),
     "int": _integers,
-    "float": _as(pa.float64()),
-    "str": _as(pa.string()),
-    "bytes": _as(pa.binary()),
-    "datetime": _as(Type.parse("datetime").physical),
-    "date": _as(pa.date32()),
+    "float": _array_as(pa.float64()),
+    "str": _array_as(pa.string()),
+    "bytes": _array_as(pa.binary()),
+    "datetime": _array_as(Type.parse("datetime").physical),
+    "date": _array_as(pa.date32()),
     "datetime64": _datetimes64,
     "timestamp": _timestamps,
     "uuid": _uuids,
-    "decimal": _as(None),
+    "decimal": _array_as(None),
     "dict": _dicts,
     "array": _arrays,
     "other": lambda values, spot: None,

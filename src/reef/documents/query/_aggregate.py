@@ -41,7 +41,7 @@ class _Aggregate:
     @property
     def column(self) -> str:
         assert self.attribute is not None
-        return _column(self.attribute)
+        return _stored_name(self.attribute)
 
     @property
     def is_whole(self) -> bool:
@@ -81,7 +81,7 @@ class Aggregation:
                 f"aggregates names a result {name!r}, by which rows are grouped as "
                 "well: give it another name"
             )
-        self._keys = [_column(group) for group in self._groups]
+        self._keys = [_stored_name(group) for group in self._groups]
         self._parts = [*dict.fromkeys(p for one in self._aggregates for p in one.parts())]
         used = [*self._groups, *(a.attribute for a in self._aggregates if a.attribute)]
         self.columns: tuple[str, ...] = tuple(
@@ -93,7 +93,7 @@ class Aggregation:
         """Return the results over rows with the columns of `layout`, sorted by group, nulls last."""
         partial = self._partial(pa.Table.from_batches([], schema=layout))
         rows_max = _PARTIAL_ROWS_MAX
-        for table in _portions(batches, layout):
+        for table in _tables(batches, layout):
             partial = pa.concat_tables([partial, self._partial(table)])
             if partial.num_rows > rows_max:
                 partial = self._again(partial)
@@ -102,7 +102,7 @@ class Aggregation:
         partial = self._again(partial)
         if self._keys:
             partial = partial.take(pc.sort_indices(partial, [(k, "ascending") for k in self._keys]))
-        groups = [_group_keys(partial[_column(group)], group) for group in self._groups]
+        groups = [_group_keys(partial[_stored_name(group)], group) for group in self._groups]
         results = [self._result(one, partial) for one in self._aggregates]
         names = [*(group.name for group in self._groups), *(one.name for one in self._aggregates)]
         return pa.Table.from_arrays([*groups, *results], names)
@@ -137,7 +137,9 @@ class Aggregation:
             if group.type.kind == "float64":
                 i = table.schema.get_field_index(group.column)
                 # Grouped apart from the values: sums and bounds are over these as they are.
-                table = table.append_column(_column(group, "group:"), _one_zero_one_nan(table[i]))
+                table = table.append_column(
+                    _stored_name(group, "group:"), _one_zero_one_nan(table[i])
+                )
         keys = [self._key_of(group) for group in self._groups]
         for one in self._aggregates:
             upper = f"upper:{one.column}" if one.is_whole else ""
@@ -153,7 +155,9 @@ class Aggregation:
 
     @staticmethod
     def _key_of(group: Attribute) -> str:
-        return _column(group, "group:") if group.type.kind == "float64" else _column(group)
+        return (
+            _stored_name(group, "group:") if group.type.kind == "float64" else _stored_name(group)
+        )
 
     def _again(self, partial: pa.Table) -> pa.Table:
         """Return partial results with one row for each group."""
@@ -179,7 +183,7 @@ class Aggregation:
         return _whole(one, *columns) if one.is_whole else columns[0]
 
 
-def _column(attribute: Attribute, prefix: str = "") -> str:
+def _stored_name(attribute: Attribute, prefix: str = "") -> str:
     return prefix + (attribute.column if attribute.id else KEY)
 
 
@@ -195,7 +199,7 @@ def _check_kind(what: str, attribute: Attribute, kinds: Sequence[str]) -> None:
         )
 
 
-def _portions(batches: Iterable[pa.RecordBatch], layout: pa.Schema) -> Iterator[pa.Table]:
+def _tables(batches: Iterable[pa.RecordBatch], layout: pa.Schema) -> Iterator[pa.Table]:
     """Yield batches in tables of some size: grouping costs by the table, too."""
     waiting: list[pa.RecordBatch] = []
     rows = nbytes = 0
@@ -244,14 +248,14 @@ def _whole(one: _Aggregate, upper: pa.Array, lower: pa.Array) -> pa.Array:
             f"the sum of attribute {one.attribute.name!r} does not fit {one.attribute.type}: ask for "
             "avg and count, or sum fewer documents"
         )
-    high, low = (_numbers(half) for half in (upper, lower))
+    high, low = (_unsigned(half) for half in (upper, lower))
     total = (high << np.uint64(32)) | low
     kind = one.attribute.type.physical
     values = pa.array(total.view(np.int64) if is_signed else total, kind)
     return pc.if_else(upper.is_valid(), values, pa.scalar(None, kind))
 
 
-def _numbers(half: pa.Array) -> Any:
+def _unsigned(half: pa.Array) -> Any:
     return half.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
 
 

@@ -73,7 +73,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
         try:
             return order.check_position(self.position)
         except ValueError as error:
-            raise _damaged() from error
+            raise _damaged_token() from error
 
 
 def page_end(view: View, order: Order, filter: Filter | None, position: list[Any]) -> Page:
@@ -102,9 +102,9 @@ def read_page(after: str | pa.Table | None) -> Page | None:
         check, data = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
         page = msgspec.msgpack.decode(data, type=Page)
     except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
-        raise _damaged() from error
+        raise _damaged_token() from error
     if check != _check(data) or page.format != _FORMAT or not 0 <= page.lsn <= LSN_MAX:
-        raise _damaged()
+        raise _damaged_token()
     return page
 
 
@@ -132,7 +132,7 @@ def _check(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_CHECK_BYTES).digest()
 
 
-def _damaged() -> InvalidInputError:
+def _damaged_token() -> InvalidInputError:
     return InvalidInputError(
         "the token in `after` does not come from a query: pass it on unchanged, or pass the table"
     )

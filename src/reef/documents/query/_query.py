@@ -47,7 +47,7 @@ def run_query(view: View, schema: Schema, query: Query) -> pa.Table:
         found = _best(view, rows, query, asked)
     metadata = None
     if query.limit is not None:
-        found, last = _cut(found, query.limit)
+        found, last = _cut_to_limit(found, query.limit)
         if last is not None:
             position = query.order.position(last, last.num_rows - 1)
             metadata = {AFTER: page_end(view, query.order, query.filter, position).token()}
@@ -111,7 +111,7 @@ def _best(view: View, rows: StoredRows, query: Query, asked: int) -> list[pa.Rec
     return [with_wide(view, found, list(rows.layout(wide))[2:])] if wide else [found]
 
 
-def _cut(
+def _cut_to_limit(
     found: list[pa.RecordBatch], limit: int
 ) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
     """Return the first `limit` rows, and the last batch of them if there are more."""

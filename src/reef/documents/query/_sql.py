@@ -111,7 +111,7 @@ def _connected(
     except duckdb.Error as error:
         if documents.failure is not None:
             raise documents.failure from error
-        raise _refusal(error) from error
+        raise _refused_query(error) from error
     finally:
         connection.close()
 
@@ -138,7 +138,7 @@ def _check_names(schema: Schema) -> None:
             )
 
 
-def _refusal(error: duckdb.Error) -> InvalidInputError:
+def _refused_query(error: duckdb.Error) -> InvalidInputError:
     if isinstance(error, duckdb.OutOfMemoryException):
         return InvalidInputError(
             f"the query needs more than {MEMORY_LIMIT} of memory: select fewer rows or columns, or "

@@ -103,7 +103,7 @@ class StoredRows:
             found: list[tuple[bytes, bytes]] = []
 
             def look(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
-                found.extend(_stretches(index, filter.prune(index, names)))
+                found.extend(_key_spans(index, filter.prune(index, names)))
                 return np.zeros(index.num_rows, np.bool_)  # nothing is read here
 
             for source in state.sources:
@@ -177,7 +177,7 @@ class StoredRows:
             yield with_wide(self._view, piece, wide) if wide else piece
 
 
-def _stretches(
+def _key_spans(
     index: pa.RecordBatch, worth: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the first and the last key of blocks in a row that are worth reading."""

@@ -183,7 +183,7 @@ class Schema:
     def from_arrow(arrow: pa.Schema) -> Schema:
         """Return the schema that `to_arrow` made `arrow` of. Raises InvariantError if none did."""
         metadata = arrow.metadata or {}
-        next_id = _number(metadata.get(_NEXT_ID, b""))
+        next_id = _field_number(metadata.get(_NEXT_ID, b""))
         if metadata.get(_FACE) != b"documents" or next_id is None:
             raise InvariantError(f"this is not the schema of documents: metadata {metadata!r}")
         attributes = tuple(_attribute(column) for column in arrow)
@@ -233,5 +233,5 @@ def _attribute(column: pa.Field) -> Attribute:
     return Attribute(id, name, type)
 
 
-def _number(text: bytes) -> int | None:
+def _field_number(text: bytes) -> int | None:
     return int(text) if text.isdigit() and 1 <= len(text) <= 10 else None

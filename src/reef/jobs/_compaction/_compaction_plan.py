@@ -109,7 +109,7 @@ def plan_compaction(
     manifest = head.manifest
     options = (options or CompactionOptions()).settled(face_of(manifest).name, context.settings)
     tiers = tiers_of(visible_segments(context, manifest))
-    windows = _windows(tiers, options)
+    windows = _tier_windows(tiers, options)
     plan = _GroupBuilder(context, namespace, options)
     for first, end in windows:
         plan.add(tiers[first:end], Covered([one for tier in tiers[end:] for one in tier]))
@@ -152,7 +152,7 @@ class _GroupBuilder:
         level = _level(window)
         first = len(self.groups)
         moves: list[VisibleSegment] = []
-        for chosen in _in_turn(_candidates(window, self._options, moves), self._options):
+        for chosen in _in_turn(_candidate_groups(window, self._options, moves), self._options):
             ranges = self._fitting(chosen, older)
             keys = [(some[0].start, some[-1].end) for some in ranges]
             for some, inside in zip(ranges, inside_each(chosen.segments, keys), strict=True):
@@ -222,7 +222,7 @@ def tiers_of(segments: _Segments) -> list[list[VisibleSegment]]:
     return tiers
 
 
-def _windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
+def _tier_windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
     """Return the first tier and the end of each window.
 
     With `full` they cover all tiers: one does, unless that is more than a task may merge.
@@ -256,11 +256,11 @@ def _fits(inside: _Segments, more: _Segments, options: CompactionOptions) -> boo
     return len(together) <= options.runs_max or depth(together) <= options.runs_max
 
 
-def _candidates(
+def _candidate_groups(
     window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
 ) -> Iterator[_Candidate]:
     """Yield what is worth rewriting of some tiers; add what is only moved to `moves`."""
-    for segments in _stretches(window, options, moves):
+    for segments in _component_groups(window, options, moves):
         low, high = _keys_to_rewrite(segments, options)
         inside = within(segments, low, high)
         reason = _reason(inside, low, high, options)
@@ -276,14 +276,14 @@ def _in_turn(chosen: Iterator[_Candidate], options: CompactionOptions) -> list[_
     return listed
 
 
-def _stretches(
+def _component_groups(
     window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
 ) -> Iterator[list[VisibleSegment]]:
     """Yield neighbouring components together, up to the target size."""
     held: list[VisibleSegment] = []
     for component in components([one for tier in window for one in tier]):
         is_settled = (
-            not options.full and len(component) == 1 and not _is_small(component[0], options)
+            not options.full and len(component) == 1 and not _is_below_target(component[0], options)
         )
         is_in_range = _is_in_range(component, options)
         if held and (is_settled or not is_in_range or not _has_room(held, component, options)):
@@ -316,7 +316,7 @@ def _reason(segments: _Segments, low: bytes, high: bytes, options: CompactionOpt
         return f"{runs} runs have keys in common"
     if runs > 1 and any(one.is_cut for one in segments):
         return f"the rest of {runs} runs that were compacted in part"
-    small = sum(_is_small(one, options) for one in segments)
+    small = sum(_is_below_target(one, options) for one in segments)
     if small >= options.inputs_min:
         return f"{small} files are too small"
     return ""
@@ -333,7 +333,7 @@ def _levels(segments: _Segments) -> set[int]:
     return {one.ref.level for one in segments}
 
 
-def _is_small(one: VisibleSegment, options: CompactionOptions) -> bool:
+def _is_below_target(one: VisibleSegment, options: CompactionOptions) -> bool:
     return one.size < options.target_bytes * GOOD_SIZE
 
 

@@ -129,7 +129,7 @@ def fold_namespace(context: Context, namespace: str, options: IndexOptions) -> W
             except StalePlanError:
                 plan.job.check_not_ended()
                 plan.job.give_up()
-    raise _overtaken(namespace, options.plans_max)
+    raise _folded_by_others(namespace, options.plans_max)
 
 
 def plan_index(context: Context, namespace: str, options: IndexOptions) -> IndexPlan | None:
@@ -148,7 +148,7 @@ def plan_index(context: Context, namespace: str, options: IndexOptions) -> Index
             parts = UnfoldedLog(manifest, unfolded.sizes).parts(job.id, options)
             return IndexPlan(job, manifest, tuple(parts))
         job.end()  # others folded before the intent stood
-    raise _overtaken(namespace, options.plans_max)
+    raise _folded_by_others(namespace, options.plans_max)
 
 
 def _finish(
@@ -163,8 +163,8 @@ def _finish(
         raise
     if stitched.slot_last < plan.manifest.wal_floor:
         plan.job.end()  # only damage, which the next writer or repair decides about
-        return IndexResult(plan.namespace, damaged=_damaged(stitched), plans=plans)
-    generation = _publish(context, plan, stitched)
+        return IndexResult(plan.namespace, damaged=_all_damaged(stitched), plans=plans)
+    generation = _publish_fold(context, plan, stitched)
     return IndexResult(
         namespace=plan.namespace,
         generation=generation,
@@ -177,14 +177,14 @@ def _finish(
         segments=stitched.segments,
         attached=stitched.attached,
         skipped=tuple(skip for part in stitched.parts for skip in part.skipped),
-        damaged=_damaged(stitched),
+        damaged=_all_damaged(stitched),
         plans=plans,
         reruns=sum(not task.counted for task in stitched.tasks),
         tasks=stitched.tasks,
     )
 
 
-def _publish(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
+def _publish_fold(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
     """Publish the fold and the end of its intent; return the generation."""
     job, manifest = plan.job, plan.manifest
     window = stitched.window(context, job.now_us)
@@ -230,11 +230,11 @@ def _check_current(context: Context, plan: IndexPlan) -> None:
         )
 
 
-def _damaged(stitched: Stitched) -> tuple[DamagedSlot, ...]:
+def _all_damaged(stitched: Stitched) -> tuple[DamagedSlot, ...]:
     return tuple(damaged for part in stitched.parts for damaged in part.damaged)
 
 
-def _overtaken(namespace: str, times: int) -> UnavailableError:
+def _folded_by_others(namespace: str, times: int) -> UnavailableError:
     return UnavailableError(
         f"others folded the log of namespace {namespace!r} before this job could, {times} times; this "
         "job published nothing; retry if there is anything left to fold"

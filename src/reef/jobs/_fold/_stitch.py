@@ -16,7 +16,7 @@ from reef.errors import InvariantError
 from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
 from reef.jobs._fold._fold_part import FoldedPart, FoldPart, fold_part
 from reef.jobs._fold._part_chain import ChainState
-from reef.jobs._fold._unfolded_log import gone
+from reef.jobs._fold._unfolded_log import log_object_gone
 from reef.jobs._pass_protocol import Round, Work
 from reef.jobs._tasks import TaskOutcome
 
@@ -156,7 +156,7 @@ def stitch(
         tasks.append(FoldTask.of(part, outcome, counted=True))
         folded = outcome.returned()
         if folded.slot_last < part.slot_last:
-            raise gone(manifest, folded.slot_last + 1)
+            raise log_object_gone(manifest, folded.slot_last + 1)
         if folded.lsn_last and folded.lsn_first <= lsn:
             raise InvariantError(
                 f"version {folded.lsn_first} of namespace {part.namespace!r}, in slots "

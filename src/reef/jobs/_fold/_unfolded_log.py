@@ -59,13 +59,13 @@ class UnfoldedLog:
         while True:
             if head is None or head.manifest.state != "live":
                 raise no_namespace(context.store.url, chain.namespace)
-            unfolded = cls(head.manifest, _listed(context, head.manifest))
+            unfolded = cls(head.manifest, _listed_sizes(context, head.manifest))
             if not unfolded.is_short:
                 return unfolded
             # It may have been folded and collected since the head was read: then there is another head.
             before, head = head, chain.load()
             if head is None or head.generation == before.generation:
-                raise gone(before.manifest, unfolded.slot_last + 1)
+                raise log_object_gone(before.manifest, unfolded.slot_last + 1)
 
     @property
     def slot_last(self) -> int:
@@ -113,7 +113,7 @@ class UnfoldedLog:
         )
 
 
-def gone(manifest: Manifest, slot: int) -> CorruptError:
+def log_object_gone(manifest: Manifest, slot: int) -> CorruptError:
     """Return the error for a log object that is gone, though it was not folded."""
     return CorruptError(
         log_key(manifest.namespace, slot),
@@ -124,7 +124,7 @@ def gone(manifest: Manifest, slot: int) -> CorruptError:
     )
 
 
-def _listed(context: Context, m: Manifest) -> array[int]:
+def _listed_sizes(context: Context, m: Manifest) -> array[int]:
     prefix = folder_prefix(m.namespace, "wal")
     after = log_key(m.namespace, m.wal_floor - 1) if m.wal_floor > 1 else ""
     sizes = array("q")

@@ -54,7 +54,7 @@ from reef.format import (
     dedup_key,
     segment_key,
 )
-from reef.jobs._compaction._merge_task import MergeTask, merge_ranges
+from reef.jobs._compaction._merge_task import MergeTask, merge_key_ranges
 from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
 from reef.jobs._fold._unfolded_log import UnfoldedLog
 from reef.jobs._job import Job
@@ -260,7 +260,7 @@ class _Rebuild:
             )
             for number, ref in enumerate(refs)
         ]
-        outcomes = yield merge_ranges(tasks)
+        outcomes = yield merge_key_ranges(tasks)
         copies = []
         for ref, outcome in zip(refs, outcomes, strict=True):
             try:

@@ -59,12 +59,12 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def base_schema(self) -> Schema:
         """Documents: the schema that the namespace had."""
-        return _schema(self.base)
+        return _unpacked_schema(self.base)
 
     @property
     def document_schema(self) -> Schema:
         """Documents: the schema that rows are stored by."""
-        return _schema(self.schema)
+        return _unpacked_schema(self.schema)
 
     def stored(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         """Return rows in the columns of segments. Raises InvalidInputError as `upsert` does."""
@@ -142,5 +142,5 @@ def _current_schema(context: Context, namespace: str, face: Face) -> pa.Schema:
     return face.schema if schema is None else schema
 
 
-def _schema(data: bytes) -> Schema:
+def _unpacked_schema(data: bytes) -> Schema:
     return Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(data)))
