@@ -127,11 +127,11 @@ class Restorer:
             partial(own_rows, self._context.store, segment, good),
             sum(tail.row_places[n].rows for n in good),
             tail.footer.replaced_slots,
-            tuple(lost for lost in bad if self._is_seen(segment.ref, lost)),
+            tuple(lost for lost in bad if self._is_exposed(segment.ref, lost)),
         )
 
-    def _is_seen(self, ref: SegmentRef, lost: Lost) -> bool:
-        """Return whether the head still lets any of the lost keys be seen through a segment."""
+    def _is_exposed(self, ref: SegmentRef, lost: Lost) -> bool:
+        """Return whether the head still exposes any of the lost keys of a segment."""
         named = (r for r in (*self._head.segments, *self._log.attached) if r.id == ref.id)
         return any(low <= lost.key_max and lost.key_min < end for low, end in map(keys_seen, named))
 

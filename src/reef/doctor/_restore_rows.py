@@ -95,7 +95,7 @@ def segment_source(reader: SegmentReader, segment: CheckedSegment) -> Source:
 
 
 def restored_source(ref: SegmentRef, restored: Restored) -> Source:
-    """Return the rows of a segment that is itself restored, as far as its reference lets them be seen."""
+    """Return the rows of a segment that is itself restored, with the keys that its reference exposes."""
     clipped = Clip("", ref)
 
     def rows(low: bytes, high: bytes) -> Iterator[pa.RecordBatch]:

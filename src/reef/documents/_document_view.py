@@ -146,10 +146,10 @@ class DocumentView:
         order = Order.of(order_by, self.schema)
         page = read_page(after)
         position = None if page is None else page.start(self._view.life, self.lsn, order, filter)
-        asked = Query(
+        query = Query(
             filter=filter, order=order, limit=limit, selection=selection, position=position
         )
-        return run_query(self._view, self.schema, asked)
+        return run_query(self._view, self.schema, query)
 
     def aggregate(
         self,

@@ -48,7 +48,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr(_row_order, "_WAITING_ROWS", 3)
     if request.param == "by points":
         monkeypatch.setattr(ReadState, "points_max", 10**6)
-        monkeypatch.setattr(_stored_rows, "_DOUBTFUL_MAX", 10**6)
+        monkeypatch.setattr(_stored_rows, "_UNVERIFIED_ROWS_MAX", 10**6)
         monkeypatch.setattr(_query, "_MATCHES_MIN", 1)
     return request.param
 
@@ -458,12 +458,12 @@ def test_many_matches_are_left_to_a_scan(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     assert asked  # few enough
     asked.clear()
-    monkeypatch.setattr(_stored_rows, "_DOUBTFUL_MAX", 100)
+    monkeypatch.setattr(_stored_rows, "_UNVERIFIED_ROWS_MAX", 100)
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     monkeypatch.setattr(_stored_rows, "MATCHES_MAX", 99)
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     monkeypatch.setattr(_stored_rows, "MATCHES_MAX", 10**6)
-    monkeypatch.setattr(_stored_rows, "_MATCHED_BYTES_MAX", 1000)
+    monkeypatch.setattr(_stored_rows, "_MATCHES_BYTES_MAX", 1000)
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     assert not asked
     namespace.close()

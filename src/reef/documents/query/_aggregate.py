@@ -111,10 +111,10 @@ class Aggregation:
         names = [] if group_by is None else [group_by] if isinstance(group_by, str) else group_by
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             raise InvalidInputError.of("group_by", group_by, "names of attributes")
-        found = [self._schema.attribute_or_id(name) for name in dict.fromkeys(names)]
-        for attribute in found:
+        attributes = [self._schema.attribute_or_id(name) for name in dict.fromkeys(names)]
+        for attribute in attributes:
             _check_kind("group_by", attribute, ORDERED_KINDS)
-        return found
+        return attributes
 
     def _parsed(self, name: object, what: object) -> _Aggregate:
         if not isinstance(name, str):
@@ -147,11 +147,11 @@ class Aggregation:
                 halves = _halves(table[one.column])
                 table = table.append_column(upper, halves[0])
                 table = table.append_column(f"lower:{one.column}", halves[1])
-        asked = [([] if how == "count_all" else column, how) for column, how in self._parts]
-        found = table.group_by(keys, use_threads=False).aggregate(asked)
+        parts = [([] if how == "count_all" else column, how) for column, how in self._parts]
+        grouped = table.group_by(keys, use_threads=False).aggregate(parts)
         results = ["count_all" if how == "count_all" else f"{c}_{how}" for c, how in self._parts]
         names = [*self._keys, *map(_part_name, self._parts)]
-        return found.select([*keys, *results]).rename_columns(names)
+        return grouped.select([*keys, *results]).rename_columns(names)
 
     @staticmethod
     def _key_of(group: Attribute) -> str:
@@ -161,11 +161,11 @@ class Aggregation:
 
     def _again(self, partial: pa.Table) -> pa.Table:
         """Return partial results with one row for each group."""
-        asked = [(_part_name(part), _AGAIN[part[1]]) for part in self._parts]
-        found = partial.group_by(self._keys, use_threads=False).aggregate(asked)
-        results = [f"{name}_{how}" for name, how in asked]
+        parts = [(_part_name(part), _AGAIN[part[1]]) for part in self._parts]
+        grouped = partial.group_by(self._keys, use_threads=False).aggregate(parts)
+        results = [f"{name}_{how}" for name, how in parts]
         names = [*self._keys, *map(_part_name, self._parts)]
-        return found.select([*self._keys, *results]).rename_columns(names)
+        return grouped.select([*self._keys, *results]).rename_columns(names)
 
     def _result(self, one: _Aggregate, partial: pa.Table) -> pa.Array:
         columns = [partial[_part_name(part)].combine_chunks() for part in one.parts()]
@@ -264,5 +264,5 @@ def _group_keys(values: pa.Array | pa.ChunkedArray, attribute: Attribute) -> pa.
         values = values.combine_chunks()
     if not attribute.id:
         return values.view(pa.string())
-    shown = attribute.type.logical
-    return values if values.type == shown else pa.ExtensionArray.from_storage(shown, values)
+    logical = attribute.type.logical
+    return values if values.type == logical else pa.ExtensionArray.from_storage(logical, values)

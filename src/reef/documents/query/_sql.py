@@ -201,11 +201,11 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     def batches(self, shape: pa.Schema, pushed: Pushed) -> Iterator[pa.RecordBatch]:
         """Yield rows with the columns of `shape`."""
         names = [*shape.names, *(sorted(pushed.names) if pushed.rest is not None else ())]
-        asked = [*dict.fromkeys(name for name in names if name != "id")]
+        to_read = [*dict.fromkeys(name for name in names if name != "id")]
         note = _ScanNote(list(shape.names), pushed)
         self.scans.append(note)
         try:
-            for batch in self._view.scan(columns=asked, where=pushed.where):
+            for batch in self._view.scan(columns=to_read, where=pushed.where):
                 if pushed.rest is not None:
                     batch = batch.filter(pushed.rest)
                 if batch.num_rows:
