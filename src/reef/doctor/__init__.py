@@ -9,7 +9,7 @@ Examination         verify in parts: what to read, for tasks, and the Diagnosis 
                     EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
 plan_rebuild        from where everything can be derived again: a RebuildPlan, with each FoldStart
 read_window         a dedup window that a manifest names
-size_of             the bytes of an object, None if it is missing
+stored_size             the bytes of an object, None if it is missing
 """
 
 from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
@@ -21,7 +21,7 @@ from reef.doctor._inspect_objects import (
     inspect_segment,
 )
 from reef.doctor._problems import ProblemOrNote
-from reef.doctor._quarantine import size_of
+from reef.doctor._quarantine import stored_size
 from reef.doctor._refold_plan import FoldStart, RebuildPlan, plan_rebuild
 from reef.doctor._repair_namespace import RepairReport, repair
 from reef.doctor._repair_plan import RepairStep
@@ -47,7 +47,7 @@ __all__ = [
     "plan_rebuild",
     "read_window",
     "repair",
-    "size_of",
     "storage_stats",
+    "stored_size",
     "verify",
 ]

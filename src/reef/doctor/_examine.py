@@ -18,7 +18,7 @@ from reef.doctor._check_manifests import (
     retained_manifests,
 )
 from reef.doctor._problems import AT_ONCE_BYTES, ProblemOrNote, Progress, describe, no_progress
-from reef.doctor._quarantine import Quarantine, size_of
+from reef.doctor._quarantine import Quarantine, stored_size
 from reef.doctor._windows import CheckedWindow, check_window
 from reef.engine import Context
 from reef.errors import FormatVersionError
@@ -170,7 +170,7 @@ class Examination:
                     self._named[self._key(ref)] = ref
         self._sizes = {m.key: m.size for m in store.list(f"namespaces/{self.namespace}/segments/")}
         return [
-            (ref, size_of(store, key) if ref.namespace else self._sizes.get(key))
+            (ref, stored_size(store, key) if ref.namespace else self._sizes.get(key))
             for key, ref in self._named.items()
         ]
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from reef.doctor._byte_grammar import log_parts, manifest_parts, segment_parts
 from reef.doctor._newest_readable import newest_readable_manifest
-from reef.doctor._quarantine import Quarantine, size_of
+from reef.doctor._quarantine import Quarantine, stored_size
 from reef.engine import OUTCOMES, Context, unpack_codes
 from reef.errors import InvalidInputError, UnreadableError
 from reef.format import (
@@ -184,7 +184,7 @@ def inspect_segment(
     damage = None
     if deep:
         checked = check_segment(
-            store, namespace, _as_ref(tail, ref), size_of(store, key), deep=True
+            store, namespace, _as_ref(tail, ref), stored_size(store, key), deep=True
         )
         damaged, damage = checked.bad_rows, [_damage(error) for error in checked.errors]
     footer = json_value(tail.footer)

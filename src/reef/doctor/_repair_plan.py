@@ -204,12 +204,12 @@ class RepairPlanner:
 
     def _raise_boundary(self, generation: int, key: str, head: Head) -> None:
         manifest = head.manifest
-        held = [s.id for s in manifest.snapshots if s.generation < generation]
-        held += [p.child for p in manifest.pins if p.generation < generation]
+        needing = [s.id for s in manifest.snapshots if s.generation < generation]
+        needing += [p.child for p in manifest.pins if p.generation < generation]
         self.plan.boundary = max(self.plan.boundary, generation)
         text = f"raise the boundary to generation {generation}, so that no older one is retained"
-        if held:
-            text += f", except those that {', '.join(held)} need"
+        if needing:
+            text += f", except those that {', '.join(needing)} need"
         self._step("raise-boundary", key, text, lost=f"reads at generations below {generation}")
 
     def _log_objects(self) -> None:

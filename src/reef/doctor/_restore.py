@@ -29,7 +29,7 @@ import pyarrow as pa
 from reef.doctor._check_log import UnreadableKind
 from reef.doctor._examine import Diagnosis, diagnose
 from reef.doctor._problems import cut_to_fetch
-from reef.doctor._quarantine import size_of
+from reef.doctor._quarantine import stored_size
 from reef.doctor._refold_plan import RefoldPlanner
 from reef.doctor._restore_rows import (
     BlockWalk,
@@ -355,7 +355,7 @@ class Restorer:
         key = segment_key(ref.namespace or namespace, ref.id)
         checked = self._checked.get(key)
         if checked is None or (checked.is_sound and not checked.blocks):
-            checked = check_segment(store, namespace, ref, size_of(store, key), deep=True)
+            checked = check_segment(store, namespace, ref, stored_size(store, key), deep=True)
             self._checked[key] = checked
         return checked
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.doctor._byte_grammar import FRAME, PREAMBLE, block_rows
-from reef.doctor._quarantine import size_of
+from reef.doctor._quarantine import stored_size
 from reef.format import KEY, LSN, TOMBSTONE, SegmentRef, SegmentTail
 from reef.segment import CheckedSegment, Clip, SegmentReader
 from reef.store import Store
@@ -168,7 +168,7 @@ def walked_rows(
     Blocks follow one another from the preamble to the tail, each with its length in front. For segments
     without wide columns. It ends at a length that is impossible.
     """
-    size, ref = size_of(store, segment.key), segment.ref
+    size, ref = stored_size(store, segment.key), segment.ref
     end = min(size or 0, ref.size - ref.footer_length)
     at = len(PREAMBLE)
     while at + FRAME.size < end:

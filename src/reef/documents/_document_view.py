@@ -52,8 +52,8 @@ class DocumentView:
         """Return the document called `id`, or None. Raises InvalidInputError."""
         selection = Selection.of(self.schema, columns)
         key = _key_of_id("id", id)
-        found = self._view.one(key) if selection.wide else self._narrow(key)
-        return None if found is None else selection.document(id, found)
+        latest = self._view.one(key) if selection.wide else self._narrow(key)
+        return None if latest is None else selection.document(id, latest)
 
     def get_many(
         self, ids: Iterable[str], *, columns: Sequence[str] | None = None
@@ -64,17 +64,17 @@ class DocumentView:
             raise InvalidInputError.of("ids", ids, "a list of ids")
         listed = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else list(ids)
         keys = [_key_of_id("id", id) for id in listed]
-        found = self._view.many(keys, wide=bool(selection.wide))
-        if (few := found.few) is not None:
+        latest = self._view.many(keys, wide=bool(selection.wide))
+        if (few := latest.few) is not None:
             return [
                 None if one is None else selection.document(id, one)
                 for id, one in zip(listed, few, strict=True)
             ]
-        rows = found.rows(self._rows(None).layout(selection.columns))
+        rows = latest.rows(self._rows(None).layout(selection.columns))
         documents = documents_of(selection.user_rows(rows), self.schema)
         return [
             document if exists else None
-            for document, exists in zip(documents, found.exists.tolist(), strict=True)
+            for document, exists in zip(documents, latest.exists.tolist(), strict=True)
         ]
 
     def count(self, where: Where | None = None) -> int:

@@ -86,13 +86,13 @@ def read_page(after: str | pa.Table | None) -> Page | None:
     if after is None:
         return None
     if isinstance(after, pa.Table):
-        found = (after.schema.metadata or {}).get(AFTER)
-        if found is None:
+        token = (after.schema.metadata or {}).get(AFTER)
+        if token is None:
             raise InvalidInputError(
                 "the table in `after` has no next page: only a result that `limit` has cut off has "
                 f"{AFTER.decode()!r} in its schema's metadata"
             )
-        after = found.decode()
+        after = token.decode()
     if isinstance(after, bytes):
         after = after.decode(errors="replace")
     if not isinstance(after, str):

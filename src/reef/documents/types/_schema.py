@@ -71,11 +71,11 @@ class Schema:
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called `name`. Raises InvalidInputError, which says what there is."""
-        found = self._by_name.get(name)
-        if found is None:
+        attribute = self._by_name.get(name)
+        if attribute is None:
             known = ", ".join(self._by_name) or "none yet"
             raise InvalidInputError(f"there is no attribute {name!r}; the attributes are: {known}")
-        return found
+        return attribute
 
     def attribute_or_id(self, name: str) -> Attribute:
         """Return the attribute called `name`, or the id. Raises InvalidInputError."""
@@ -133,11 +133,11 @@ class Schema:
         Raises InvalidInputError for one that has another type.
         """
         for name, type in declared.items():
-            found = self.find(name)
-            if found is not None and found.type != type:
+            attribute = self.find(name)
+            if attribute is not None and attribute.type != type:
                 raise InvalidInputError(
                     f"schema gives attribute {name!r} the type {type.text}, but it is "
-                    f"{found.type} already: give that, or leave it out"
+                    f"{attribute.type} already: give that, or leave it out"
                 )
         return self.added({n: t for n, t in declared.items() if self.find(n) is None})
 

@@ -184,21 +184,21 @@ class _GroupBuilder:
             self._options,
         )
         groups: list[tuple[KeyRange, ...]] = []
-        held: list[KeyRange] = []
+        group: list[KeyRange] = []
         size = 0
         for at, one in enumerate(ranges):
             if self._room is not None and one.bytes_in > self._room:
                 self._is_short = True
                 self._skip(chosen, sum(some.bytes_in for some in ranges[at:]), one.start)
                 break
-            if held and size + one.bytes_in > self._options.group_size_bytes:
-                groups.append(tuple(held))
-                held, size = [], 0
-            held.append(one)
+            if group and size + one.bytes_in > self._options.group_size_bytes:
+                groups.append(tuple(group))
+                group, size = [], 0
+            group.append(one)
             size += one.bytes_in
             if self._room is not None:
                 self._room -= one.bytes_in
-        return [*groups, tuple(held)] if held else groups
+        return [*groups, tuple(group)] if group else groups
 
     def _skip(self, chosen: _Candidate, size: int, start: bytes) -> None:
         where = "" if start == chosen.low else f", from key {start!r} on"
@@ -280,31 +280,33 @@ def _component_groups(
     window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
 ) -> Iterator[list[VisibleSegment]]:
     """Yield neighbouring components together, up to the target size."""
-    held: list[VisibleSegment] = []
+    neighbours: list[VisibleSegment] = []
     for component in components([one for tier in window for one in tier]):
         is_settled = (
             not options.full and len(component) == 1 and not _is_below_target(component[0], options)
         )
         is_in_range = _is_in_range(component, options)
-        if held and (is_settled or not is_in_range or not _has_room(held, component, options)):
+        if neighbours and (
+            is_settled or not is_in_range or not _has_room(neighbours, component, options)
+        ):
             # Components on both sides of a segment that stays are not joined.
-            yield held
-            held = []
+            yield neighbours
+            neighbours = []
         if is_settled or not is_in_range:
             if is_settled and is_in_range and component[0].ref.level == 0:
                 moves += component
             continue
-        held += component
-        if total(held) >= options.target_bytes:
-            yield held
-            held = []
-    if held:
-        yield held
+        neighbours += component
+        if total(neighbours) >= options.target_bytes:
+            yield neighbours
+            neighbours = []
+    if neighbours:
+        yield neighbours
 
 
-def _has_room(held: _Segments, more: _Segments, options: CompactionOptions) -> bool:
+def _has_room(neighbours: _Segments, more: _Segments, options: CompactionOptions) -> bool:
     """Return whether one pass may read both, so that the next does not begin with its outputs."""
-    return options.max_bytes is None or total(held) + total(more) <= options.max_bytes
+    return options.max_bytes is None or total(neighbours) + total(more) <= options.max_bytes
 
 
 def _reason(segments: _Segments, low: bytes, high: bytes, options: CompactionOptions) -> str:

@@ -111,9 +111,9 @@ class Covered:
     """The keys that some segments may hold."""
 
     def __init__(self, segments: Sequence[VisibleSegment]) -> None:
-        found = [bounds(component) for component in components(segments)]
-        self._lows = [low for low, _ in found]
-        self._highs = [high for _, high in found]
+        ranges = [bounds(component) for component in components(segments)]
+        self._lows = [low for low, _ in ranges]
+        self._highs = [high for _, high in ranges]
 
     def overlaps(self, start: bytes, end: bytes) -> bool:
         """Return whether any of them may hold a key from `start` up to `end`."""

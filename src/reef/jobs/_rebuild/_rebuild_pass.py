@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from reef.doctor import FoldStart, RebuildPlan, plan_rebuild, size_of
+from reef.doctor import FoldStart, RebuildPlan, plan_rebuild, stored_size
 from reef.engine import Context
 from reef.errors import (
     CorruptError,
@@ -283,7 +283,7 @@ class _Rebuild:
         keys: list[str] = []
         store = self._context.store
         named = {segment_key(ref.namespace or self._namespace, ref.id): ref for ref in refs}
-        sized = [(ref, size_of(store, key)) for key, ref in named.items()]
+        sized = [(ref, stored_size(store, key)) for key, ref in named.items()]
         for facts in (yield from check_segments(self._namespace, sized, self._options.verify)):
             if not facts.is_sound:
                 keys.append(facts.key)

@@ -107,9 +107,11 @@ def plan_load(
     arrow = _current_schema(context, namespace, FACES[face])
     base = schema = b""
     if face == "documents":
-        found = Schema.from_arrow(arrow)
-        base = packed_schema(found)
-        schema = packed_schema(found if columns is None else schema_for(found, columns, declared))
+        current = Schema.from_arrow(arrow)
+        base = packed_schema(current)
+        schema = packed_schema(
+            current if columns is None else schema_for(current, columns, declared)
+        )
     return LoadPlan(
         namespace=namespace,
         face=face,
