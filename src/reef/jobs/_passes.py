@@ -17,8 +17,9 @@ leaves a record in the bucket: see `passes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from reef.database import Database
 from reef.doctor import RebuildPlan, VerifyReport, plan_rebuild
@@ -42,6 +43,8 @@ from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._tasks import Runner
 from reef.jobs._verify_pass import VerifyOptions, VerifyPass
 from reef.types import check_namespace
+
+T = TypeVar("T")
 
 Namespaces: TypeAlias = str | Iterable[str] | None
 """A name, some names, or None: all."""
@@ -161,11 +164,7 @@ def preview_index(
 ) -> list[NamespaceResult[UnfoldedLog]]:
     """Return what there is to fold in each namespace. Writes nothing, and runs no task."""
     (options or IndexOptions()).check()
-    context = _context(db)
-    names = [*_names(db, namespaces)]
-    return each_namespace(
-        context, names, lambda name: UnfoldedLog.find(context, context.chain(name))
-    )
+    return _previews(db, namespaces, lambda c, name: UnfoldedLog.find(c, c.chain(name)))
 
 
 def preview_compaction(
@@ -178,9 +177,7 @@ def preview_compaction(
 
     Writes nothing, and runs no task.
     """
-    context = _context(db)
-    names = [*_names(db, namespaces)]
-    return each_namespace(context, names, lambda name: plan_compaction(context, name, options))
+    return _previews(db, namespaces, lambda c, name: plan_compaction(c, name, options))
 
 
 def preview_rebuild(
@@ -188,9 +185,14 @@ def preview_rebuild(
 ) -> list[NamespaceResult[RebuildPlan]]:
     """Return what `rebuild` would derive again in each namespace. Writes nothing, and runs no task."""
     (options or RebuildOptions()).check()
+    return _previews(db, namespaces, plan_rebuild)
+
+
+def _previews(
+    db: Database | Context, namespaces: Namespaces, plan: Callable[[Context, str], T]
+) -> list[NamespaceResult[T]]:
     context = _context(db)
-    names = [*_names(db, namespaces)]
-    return each_namespace(context, names, lambda name: plan_rebuild(context, name))
+    return each_namespace(context, [*_names(db, namespaces)], partial(plan, context))
 
 
 def _context(db: Database | Context) -> Context:
