@@ -156,7 +156,7 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
                 "sequence": record.sequence,
                 "skipped": json_value(record.skipped),
                 "segments": json_value(record.segments),
-                "schema": None if record.schema is None else _fields(record.schema),
+                "schema": None if record.schema is None else _arrow_fields(record.schema),
                 **_first_rows(record.batch, rows),
             }
             for record in log.records
@@ -188,7 +188,7 @@ def inspect_segment(
         )
         damaged, damage = checked.bad_rows, [_damage(error) for error in checked.errors]
     footer = json_value(tail.footer)
-    footer["schema"] = _fields(tail.schema)
+    footer["schema"] = _arrow_fields(tail.schema)
     return {
         **about,
         "damage": damage[0] if damage else None,
@@ -297,11 +297,11 @@ def _outcomes(packed: Any, most: int) -> dict[str, Any]:
         codes = unpack_codes(packed)
     except ValueError:
         return {"outcomes": readable(packed), "outcome_counts": None}
-    counts = {_outcome(code): count for code, count in sorted(Counter(codes).items())}
-    return {"outcomes": [_outcome(code) for code in codes[:most]], "outcome_counts": counts}
+    counts = {_outcome_name(code): count for code, count in sorted(Counter(codes).items())}
+    return {"outcomes": [_outcome_name(code) for code in codes[:most]], "outcome_counts": counts}
 
 
-def _outcome(code: int) -> str:
+def _outcome_name(code: int) -> str:
     return OUTCOMES[code] if code < len(OUTCOMES) else f"code {code}"
 
 
@@ -384,10 +384,10 @@ def _damage(error: UnreadableError) -> dict[str, Any]:
 
 
 def _schema_fields(data: bytes) -> list[dict[str, Any]]:
-    return _fields(decode_schema(pa.py_buffer(data), "", 0)) if data else []
+    return _arrow_fields(decode_schema(pa.py_buffer(data), "", 0)) if data else []
 
 
-def _fields(schema: pa.Schema) -> list[dict[str, Any]]:
+def _arrow_fields(schema: pa.Schema) -> list[dict[str, Any]]:
     return [
         {"name": f.name, "type": str(f.type), "nullable": f.nullable, "id": field_id(f)}
         for f in schema

@@ -37,7 +37,7 @@ from reef.doctor._restore_rows import (
     Restored,
     RowSums,
     Source,
-    merged_rows,
+    all_versions,
     own_rows,
     restored_source,
     rows_between,
@@ -277,7 +277,7 @@ class Restorer:
         sources = [self._source(input, depth) for input in self._refs_before(ref, ids)]
         schema = pa.unify_schemas([source.schema for source in sources])
         text = "the segments that it replaced: " + ", ".join(source.text for source in sources)
-        rows = partial(merged_rows, sources, schema, ref.key_min, ref.key_max + b"\0")
+        rows = partial(all_versions, sources, schema, ref.key_min, ref.key_max + b"\0")
         return Restored(text, schema, rows, ref.rows)
 
     def _inputs_of(self, segment: CheckedSegment) -> Sequence[str]:

@@ -108,7 +108,7 @@ def restored_source(ref: SegmentRef, restored: Restored) -> Source:
     return Source(text, restored.schema, rows, [(ref.key_min, ref.size)])
 
 
-def merged_rows(
+def all_versions(
     sources: Sequence[Source], schema: pa.Schema, low: bytes, high: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Yield all versions of all sources with keys from `low` up to `high`, sorted."""

@@ -145,11 +145,11 @@ class Collected(msgspec.Struct, frozen=True):
 
 def collect_small(context: Context, small: SmallCollection) -> Collected:
     """Collect a namespace; write nothing if more than `objects_max` objects would go."""
-    report = _collect(context, small.name, apply=small.apply, objects_max=small.objects_max)
+    report = _run_collection(context, small.name, apply=small.apply, objects_max=small.objects_max)
     return Collected(_without_names(report))
 
 
-def _collect(
+def _run_collection(
     context: Context,
     name: str,
     *,
@@ -204,12 +204,12 @@ def _collect_large(run: PassRun, name: str, options: CollectOptions) -> Collecti
         # Some at a time: their names are not all in memory at once.
         at_once = options.task_objects * run.parallelism * _WAVES
         while some := list(islice(doomed, at_once)):
-            _delete(run, name, some, options.task_objects, deleted)
+            _delete_by_tasks(run, name, some, options.task_objects, deleted)
 
-    return _without_names(_collect(run.context, name, apply=True, delete=delete))
+    return _without_names(_run_collection(run.context, name, apply=True, delete=delete))
 
 
-def _delete(
+def _delete_by_tasks(
     run: PassRun,
     name: str,
     doomed: Sequence[Doomed],

@@ -93,7 +93,7 @@ class RequestColumns(NamedTuple):
         if self.deletes is not None:
             gone = read_rows({ID: self.deletes}, schema)
         parts = [rows for rows in (put, patched, gone) if rows]
-        _check_ids([rows.ids for rows in parts])
+        _check_named_once([rows.ids for rows in parts])
         deletes = pa.array([], pa.binary()) if gone is None else gone.ids
         return CheckedRequest(put or None, patched or None, deletes, _kept(parts)), schema
 
@@ -124,7 +124,7 @@ def _ids(deletes: object) -> object:
     return list(deletes)
 
 
-def _check_ids(ids: list[pa.Array]) -> None:
+def _check_named_once(ids: list[pa.Array]) -> None:
     """Raise InvalidInputError unless there is something to do, once to each id."""
     if not ids:
         raise InvalidInputError("nothing to write: give upserts, patches or deletes")

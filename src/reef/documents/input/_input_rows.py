@@ -77,7 +77,7 @@ def read_rows(
     if duplicates not in ("last", "error"):
         raise InvalidInputError.of("duplicates", duplicates, "'last' or 'error'")
     source = input_columns(data)
-    ids = _read_ids(source.columns.get(ID), source.count)
+    ids = _id_column(source.columns.get(ID), source.count)
     columns: dict[str, pa.Array] = {}
     new: dict[str, Type] = {}
     untyped: dict[str, pa.Array] = {}
@@ -115,7 +115,7 @@ def _are_lists(untyped: Column) -> pa.Array:
     return plain_array(untyped).is_valid()
 
 
-def _read_ids(column: Column | None, count: int) -> pa.Array:
+def _id_column(column: Column | None, count: int) -> pa.Array:
     if column is None:
         if count == 0:
             return pa.array([], pa.binary())
@@ -134,7 +134,7 @@ def _read_ids(column: Column | None, count: int) -> pa.Array:
     if len(texts) and not is_text(texts.type):
         raise spot.refusal(0, texts[0], _ID_RULE, str(texts.type))
     ids = coerce(texts, _STRING, spot)
-    _check_ids(ids, spot)
+    _check_form_of_ids(ids, spot)
     return ids.cast(pa.binary())
 
 
@@ -157,7 +157,7 @@ def _text(read: ReadColumn, values: list[Any], spot: InputColumn) -> pa.Array:
     return read.values
 
 
-def _check_ids(ids: pa.Array, spot: InputColumn) -> None:
+def _check_form_of_ids(ids: pa.Array, spot: InputColumn) -> None:
     if not len(ids):
         return
     _, ends, text = ids.buffers()

@@ -83,7 +83,7 @@ def read_values(values: Sequence[Any], known: Type | None, spot: InputColumn) ->
         return read_arrow(column, known, spot)
     if known is None:
         return ReadColumn(_JSON, encode_json(values, spot))
-    i = _first(values)
+    i = _first_value(values)
     raise spot.refusal(i, values[i], known.text, f"{type(values[i]).__name__} (json)")
 
 
@@ -147,14 +147,14 @@ def _common(values: Sequence[Any], spot: InputColumn, kinds: set[str]) -> Type:
         return Type.parse("datetime")
     if "dict" in kinds:
         return _JSON
-    first = _first(values)
+    first = _first_value(values)
     kind = _kind(type(values[first]))
     i = next(i for i, v in enumerate(values) if _kind(type(v)) not in (kind, "null"))
     expected = f"the type of row {spot.row_of(first)} ({kind})"
     raise spot.refusal(i, values[i], expected, _kind(type(values[i])))
 
 
-def _first(values: Sequence[Any]) -> int:
+def _first_value(values: Sequence[Any]) -> int:
     return next(i for i, value in enumerate(values) if value is not None)
 
 
@@ -196,7 +196,7 @@ class _KindOf(dict[type, str]):
 _kind = _KindOf().__getitem__
 
 
-def _array(values: Sequence[Any], arrow: pa.DataType | None, spot: InputColumn) -> pa.Array:
+def _arrow_array(values: Sequence[Any], arrow: pa.DataType | None, spot: InputColumn) -> pa.Array:
     try:
         return pa.array(values, arrow)
     except CONVERSION_ERRORS as error:
@@ -211,7 +211,7 @@ def _integers(values: Sequence[Any], spot: InputColumn) -> pa.Array:
         return pa.array(values, pa.int64())
     except CONVERSION_ERRORS:
         is_signed = min(value for value in values if value is not None) < 0
-        return _array(values, pa.int64() if is_signed else pa.uint64(), spot)
+        return _arrow_array(values, pa.int64() if is_signed else pa.uint64(), spot)
 
 
 def _uuids(values: Sequence[Any], spot: InputColumn) -> pa.Array:
@@ -222,7 +222,7 @@ def _uuids(values: Sequence[Any], spot: InputColumn) -> pa.Array:
 def _datetimes64(values: Sequence[Any], spot: InputColumn) -> pa.Array:
     nat = np.datetime64("NaT", "s")
     times: Any = np.array([nat if value is None else value for value in values])
-    return _array(times, None, spot)
+    return _arrow_array(times, None, spot)
 
 
 def _timestamps(values: Sequence[Any], spot: InputColumn) -> pa.Array:
@@ -241,7 +241,7 @@ def _dicts(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
             raise spot.refusal(wrong, values[wrong], "sparse", f"{key!r} that is not a list")
         column = _arrays_of_lists(lists, spot)
         if column is None:
-            i = _first(lists)
+            i = _first_value(lists)
             raise spot.refusal(i, values[i], "sparse", f"{key!r} that are not all numbers")
         parts.append(column)
     mask = pa.array([value is None for value in values])
@@ -281,7 +281,9 @@ def _arrays_of_lists(
     lengths = [-1 if value is None else len(value) for value in values]
     items = pa.nulls(len(flat))
     if kinds:
-        spot = spot.within(lambda i: int(np.searchsorted(_offsets(lengths), i, side="right")) - 1)
+        spot = spot.within(
+            lambda i: int(np.searchsorted(_list_offsets(lengths), i, side="right")) - 1
+        )
         items = _NATURAL[kinds.pop()](flat, spot)
     return _list_array(items, lengths, is_vector)
 
@@ -306,7 +308,7 @@ def _vector_of_halves_or_singles(values: Sequence[Any], spot: InputColumn) -> Ty
         return None
     if len(valid[0]) > DIMENSION_MAX:
         got = f"a list of {len(valid[0])} numbers"
-        raise spot.refusal(_first(values), valid[0], _VECTOR, got)
+        raise spot.refusal(_first_value(values), valid[0], _VECTOR, got)
     return Type.vector(len(valid[0]), half=all(v.dtype.name == "float16" for v in valid))
 
 
@@ -317,17 +319,17 @@ def _list_array(items: pa.Array, lengths: list[int], is_vector: bool) -> pa.Arra
     # Extension types are named here: Arrow would take the storage's.
     arrow = pa.list_(items.type)
     mask = pa.array([length < 0 for length in lengths])
-    return pa.ListArray.from_arrays(_offsets(lengths), items, type=arrow, mask=mask)
+    return pa.ListArray.from_arrays(_list_offsets(lengths), items, type=arrow, mask=mask)
 
 
-def _offsets(lengths: list[int]) -> np.ndarray:
+def _list_offsets(lengths: list[int]) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.maximum(lengths, 0).cumsum(out=offsets[1:])
     return offsets
 
 
 def _array_as(arrow: pa.DataType | None) -> Callable[[Sequence[Any], InputColumn], pa.Array]:
-    return lambda values, spot: _array(values, arrow, spot)
+    return lambda values, spot: _arrow_array(values, arrow, spot)
 
 
 # Values, all of one kind or None, in Arrow's type for it; None if only JSON holds them.

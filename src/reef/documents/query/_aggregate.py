@@ -180,7 +180,7 @@ class Aggregation:
             return pc.if_else(
                 pc.greater(count, 0), pc.divide(total, count.cast(pa.float64())), None
             )
-        return _whole(one, *columns) if one.is_whole else columns[0]
+        return _exact_sum(one, *columns) if one.is_whole else columns[0]
 
 
 def _stored_name(attribute: Attribute, prefix: str = "") -> str:
@@ -233,7 +233,7 @@ def _approximate(upper: pa.Array, lower: pa.Array) -> pa.Array:
     )
 
 
-def _whole(one: _Aggregate, upper: pa.Array, lower: pa.Array) -> pa.Array:
+def _exact_sum(one: _Aggregate, upper: pa.Array, lower: pa.Array) -> pa.Array:
     """Return the exact sum. Raises InvalidInputError if it does not fit."""
     assert one.attribute is not None
     # Carry, so that the lower half is 32 bits again: then the upper one alone tells what fits.
@@ -248,14 +248,14 @@ def _whole(one: _Aggregate, upper: pa.Array, lower: pa.Array) -> pa.Array:
             f"the sum of attribute {one.attribute.name!r} does not fit {one.attribute.type}: ask for "
             "avg and count, or sum fewer documents"
         )
-    high, low = (_unsigned(half) for half in (upper, lower))
+    high, low = (_as_unsigned(half) for half in (upper, lower))
     total = (high << np.uint64(32)) | low
     kind = one.attribute.type.physical
     values = pa.array(total.view(np.int64) if is_signed else total, kind)
     return pc.if_else(upper.is_valid(), values, pa.scalar(None, kind))
 
 
-def _unsigned(half: pa.Array) -> Any:
+def _as_unsigned(half: pa.Array) -> Any:
     return half.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
 
 

@@ -40,10 +40,10 @@ from reef.jobs._compaction._key_ranges import (
     components,
     cut_ranges,
     depth,
+    in_key_range,
     inside_each,
     total,
     visible_segments,
-    within,
 )
 from reef.manifest import no_namespace
 
@@ -203,7 +203,7 @@ class _GroupBuilder:
     def _skip(self, chosen: _Candidate, size: int, start: bytes) -> None:
         where = "" if start == chosen.low else f", from key {start!r} on"
         self.skipped.append(
-            f"{len(within(chosen.segments, start, chosen.high))} segments of {size} bytes{where}: "
+            f"{len(in_key_range(chosen.segments, start, chosen.high))} segments of {size} bytes{where}: "
             f"more than is left of max_bytes, {self._options.max_bytes}"
         )
 
@@ -262,7 +262,7 @@ def _candidate_groups(
     """Yield what is worth rewriting of some tiers; add what is only moved to `moves`."""
     for segments in _component_groups(window, options, moves):
         low, high = _keys_to_rewrite(segments, options)
-        inside = within(segments, low, high)
+        inside = in_key_range(segments, low, high)
         reason = _reason(inside, low, high, options)
         if reason:
             yield _Candidate(inside, low, high, reason)

@@ -94,13 +94,13 @@ def components(segments: Sequence[VisibleSegment]) -> Iterator[list[VisibleSegme
 
 def depth(segments: Sequence[VisibleSegment], low: bytes = b"", high: bytes | None = None) -> int:
     """Return how many segments have one key from `low` up to `high` in their range, at most."""
-    inside = within(segments, low, high)
+    inside = in_key_range(segments, low, high)
     lows = sorted(max(low, one.key_min) for one in inside)
     highs = sorted(one.key_end for one in inside)
     return max((i + 1 - bisect_right(highs, at) for i, at in enumerate(lows)), default=0)
 
 
-def within(
+def in_key_range(
     segments: Sequence[VisibleSegment], low: bytes, high: bytes | None
 ) -> list[VisibleSegment]:
     """Return the segments that may show a key from `low` up to `high`."""

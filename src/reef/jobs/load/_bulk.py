@@ -104,7 +104,7 @@ def _gather(plan: LoadPlan, rows: object, runs: SortedRuns) -> LoadPlan:
     for table in _inputs(rows):
         stored, schema = widening_rows(schema, table, duplicates=plan.duplicates)
         runs.add(stored)
-        runs.dropped += _count(table) - stored.num_rows
+        runs.dropped += _row_count(table) - stored.num_rows
     return msgspec.structs.replace(plan, schema=packed_schema(schema))
 
 
@@ -120,7 +120,7 @@ def _inputs(rows: object) -> Iterator[object]:
         yield rows
 
 
-def _count(table: object) -> int:
+def _row_count(table: object) -> int:
     if isinstance(table, pa.RecordBatch | pa.Table):
         return int(table.num_rows)
     if isinstance(table, Mapping):
