@@ -1,6 +1,6 @@
 """What is damaged in a namespace, and its repair. Everything but `repair` only reads.
 
-verify              checks a namespace: a VerifyReport; each Finding in it is a problem or a note
+verify              checks a namespace: a VerifyReport, with each ProblemOrNote
 repair              plans or applies the repair of what verify finds: a RepairReport, with each RepairStep
 inspect_namespace   the objects of a namespace; and the content of one: inspect_manifest, inspect_log,
                     inspect_segment, inspect_block
@@ -9,32 +9,32 @@ Examination         verify in parts: what to read, for tasks, and the Diagnosis 
                     EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
 plan_rebuild        from where everything can be derived again: a RebuildPlan, with each FoldStart
 read_window         a dedup window that a manifest names
-size_of             the bytes of an object, None if it is missing
+stored_size             the bytes of an object, None if it is missing
 """
 
 from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
-from reef.doctor._findings import Finding
-from reef.doctor._inspect import (
+from reef.doctor._inspect_objects import (
     inspect_block,
     inspect_log,
     inspect_manifest,
     inspect_namespace,
     inspect_segment,
 )
-from reef.doctor._quarantine import size_of
+from reef.doctor._problems import ProblemOrNote
+from reef.doctor._quarantine import stored_size
 from reef.doctor._refold_plan import FoldStart, RebuildPlan, plan_rebuild
-from reef.doctor._repair import RepairReport, repair
+from reef.doctor._repair_namespace import RepairReport, repair
 from reef.doctor._repair_plan import RepairStep
-from reef.doctor._stats import storage_stats
-from reef.doctor._verify import VerifyReport, verify
+from reef.doctor._storage_stats import storage_stats
+from reef.doctor._verify_namespace import VerifyReport, verify
 from reef.doctor._windows import read_window
 
 __all__ = [
     "EXAMINATIONS_MAX",
     "Diagnosis",
     "Examination",
-    "Finding",
     "FoldStart",
+    "ProblemOrNote",
     "RebuildPlan",
     "RepairReport",
     "RepairStep",
@@ -47,7 +47,7 @@ __all__ = [
     "plan_rebuild",
     "read_window",
     "repair",
-    "size_of",
     "storage_stats",
+    "stored_size",
     "verify",
 ]

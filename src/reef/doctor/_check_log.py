@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
-from reef.doctor._findings import Finding, Progress, describe, ranges_text
-from reef.errors import CorruptError, IncompleteError
+from reef.doctor._problems import ProblemOrNote, Progress, describe, ranges_text
+from reef.errors import CorruptError, IncompleteError, UnreadableError
 from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, log_key
 from reef.log import (
     ChainPoint,
@@ -37,6 +39,35 @@ Span = tuple[int, int | None]
 """The first and the last LSN that a slot may have held; None: no upper bound is known."""
 
 
+class UnreadableKind(StrEnum):
+    """Where an object that cannot be read lies in the log, and what follows from it."""
+
+    FOLLOWED = "others follow it, so it was committed: the namespace cannot be opened"
+    IN_FLIGHT = "it was in flight when its writer ended; no other writer can pass it"
+    AT_HEAD = "nothing follows it, so it counts as never committed"
+    FOLDED = "its rows are in segments; only replays of the past need it"
+    SKIPPED = "the manifest or a fence names it as skipped"
+    BELOW_BOUNDARY = "nothing needs it any more"
+    FOREIGN = "it is of another format version, and not damaged"
+
+
+class UnreadableObject(NamedTuple):
+    """A log object that cannot be read."""
+
+    kind: UnreadableKind
+    checksum: int
+    """`damaged_checksum` of its bytes."""
+    error: UnreadableError
+
+
+_PROBLEMS = (
+    UnreadableKind.FOLLOWED,
+    UnreadableKind.IN_FLIGHT,
+    UnreadableKind.AT_HEAD,
+    UnreadableKind.FOLDED,
+)
+
+
 @dataclass
 class CheckedLog:
     """The result of checking a log."""
@@ -49,33 +80,18 @@ class CheckedLog:
     """Absent slots of the unfolded log with log objects behind them."""
     missing_folded: list[int]
     """Absent slots below `wal_floor`: their rows are in segments."""
-    damaged: dict[int, Damaged] = field(default_factory=dict)
-    """Every damaged object, by slot. Each is in one of the next five lists."""
-    followed: list[int] = field(default_factory=list)
-    """In the unfolded log, followed by others, and not skipped: the namespace cannot be opened."""
-    ahead: list[int] = field(default_factory=list)
-    """Behind the end of the log, where a writer had them in flight: the next writer cannot pass."""
-    at_head: list[int] = field(default_factory=list)
-    """The last objects of the log: the next fence names them."""
-    folded: list[int] = field(default_factory=list)
-    """Below `wal_floor`: their rows are in segments."""
-    passed: list[int] = field(default_factory=list)
-    """Skipped by name, or below the boundary, where nothing needs them."""
-    named: set[int] = field(default_factory=set)
-    """The damaged ones that the manifest or a fence names as skipped."""
-    foreign: set[int] = field(default_factory=set)
-    """Objects of another format version, which are not damaged."""
+    unreadable: dict[int, UnreadableObject] = field(default_factory=dict)
+    """Every object that cannot be read, by slot."""
     attached: list[SegmentRef] = field(default_factory=list)
     """The segments that the unfolded log attaches: as live as those that the head names."""
     objects: int = 0
     spans: dict[int, Span] = field(default_factory=dict)
     """The LSNs that a damaged or missing slot may have held, by its neighbours."""
-    findings: list[Finding] = field(default_factory=list)
+    reported: list[ProblemOrNote] = field(default_factory=list)
 
-    @property
-    def unreadable(self) -> set[int]:
-        """The slots whose object cannot be read and is not skipped by name."""
-        return (self.damaged.keys() - self.named) | self.foreign
+    def slots(self, *kinds: UnreadableKind) -> list[int]:
+        """Return the slots of unreadable objects, kind after kind."""
+        return [slot for kind in kinds for slot, one in self.unreadable.items() if one.kind is kind]
 
 
 class LogCheck:
@@ -95,6 +111,7 @@ class LogCheck:
         after_hole = max((*lost, boundary - 1)) + 1
         self._start = min(f for f in (*self._floors, floor) if after_hole <= f <= floor)
         self._fold = Replay.of(self._floors[self._start])
+        self._damaged: dict[int, Damaged] = {}
         self._since: list[Damaged] = []
         """The objects passed over since the last valid one."""
         self._is_broken = False
@@ -130,7 +147,7 @@ class LogCheck:
         for slot in self._spans_open:
             self.result.spans[slot] = self._span(slot, None)
         self._classify()
-        self.result.findings += self._findings()
+        self.result.reported += self._problems()
         return self.result
 
     def _take(self, slot: int, decoded: LogRun | UnreadableSlot) -> None:
@@ -138,12 +155,15 @@ class LogCheck:
         if isinstance(decoded, UnreadableSlot):
             damaged = decoded.damaged()
             if damaged is None:
-                text = f"{describe(decoded.reason.error())}; use a version of Reef that reads it"
-                self.result.findings.append(Finding("format-version", self._key(slot), text))
-                self.result.foreign.add(slot)
+                error = decoded.reason.error()
+                text = f"{describe(error)}; use a version of Reef that reads it"
+                self.result.reported.append(ProblemOrNote("format-version", self._key(slot), text))
+                self.result.unreadable[slot] = UnreadableObject(
+                    UnreadableKind.FOREIGN, decoded.checksum, error
+                )
                 self._is_broken = True
                 return
-            one = self.result.damaged[slot] = damaged
+            one = self._damaged[slot] = damaged
         else:
             one = decoded
         if self._start <= slot < self.result.end:
@@ -199,8 +219,8 @@ class LogCheck:
         expected, point = Replay.of(manifest).point, self._fold.point
         if expected == point or self._since or manifest.wal_floor == self._start:
             return
-        self.result.findings.append(
-            Finding(
+        self.result.reported.append(
+            ProblemOrNote(
                 "log-unlinked",
                 self._key(manifest.wal_floor),
                 f"generation {manifest.generation} follows log object {expected.slot} of checksum "
@@ -209,52 +229,50 @@ class LogCheck:
         )
 
     def _classify(self) -> None:
-        """Put every damaged object into its list."""
-        log, head = self.result, self._head
-        named = {(skip.slot, skip.checksum) for skip in head.skipped_slots}
-        last = max((self._last_readable, *log.missing))
-        for slot, damaged in log.damaged.items():
-            if (slot, damaged.checksum) in named or slot in self._named_by_fence:
-                log.named.add(slot)
-            if slot in log.named or slot < head.gc.boundary.slot:
-                log.passed.append(slot)
-            elif slot >= log.end:
-                log.ahead.append(slot)
-            elif slot < head.wal_floor:
-                log.folded.append(slot)
-            elif slot < last:
-                log.followed.append(slot)
-            else:
-                log.at_head.append(slot)
+        """Say of every damaged object where it lies."""
+        named = {(skip.slot, skip.checksum) for skip in self._head.skipped_slots}
+        last = max((self._last_readable, *self.result.missing))
+        for slot, damaged in self._damaged.items():
+            is_named = (slot, damaged.checksum) in named or slot in self._named_by_fence
+            kind = UnreadableKind.SKIPPED if is_named else self._kind(slot, last)
+            self.result.unreadable[slot] = UnreadableObject(kind, damaged.checksum, damaged.error)
 
-    def _findings(self) -> Iterator[Finding]:
+    def _kind(self, slot: int, last: int) -> UnreadableKind:
+        """Return where a damaged object lies that is not skipped; others follow up to slot `last`."""
+        if slot < self._head.gc.boundary.slot:
+            return UnreadableKind.BELOW_BOUNDARY
+        if slot >= self.result.end:
+            return UnreadableKind.IN_FLIGHT
+        if slot < self._head.wal_floor:
+            return UnreadableKind.FOLDED
+        return UnreadableKind.FOLLOWED if slot < last else UnreadableKind.AT_HEAD
+
+    def _problems(self) -> Iterator[ProblemOrNote]:
         log = self.result
-        for slots, text in (
-            (log.followed, "others follow it, so it was committed: the namespace cannot be opened"),
-            (log.ahead, "it was in flight when its writer ended; no other writer can pass it"),
-            (log.at_head, "nothing follows it, so it counts as never committed"),
-            (log.folded, "its rows are in segments; only replays of the past need it"),
-        ):
-            for slot in slots:
-                what = describe(log.damaged[slot].error)
-                yield Finding("log-damaged", self._key(slot), f"{what}; {text}")
-        if log.passed:
-            text = f"slot {ranges_text(log.passed)} is damaged, and skipped by name or no longer needed"
-            yield Finding("log-damaged", self._key(log.passed[0]), text, is_problem=False)
+        for slot in log.slots(*_PROBLEMS):
+            one = log.unreadable[slot]
+            text = f"{describe(one.error)}; {one.kind}"
+            yield ProblemOrNote("log-damaged", self._key(slot), text)
+        harmless = sorted(log.slots(UnreadableKind.SKIPPED, UnreadableKind.BELOW_BOUNDARY))
+        if harmless:
+            text = (
+                f"slot {ranges_text(harmless)} is damaged, and skipped by name or no longer needed"
+            )
+            yield ProblemOrNote("log-damaged", self._key(harmless[0]), text, is_problem=False)
         for missing, text in (
             (log.missing, "the log goes on behind it: opening for writing would lose the rest"),
             (log.missing_folded, "its rows are in segments, but no collection removed it"),
         ):
             if missing:
                 what = f"slot {ranges_text(missing)} is not there"
-                yield Finding("log-missing", self._key(missing[0]), f"{what}; {text}")
+                yield ProblemOrNote("log-missing", self._key(missing[0]), f"{what}; {text}")
         ahead = [slot for slot in log.sizes if slot > log.end]
         if ahead:
             text = (
                 f"slot {ranges_text(ahead)} was in flight when its writer ended, behind the end of "
                 f"the log at {log.end}: it was never committed"
             )
-            yield Finding("log-ahead", self._key(ahead[0]), text, is_problem=False)
+            yield ProblemOrNote("log-ahead", self._key(ahead[0]), text, is_problem=False)
 
     def _span(self, slot: int, last: int | None) -> Span:
         if self._head.lsn_policy == "packed":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reef.doctor._findings import Finding, Progress, describe, portions, ranges_text
+from reef.doctor._problems import ProblemOrNote, Progress, cut_to_fetch, describe, ranges_text
 from reef.doctor._quarantine import Quarantine
 from reef.errors import DamagedError, FormatVersionError, InvariantError, UnreadableError
 from reef.format import (
@@ -45,18 +45,18 @@ def read_generations(store: Store, namespace: str, progress: Progress) -> list[R
         if (named := parse_manifest_key(meta.key)) is not None
     ]
     generations: list[ReadGeneration] = []
-    for some in portions(listed, lambda one: one[1].size):
+    for some in cut_to_fetch(listed, lambda one: one[1].size):
         for (number, meta), data in zip(
             some, store.get_many([meta.key for _, meta in some]), strict=True
         ):
             if data is not None:  # else it was collected after it was listed
-                read = _decode(store, meta.key, data)
+                read = _decode_generation(store, meta.key, data)
                 generations.append(ReadGeneration(number, meta.size, meta.last_modified_us, *read))
         progress("manifests", len(generations), len(listed))
     return generations
 
 
-def _decode(
+def _decode_generation(
     store: Store, key: str, data: bytes
 ) -> tuple[int, Manifest | None, UnreadableError | None]:
     try:
@@ -99,16 +99,18 @@ def retained_manifests(head: Head, generations: Sequence[ReadGeneration]) -> lis
 
 def check_generations(
     namespace: str, head: Head, generations: Sequence[ReadGeneration], quarantine: Quarantine
-) -> Iterator[Finding]:
+) -> Iterator[ProblemOrNote]:
     """Yield what is wrong with the chain."""
-    given_up = _given_up(generations)
+    superseded = _superseded_by_repair(generations)
     for read in generations:
         if read.error is not None:
-            yield _unreadable(namespace, head, read, read.number in given_up, quarantine)
+            yield _unreadable_generation(
+                namespace, head, read, read.number in superseded, quarantine
+            )
     first, there = head.manifest.gc.boundary.generation, {read.number for read in generations}
     missing = [n for n in range(first, head.generation) if n not in there]
     if missing:
-        yield Finding(
+        yield ProblemOrNote(
             "manifest-missing",
             manifest_key(namespace, missing[0]),
             f"generation {ranges_text(missing)} is not there, and was not collected; reads at it "
@@ -116,7 +118,7 @@ def check_generations(
         )
     leftovers = [n for n in sorted(there) if not is_retained(head.manifest, n)]
     if leftovers:
-        yield Finding(
+        yield ProblemOrNote(
             "leftover",
             manifest_key(namespace, leftovers[0]),
             f"generation {ranges_text(leftovers)} lies below the boundary: `reef gc` removes it",
@@ -125,7 +127,7 @@ def check_generations(
     yield from _links(namespace, head, generations)
 
 
-def _given_up(generations: Sequence[ReadGeneration]) -> set[int]:
+def _superseded_by_repair(generations: Sequence[ReadGeneration]) -> set[int]:
     """Return the damaged generations that a repair has published a new head above."""
     return {
         number
@@ -135,28 +137,30 @@ def _given_up(generations: Sequence[ReadGeneration]) -> set[int]:
     }
 
 
-def _unreadable(
-    namespace: str, head: Head, read: ReadGeneration, given_up: bool, quarantine: Quarantine
-) -> Finding:
+def _unreadable_generation(
+    namespace: str, head: Head, read: ReadGeneration, is_superseded: bool, quarantine: Quarantine
+) -> ProblemOrNote:
     key = manifest_key(namespace, read.number)
     assert read.error is not None
     what = describe(read.error)
     if isinstance(read.error, FormatVersionError):
-        return Finding("format-version", key, f"{what}; use a version of Reef that reads it")
+        return ProblemOrNote("format-version", key, f"{what}; use a version of Reef that reads it")
     if read.number > head.generation:
         text = f"{what}; it is the head: reads fall back to generation {head.generation}, and nothing can be written before `reef repair`"
-        return Finding("manifest-damaged", key, text)
-    if given_up or quarantine.holds(key, read.checksum):
+        return ProblemOrNote("manifest-damaged", key, text)
+    if is_superseded or quarantine.holds(key, read.checksum):
         text = f"{what}; repair has dealt with it: nothing needs it"
-        return Finding("manifest-damaged", key, text, is_problem=False)
+        return ProblemOrNote("manifest-damaged", key, text, is_problem=False)
     if not is_retained(head.manifest, read.number):
         text = f"{what}; it lies below the boundary, so nothing needs it: `reef gc` removes it"
-        return Finding("manifest-damaged", key, text, is_problem=False)
+        return ProblemOrNote("manifest-damaged", key, text, is_problem=False)
     text = f"{what}; newer generations can be read, so only reads at this one fail"
-    return Finding("manifest-damaged", key, text)
+    return ProblemOrNote("manifest-damaged", key, text)
 
 
-def _links(namespace: str, head: Head, generations: Sequence[ReadGeneration]) -> Iterator[Finding]:
+def _links(
+    namespace: str, head: Head, generations: Sequence[ReadGeneration]
+) -> Iterator[ProblemOrNote]:
     by_number = {read.number: read for read in generations}
     for read in generations:
         m = read.manifest
@@ -175,9 +179,9 @@ def _links(namespace: str, head: Head, generations: Sequence[ReadGeneration]) ->
                 f"it follows a generation {before.number} of checksum {m.predecessor_checksum}; "
                 f"the one in the bucket has {before.checksum}"
             )
-            yield Finding("manifest-unlinked", key, text)
+            yield ProblemOrNote("manifest-unlinked", key, text)
             continue
         try:
             check_successor(before.manifest, m, repairing=m.repaired_from is not None)
         except InvariantError as error:
-            yield Finding("manifest-rule", key, str(error))
+            yield ProblemOrNote("manifest-rule", key, str(error))

@@ -17,8 +17,8 @@ from reef.doctor._check_manifests import (
     read_generations,
     retained_manifests,
 )
-from reef.doctor._findings import AT_ONCE_BYTES, Finding, Progress, describe, no_progress
-from reef.doctor._quarantine import Quarantine, size_of
+from reef.doctor._problems import AT_ONCE_BYTES, ProblemOrNote, Progress, describe, no_progress
+from reef.doctor._quarantine import Quarantine, stored_size
 from reef.doctor._windows import CheckedWindow, check_window
 from reef.engine import Context
 from reef.errors import FormatVersionError
@@ -54,7 +54,7 @@ class Diagnosis:
     windows: list[CheckedWindow] = field(default_factory=list)
     """The dedup windows that retained generations name."""
     orphans: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    reported: list[ProblemOrNote] = field(default_factory=list)
 
     @property
     def newest(self) -> int:
@@ -62,14 +62,14 @@ class Diagnosis:
         return self.generations[-1].number if self.generations else 0
 
     @property
-    def problems(self) -> tuple[Finding, ...]:
-        """The findings that are problems."""
-        return tuple(finding for finding in self.findings if finding.is_problem)
+    def problems(self) -> tuple[ProblemOrNote, ...]:
+        """What is wrong."""
+        return tuple(one for one in self.reported if one.is_problem)
 
     @property
-    def notes(self) -> tuple[Finding, ...]:
-        """The findings that are notes."""
-        return tuple(finding for finding in self.findings if not finding.is_problem)
+    def notes(self) -> tuple[ProblemOrNote, ...]:
+        """What is worth knowing."""
+        return tuple(one for one in self.reported if not one.is_problem)
 
 
 def diagnose(
@@ -79,14 +79,14 @@ def diagnose(
     check_namespace(namespace)
     for attempt in range(1, EXAMINATIONS_MAX + 1):
         examination = Examination(context.store, namespace, progress)
-        _read(context.store, examination, deep, progress)
+        _read_objects(context.store, examination, deep, progress)
         diagnosis = examination.finish()
         if attempt == EXAMINATIONS_MAX or not examination.is_outdated():
             break
     return diagnosis
 
 
-def _read(store: Store, examination: Examination, deep: bool, progress: Progress) -> None:
+def _read_objects(store: Store, examination: Examination, deep: bool, progress: Progress) -> None:
     parts = examination.log_parts(part_bytes=AT_ONCE_BYTES, part_objects=_LOG_OBJECTS)
     examination.add_log((read_log_part(store, part) for part in parts), progress)
     named = [*examination.named_segments(), *examination.attached_segments()]
@@ -123,8 +123,8 @@ class Examination:
             raise no_namespace(store.url, namespace)
         head = newest_readable(generations)
         if head is None:
-            diagnosis.findings = [
-                Finding(
+            diagnosis.reported = [
+                ProblemOrNote(
                     "manifest-damaged", manifest_key(namespace, read.number), describe(read.error)
                 )
                 for read in generations
@@ -133,7 +133,7 @@ class Examination:
             return
         diagnosis.head = head
         diagnosis.retained = retained_manifests(head, generations)
-        diagnosis.findings += check_generations(namespace, head, generations, diagnosis.quarantine)
+        diagnosis.reported += check_generations(namespace, head, generations, diagnosis.quarantine)
         parallel = max(m.max_parallel_writes for m in diagnosis.retained)
         if head.damaged:
             # The number that they allowed is lost. All that the format allows would be too many: what
@@ -152,7 +152,7 @@ class Examination:
             diagnosis = self._diagnosis
             assert diagnosis.head is not None
             diagnosis.log = self._log.check(read, progress)
-            diagnosis.findings += diagnosis.log.findings
+            diagnosis.reported += diagnosis.log.reported
             live = (*diagnosis.head.manifest.segments, *diagnosis.log.attached)
             diagnosis.live = frozenset(map(self._key, live))
 
@@ -170,7 +170,7 @@ class Examination:
                     self._named[self._key(ref)] = ref
         self._sizes = {m.key: m.size for m in store.list(f"namespaces/{self.namespace}/segments/")}
         return [
-            (ref, size_of(store, key) if ref.namespace else self._sizes.get(key))
+            (ref, stored_size(store, key) if ref.namespace else self._sizes.get(key))
             for key, ref in self._named.items()
         ]
 
@@ -185,7 +185,7 @@ class Examination:
     def add_segment(self, checked: CheckedSegment) -> None:
         """Take the result of checking the next segment."""
         self._diagnosis.segments.append(checked)
-        self._diagnosis.findings += _of_segment(self._diagnosis, checked)
+        self._diagnosis.reported += _segment_problems(self._diagnosis, checked)
 
     def _key(self, ref: SegmentRef) -> str:
         return segment_key(ref.namespace or self.namespace, ref.id)
@@ -194,9 +194,9 @@ class Examination:
         """Check dedup windows, overlaps and orphans, and return the result."""
         diagnosis = self._diagnosis
         if diagnosis.head is not None:
-            diagnosis.findings += _of_windows(self._store, diagnosis, diagnosis.head)
-            diagnosis.findings += _of_overlaps(diagnosis.head.manifest)
-            diagnosis.findings += _of_orphans(self._store, diagnosis, diagnosis.head)
+            diagnosis.reported += _window_problems(self._store, diagnosis, diagnosis.head)
+            diagnosis.reported += _overlap_problems(diagnosis.head.manifest)
+            diagnosis.reported += _orphan_notes(self._store, diagnosis, diagnosis.head)
         return diagnosis
 
     def is_outdated(self) -> bool:
@@ -208,27 +208,27 @@ class Examination:
         return any(self._store.list(f"namespaces/{self.namespace}/manifest/", newest))
 
 
-def _of_segment(diagnosis: Diagnosis, checked: CheckedSegment) -> Iterator[Finding]:
+def _segment_problems(diagnosis: Diagnosis, checked: CheckedSegment) -> Iterator[ProblemOrNote]:
     is_live = checked.key in diagnosis.live
     is_problem = is_live or not diagnosis.quarantine.holds(checked.key)
-    where = _where(is_live, is_problem)
+    where = _named_where(is_live, is_problem)
     if checked.is_missing:
         text = f"a manifest or the log names it, but it is missing{where}"
-        yield Finding("segment-missing", checked.key, text, is_problem)
+        yield ProblemOrNote("segment-missing", checked.key, text, is_problem)
     for error in checked.errors:
         is_foreign = isinstance(error, FormatVersionError)
         kind = "format-version" if is_foreign else "segment-damaged"
-        yield Finding(kind, checked.key, f"{describe(error)}{where}", is_problem)
+        yield ProblemOrNote(kind, checked.key, f"{describe(error)}{where}", is_problem)
 
 
-def _where(is_live: bool, is_problem: bool) -> str:
+def _named_where(is_live: bool, is_problem: bool) -> str:
     if is_live:
         return ""
     dealt_with = "" if is_problem else ", and repair has dealt with it"
     return f"; only generations before the head name it{dealt_with}"
 
 
-def _of_windows(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[Finding]:
+def _window_problems(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[ProblemOrNote]:
     named = {m.dedup.id: m.dedup for m in diagnosis.retained if m.dedup is not None}
     for ref in named.values():
         checked = check_window(store, diagnosis.namespace, ref)
@@ -237,16 +237,16 @@ def _of_windows(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[Find
             continue
         is_live = ref == head.manifest.dedup
         is_problem = is_live or not diagnosis.quarantine.holds(checked.key)
-        where = _where(is_live, is_problem)
+        where = _named_where(is_live, is_problem)
         kind, what = "dedup-missing", "a manifest names it, but it is missing"
         if checked.error is not None:
             kind, what = "dedup-damaged", describe(checked.error)
-        yield Finding(kind, checked.key, f"{what}{where}", is_problem)
+        yield ProblemOrNote(kind, checked.key, f"{what}{where}", is_problem)
 
 
-def _of_overlaps(manifest: Manifest) -> Iterator[Finding]:
+def _overlap_problems(manifest: Manifest) -> Iterator[ProblemOrNote]:
     for older, newer in overlaps(manifest.segments):
-        yield Finding(
+        yield ProblemOrNote(
             "segments-overlap",
             segment_key(newer.namespace or manifest.namespace, newer.id),
             f"it has keys and LSNs in common with segment {older.id}: a read may return the wrong "
@@ -254,7 +254,7 @@ def _of_overlaps(manifest: Manifest) -> Iterator[Finding]:
         )
 
 
-def _of_orphans(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[Finding]:
+def _orphan_notes(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[ProblemOrNote]:
     """Yield a note on the objects that no retained generation names, nor the unfolded log."""
     named = {checked.key for checked in diagnosis.segments}
     named |= {checked.key for checked in diagnosis.windows}
@@ -266,7 +266,7 @@ def _of_orphans(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[Find
         if orphans:
             names = ", ".join(meta.key.rsplit("/", 1)[-1] for meta in orphans[:_NAMED_MAX])
             more = f" and {len(orphans) - _NAMED_MAX} more" if len(orphans) > _NAMED_MAX else ""
-            yield Finding(
+            yield ProblemOrNote(
                 "orphan",
                 orphans[0].key,
                 f"no retained generation and no unfolded log object names {names}{more} "

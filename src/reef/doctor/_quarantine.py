@@ -18,7 +18,7 @@ _MISSING = b"reef repair: the object of this name was missing\n"
 _ELSEWHERE = b"reef repair: the object of this name is kept by the namespace that it belongs to\n"
 
 
-def size_of(store: Store, key: str) -> int | None:
+def stored_size(store: Store, key: str) -> int | None:
     """Return the bytes of an object, None if there is none. Raises UnavailableError."""
     try:
         return store.head(key).size
@@ -56,7 +56,7 @@ class Quarantine:
         target = self.key_of(key, checksum)
         if target in self.sizes:
             return
-        size = size_of(self._store, key)
+        size = stored_size(self._store, key)
         note = _MISSING if size is None else b"" if key.startswith(self._own) else _ELSEWHERE
         try:
             if note or size is None or size <= _PART_BYTES:

@@ -18,7 +18,7 @@ from functools import cached_property
 import msgspec
 
 from reef.doctor._check_manifests import newest_readable, read_generations, retained_manifests
-from reef.doctor._findings import no_progress
+from reef.doctor._problems import no_progress
 from reef.engine import Context
 from reef.errors import CorruptError
 from reef.format import DedupWindow, Manifest, SegmentRef, WalAnchor, manifest_key
@@ -66,7 +66,7 @@ class RebuildPlan:
 
     def is_like(self, m: Manifest) -> bool:
         """Return whether all that is derived is the same in `m`."""
-        return _derived(m) == _derived(self.head)
+        return _derived_state(m) == _derived_state(self.head)
 
 
 class RefoldPlanner:
@@ -233,5 +233,5 @@ def _split(
     return tuple(kept), tuple(replaced)
 
 
-def _derived(m: Manifest) -> tuple[object, ...]:
+def _derived_state(m: Manifest) -> tuple[object, ...]:
     return m.segments, m.dedup, m.wal_floor, m.wal_anchor, m.skipped_slots, m.state

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from reef.doctor._check_log import Span
+from reef.doctor._check_log import CheckedLog, Span, UnreadableKind
 from reef.doctor._examine import Diagnosis
-from reef.doctor._findings import ranges_text
-from reef.doctor._restore import RestoredWindow, Restorer
+from reef.doctor._problems import ranges_text
+from reef.doctor._restore import CannotRestoreError, RestoredWindow, Restorer
 from reef.doctor._restore_rows import Lost, Restored
 from reef.engine import Context
 from reef.errors import FormatVersionError
@@ -90,36 +90,51 @@ class RepairPlan:
         return bool(self.goes_back or self.is_fencing or self.skipped or self.gaps or self.boundary)
 
 
-class Planner:
-    """Decides what to do about each problem of a diagnosis."""
+def plan_repair(context: Context, diagnosis: Diagnosis, *, accept_loss: bool) -> RepairPlan:
+    """Return the plan; to learn what can be restored, that is read. Raises UnavailableError."""
+    head, log = diagnosis.head, diagnosis.log
+    if head is None or log is None:
+        step = RepairStep(
+            "republish-manifest",
+            manifest_key(diagnosis.namespace, diagnosis.newest),
+            "no generation can be read, so none can be published again; restore one "
+            "generation from a backup",
+            state="impossible",
+        )
+        return RepairPlan([step])
+    return RepairPlanner(context, diagnosis, head, log, accept_loss=accept_loss).run()
 
-    def __init__(self, context: Context, diagnosis: Diagnosis, *, accept_loss: bool) -> None:
+
+class RepairPlanner:
+    """Decides what to do about each problem of a diagnosis with a readable head."""
+
+    def __init__(
+        self,
+        context: Context,
+        diagnosis: Diagnosis,
+        head: Head,
+        log: CheckedLog,
+        *,
+        accept_loss: bool,
+    ) -> None:
         self._context = context
         self._diagnosis = diagnosis
+        self._head = head
+        self._log = log
         self._accept_loss = accept_loss
         self.plan = RepairPlan()
 
     def run(self) -> RepairPlan:
-        """Return the plan; finding out what can be restored reads it. Raises UnavailableError."""
-        diagnosis = self._diagnosis
-        if diagnosis.head is None:
-            self._step(
-                "republish-manifest",
-                manifest_key(diagnosis.namespace, diagnosis.newest),
-                "no generation can be read, so none can be published again; restore one "
-                "generation from a backup",
-                state="impossible",
-            )
-            return self.plan
+        """Return the plan."""
         self._gaps()
-        self._manifests(diagnosis.head)
+        self._manifests()
         self._log_objects()
-        for segment in diagnosis.segments:
+        for segment in self._diagnosis.segments:
             if not segment.is_sound:
                 self._segment(segment)
-        self._windows(diagnosis.head)
+        self._windows()
         self._others()
-        if diagnosis.head.damaged and not self.plan.goes_back:
+        if self._head.damaged and not self.plan.goes_back:
             self._hold_back()
         return self.plan
 
@@ -138,8 +153,7 @@ class Planner:
 
     def _gaps(self) -> None:
         """Plan for missing log objects. Before they are marked, no fence may be put."""
-        log = self._diagnosis.log
-        assert log is not None
+        log = self._log
         for slots, is_folded in ((log.missing_folded, True), (log.missing, False)):
             if not slots:
                 continue
@@ -157,12 +171,12 @@ class Planner:
                 self.plan.gaps += slots
                 self.plan.is_fencing |= not is_folded
 
-    def _manifests(self, head: Head) -> None:
-        diagnosis, plan = self._diagnosis, self.plan
+    def _manifests(self) -> None:
+        diagnosis, head, plan = self._diagnosis, self._head, self.plan
         for read in diagnosis.generations:
             key = manifest_key(diagnosis.namespace, read.number)
             if read.number > head.generation:
-                plan.goes_back = self._going_back(head, key)
+                plan.goes_back = self._going_back(key)
                 self._copy(key, read.checksum, plan.goes_back)
             elif self._is_problem("manifest-damaged", key):
                 self._step(
@@ -172,9 +186,10 @@ class Planner:
                     lost=f"reads at generation {read.number}",
                 )
                 self._copy(key, read.checksum)
-        self._chain_gaps(head)
+        self._chain_gaps()
 
-    def _going_back(self, head: Head, key: str) -> bool:
+    def _going_back(self, key: str) -> bool:
+        head = self._head
         text = (
             f"publish generation {head.generation} again, as generation {head.last_taken + 1}, "
             "with epochs that no damaged generation can have given to a writer"
@@ -189,61 +204,56 @@ class Planner:
             lost = "a whole namespace or branch of this name, if the damaged generation began one"
         return self._fencing("republish-manifest", key, text, lost=lost, is_grave=is_over)
 
-    def _chain_gaps(self, head: Head) -> None:
+    def _chain_gaps(self) -> None:
         """Plan for generations that are missing or do not link."""
-        diagnosis = self._diagnosis
+        diagnosis, head = self._diagnosis, self._head
         there = {read.number for read in diagnosis.generations}
         first = head.manifest.gc.boundary.generation
         for number in range(first, head.generation):
             if number not in there:
-                self._raise_boundary(number + 1, manifest_key(diagnosis.namespace, number), head)
-        for finding in diagnosis.findings:
-            named = parse_manifest_key(finding.key)
-            if finding.kind == "manifest-unlinked" and named is not None:
-                self._raise_boundary(named.generation, finding.key, head)
+                self._raise_boundary(number + 1, manifest_key(diagnosis.namespace, number))
+        for one in diagnosis.reported:
+            named = parse_manifest_key(one.key)
+            if one.kind == "manifest-unlinked" and named is not None:
+                self._raise_boundary(named.generation, one.key)
 
-    def _raise_boundary(self, generation: int, key: str, head: Head) -> None:
-        manifest = head.manifest
-        held = [s.id for s in manifest.snapshots if s.generation < generation]
-        held += [p.child for p in manifest.pins if p.generation < generation]
+    def _raise_boundary(self, generation: int, key: str) -> None:
+        manifest = self._head.manifest
+        needing = [s.id for s in manifest.snapshots if s.generation < generation]
+        needing += [p.child for p in manifest.pins if p.generation < generation]
         self.plan.boundary = max(self.plan.boundary, generation)
         text = f"raise the boundary to generation {generation}, so that no older one is retained"
-        if held:
-            text += f", except those that {', '.join(held)} need"
+        if needing:
+            text += f", except those that {', '.join(needing)} need"
         self._step("raise-boundary", key, text, lost=f"reads at generations below {generation}")
 
     def _log_objects(self) -> None:
-        diagnosis, plan = self._diagnosis, self.plan
-        log = diagnosis.log
-        assert log is not None
-        for slot in log.at_head:
+        diagnosis, log, plan = self._diagnosis, self._log, self.plan
+        for slot in log.slots(UnreadableKind.AT_HEAD):
             key = log_key(diagnosis.namespace, slot)
-            self._copy(key, log.damaged[slot].checksum, self._at_head(key, slot))
+            is_done = self._fencing(
+                "name-in-fence",
+                key,
+                "nothing follows it, so it counts as never committed; put a fence that names it as "
+                "skipped, as the next writer would",
+                lost="if it was acknowledged and damaged afterwards: " + _lsns(log.spans.get(slot)),
+            )
+            self._copy(key, log.unreadable[slot].checksum, is_done)
         text = "name it as skipped in the manifest, and copy it to quarantine"
-        for slot in (*log.followed, *log.ahead, *log.folded):
-            key, damaged = log_key(diagnosis.namespace, slot), log.damaged[slot]
+        kinds = UnreadableKind.FOLLOWED, UnreadableKind.IN_FLIGHT, UnreadableKind.FOLDED
+        for slot in log.slots(*kinds):
+            key, damaged = log_key(diagnosis.namespace, slot), log.unreadable[slot]
             is_done = True
-            if slot in log.folded:
+            if damaged.kind is UnreadableKind.FOLDED:
                 self._step("skip-log-object", key, f"{text}; its rows are in segments")
             else:
                 lost = _lsns(log.spans.get(slot))
-                if slot in log.ahead:
+                if damaged.kind is UnreadableKind.IN_FLIGHT:
                     lost = f"if it was acknowledged: {lost}"
                 is_done = self._fencing("skip-log-object", key, text, lost=lost)
             self._copy(key, damaged.checksum, is_done)
             if is_done:
                 plan.skipped.append(SkippedSlot(slot, damaged.checksum))
-
-    def _at_head(self, key: str, slot: int) -> bool:
-        log = self._diagnosis.log
-        assert log is not None
-        return self._fencing(
-            "name-in-fence",
-            key,
-            "nothing follows it, so it counts as never committed; put a fence that names it as "
-            "skipped, as the next writer would",
-            lost=f"if it was acknowledged and damaged afterwards: {_lsns(log.spans.get(slot))}",
-        )
 
     def _segment(self, segment: CheckedSegment) -> None:
         if segment.key not in self._diagnosis.live:
@@ -253,10 +263,7 @@ class Planner:
             impossible = "it is of another format version: use a version of Reef that reads it"
             self._step("restore-segment", segment.key, impossible, state="impossible")
             return
-        restored: Restored | str | None = self._restorer.restore(segment)
-        why = ""
-        if isinstance(restored, str):
-            why, restored = restored, self._restorer.salvage(segment)
+        restored, why = self._restored(segment)
         lost = (Lost.whole(segment.ref),) if restored is None else restored.lost
         if restored is None:
             kind, text = "drop-segment", "drop it from the manifest"
@@ -272,24 +279,30 @@ class Planner:
             self.plan.segments.append((len(self.plan.steps) - 1, segment.ref, restored))
             self._copy(segment.key, None)
 
+    def _restored(self, segment: CheckedSegment) -> tuple[Restored | None, str]:
+        """Return what can be written in place of a segment, and why it is not all of its rows, or ""."""
+        try:
+            return self._restorer.restore(segment), ""
+        except CannotRestoreError as error:
+            return self._restorer.sound_blocks(segment), str(error)
+
     @cached_property
     def _restorer(self) -> Restorer:
         return Restorer(self._context, self._diagnosis)
 
     def _shared_with(self, ref: SegmentRef) -> str:
         """Return which other namespaces to repair, as text: each is repaired by itself."""
-        assert self._diagnosis.head is not None
         if ref.namespace:
             return f"; also repair namespace {ref.namespace!r}, which owns it"
-        if children := sorted({pin.child for pin in self._diagnosis.head.manifest.pins}):
+        if children := sorted({pin.child for pin in self._head.manifest.pins}):
             return f"; repair its branches too, before it is collected: {', '.join(children)}"
         return ""
 
-    def _windows(self, head: Head) -> None:
+    def _windows(self) -> None:
         for checked in self._diagnosis.windows:
             if checked.window is not None:
                 continue
-            if checked.ref != head.manifest.dedup:
+            if checked.ref != self._head.manifest.dedup:
                 self._old_object(checked.key, checked.error is None)
                 continue
             restored = self._restorer.window()
@@ -311,10 +324,10 @@ class Planner:
     def _others(self) -> None:
         """Report the problems that repair cannot fix."""
         known = {step.key for step in self.plan.steps}
-        for finding in self._diagnosis.findings:
-            if finding.is_problem and (finding.kind in _UNFIXABLE or finding.key not in known):
-                text = f"{finding.text}: repair cannot fix this"
-                self._step("report", finding.key, text, state="impossible")
+        for one in self._diagnosis.reported:
+            if one.is_problem and (one.kind in _UNFIXABLE or one.key not in known):
+                text = f"{one.text}: repair cannot fix this"
+                self._step("report", one.key, text, state="impossible")
 
     # Used by all of them.
 
@@ -336,11 +349,9 @@ class Planner:
 
     def _can_fence(self) -> bool:
         """Return whether the end of the log can be reached."""
-        log, head = self._diagnosis.log, self._diagnosis.head
-        assert log is not None
-        assert head is not None
-        is_readable = all(slot < head.manifest.wal_floor for slot in log.foreign)
-        return is_readable and not set(log.missing) - set(self.plan.gaps)
+        floor = self._head.manifest.wal_floor
+        is_readable = all(slot < floor for slot in self._log.slots(UnreadableKind.FOREIGN))
+        return is_readable and not set(self._log.missing) - set(self.plan.gaps)
 
     def _judged(self, lost: str) -> StepState:
         return "refused" if lost and not self._accept_loss else "planned"
@@ -356,7 +367,7 @@ class Planner:
 
     def _is_problem(self, kind: str, key: str) -> bool:
         return any(
-            f.is_problem and f.key == key and kind in ("", f.kind) for f in self._diagnosis.findings
+            f.is_problem and f.key == key and kind in ("", f.kind) for f in self._diagnosis.reported
         )
 
 

@@ -26,9 +26,10 @@ from functools import partial
 
 import pyarrow as pa
 
+from reef.doctor._check_log import UnreadableKind
 from reef.doctor._examine import Diagnosis, diagnose
-from reef.doctor._findings import portions
-from reef.doctor._quarantine import size_of
+from reef.doctor._problems import cut_to_fetch
+from reef.doctor._quarantine import stored_size
 from reef.doctor._refold_plan import RefoldPlanner
 from reef.doctor._restore_rows import (
     BlockWalk,
@@ -36,11 +37,11 @@ from reef.doctor._restore_rows import (
     Restored,
     RowSums,
     Source,
-    between,
-    merged,
-    of_restored,
-    of_segment,
+    all_versions,
     own_rows,
+    restored_source,
+    rows_between,
+    segment_source,
     walked_rows,
 )
 from reef.engine import Context, DedupIndex, Memtable
@@ -76,8 +77,12 @@ class RestoredWindow:
     """What is missing from it, "" if nothing is."""
 
 
+class CannotRestoreError(Exception):
+    """A segment cannot be restored from one of its sources, or from any; the text says why."""
+
+
 class Restorer:
-    """Finds what the damaged objects of one namespace held, or returns the reason why it cannot, as text."""
+    """Finds what the damaged objects of one namespace held."""
 
     def __init__(self, context: Context, diagnosis: Diagnosis) -> None:
         assert diagnosis.head is not None
@@ -87,17 +92,27 @@ class Restorer:
         self._head = diagnosis.head.manifest
         self._log = log = diagnosis.log
         self._checked = {checked.key: checked for checked in diagnosis.segments}
-        self._planner = RefoldPlanner(self._head, diagnosis.retained, log.sizes, log.unreadable)
-        self._owners: dict[str, Restorer | str] = {}
+        lost = {*log.unreadable} - {*log.slots(UnreadableKind.SKIPPED)}
+        self._planner = RefoldPlanner(self._head, diagnosis.retained, log.sizes, lost)
+        self._restorers: dict[str, Restorer] = {}
 
-    def restore(self, segment: CheckedSegment) -> Restored | str:
-        """Return all rows of a damaged segment, or why they cannot be restored.
+    def restore(self, segment: CheckedSegment, depth: int = 0) -> Restored:
+        """Return all rows of a damaged segment, which was replaced `depth` times since.
 
-        What is returned was read once, so it can be read. Raises UnavailableError.
+        What is returned was read once, so it can be read. Raises CannotRestoreError, UnavailableError.
         """
-        return self._restore(segment, 0)
+        if segment.ref.namespace not in ("", self._diagnosis.namespace):
+            return self._restorer_of(segment.ref.namespace).restore(segment, depth)
+        try:
+            return self._from_log(segment)
+        except CannotRestoreError as error:
+            why = str(error)
+        try:
+            return self._from_inputs(segment, depth)
+        except CannotRestoreError as error:
+            raise CannotRestoreError(f"{why}; {error}") from None
 
-    def salvage(self, segment: CheckedSegment) -> Restored | None:
+    def sound_blocks(self, segment: CheckedSegment) -> Restored | None:
         """Return the sound blocks of a damaged segment; None: there are none."""
         tail = segment.tail
         if tail is None:
@@ -112,11 +127,11 @@ class Restorer:
             partial(own_rows, self._context.store, segment, good),
             sum(tail.row_places[n].rows for n in good),
             tail.footer.replaced_slots,
-            tuple(lost for lost in bad if self._is_seen(segment.ref, lost)),
+            tuple(lost for lost in bad if self._is_exposed(segment.ref, lost)),
         )
 
-    def _is_seen(self, ref: SegmentRef, lost: Lost) -> bool:
-        """Return whether the head still lets any of the lost keys be seen through a segment."""
+    def _is_exposed(self, ref: SegmentRef, lost: Lost) -> bool:
+        """Return whether the head still exposes any of the lost keys of a segment."""
         named = (r for r in (*self._head.segments, *self._log.attached) if r.id == ref.id)
         return any(low <= lost.key_max and lost.key_min < end for low, end in map(keys_seen, named))
 
@@ -164,42 +179,28 @@ class Restorer:
         lost = "" if first == 1 else f"idempotency keys and streams of log objects below {first}"
         return RestoredWindow(restored, f"log objects {first} to {last}", lost)
 
-    def _restore(self, segment: CheckedSegment, depth: int) -> Restored | str:
-        if segment.ref.namespace not in ("", self._diagnosis.namespace):
-            owner = self._owner(segment.ref.namespace)
-            return owner if isinstance(owner, str) else owner._restore(segment, depth)
-        from_log = self._from_log(segment)
-        if isinstance(from_log, Restored):
-            return from_log
-        from_inputs = self._from_inputs(segment, depth)
-        if isinstance(from_inputs, Restored):
-            return from_inputs
-        return f"{from_log}; {from_inputs}"
-
-    def _owner(self, namespace: str) -> Restorer | str:
-        """Return the Restorer of another namespace, or why there is none."""
-        if namespace not in self._owners:
-            self._owners[namespace] = self._restorer_of(namespace)
-        return self._owners[namespace]
-
-    def _restorer_of(self, namespace: str) -> Restorer | str:
-        try:
-            diagnosis = diagnose(self._context, namespace, deep=False)
-        except NotFoundError:
-            return f"namespace {namespace!r}, which owns it, does not exist"
-        if diagnosis.head is None:
-            return f"no generation of namespace {namespace!r}, which owns it, can be read"
-        return Restorer(self._context, diagnosis)
+    def _restorer_of(self, namespace: str) -> Restorer:
+        """Return the Restorer of another namespace. Raises CannotRestoreError."""
+        if namespace not in self._restorers:
+            try:
+                diagnosis = diagnose(self._context, namespace, deep=False)
+            except NotFoundError:
+                raise CannotRestoreError(
+                    f"namespace {namespace!r}, which owns it, does not exist"
+                ) from None
+            if diagnosis.head is None:
+                raise CannotRestoreError(
+                    f"no generation of namespace {namespace!r}, which owns it, can be read"
+                )
+            self._restorers[namespace] = Restorer(self._context, diagnosis)
+        return self._restorers[namespace]
 
     # From the log.
 
-    def _from_log(self, segment: CheckedSegment) -> Restored | str:
-        slots = self._slots_of(segment)
-        if isinstance(slots, str):
-            return slots
-        first, last = slots
+    def _from_log(self, segment: CheckedSegment) -> Restored:
+        first, last = slots = self._slots_of(segment)
         if why := self._planner.why_not(first, last):
-            return why
+            raise CannotRestoreError(why)
         memtable, ref = Memtable(), segment.ref
         try:
             for entry in self._read_slots(first, last, self._planner.base_below(first)):
@@ -207,25 +208,31 @@ class Restorer:
                     if record.batch is not None:
                         memtable.apply(record.lsn, record.batch)
         except UnreadableError as error:
-            return f"the log cannot be replayed: {error}"
+            raise CannotRestoreError(f"the log cannot be replayed: {error}") from error
         sums, batches = RowSums(), []
         for batch in memtable.flush_batches(ref.lsn_max):
-            batches.append(between(batch, ref.key_min, ref.key_max + b"\0"))
+            batches.append(rows_between(batch, ref.key_min, ref.key_max + b"\0"))
             sums.add(batches[-1])
         text = f"log objects {first} to {last}"
         if problem := sums.difference(ref):
-            return f"{text} give {problem}"
+            raise CannotRestoreError(f"{text} give {problem}")
         return Restored(text, batches[0].schema, lambda: iter(batches), ref.rows, slots)
 
-    def _slots_of(self, segment: CheckedSegment) -> tuple[int, int] | str:
-        """Return the slots that a flushed segment was made from, or why they are not known."""
+    def _slots_of(self, segment: CheckedSegment) -> tuple[int, int]:
+        """Return the slots that a flushed segment was made from. Raises CannotRestoreError."""
         ref = segment.ref
         if ref.version is not None:
-            return "it was attached: the log names it, but does not have its rows"
+            raise CannotRestoreError(
+                "it was attached: the log names it, but does not have its rows"
+            )
         if segment.tail is not None:
-            return segment.tail.footer.replaced_slots or "it was not made from the log"
+            if segment.tail.footer.replaced_slots is None:
+                raise CannotRestoreError("it was not made from the log")
+            return segment.tail.footer.replaced_slots
         if ref.level or not _FLUSHED.fullmatch(ref.id) or self._head.lsn_policy != "packed":
-            return "its footer, which names the log objects that it was made from, is lost"
+            raise CannotRestoreError(
+                "its footer, which names the log objects that it was made from, is lost"
+            )
         return unpack_lsn(ref.lsn_min)[0], unpack_lsn(ref.lsn_max)[0]
 
     def _read_slots(self, first: int, last: int, base: Manifest | None) -> Iterator[LogEntry]:
@@ -253,7 +260,7 @@ class Restorer:
     def _decoded(self, slots: range) -> Iterator[tuple[int, tuple[LogObject, int, int] | Damaged]]:
         reader = LogReader(self._context.store, self._diagnosis.namespace, self._head.lsn_policy)
         sizes = self._log.sizes
-        for some in portions(slots, lambda slot: sizes.get(slot, 0)):
+        for some in cut_to_fetch(slots, lambda slot: sizes.get(slot, 0)):
             keys = [log_key(self._diagnosis.namespace, slot) for slot in some]
             for slot, key, data in zip(some, keys, self._context.store.get_many(keys), strict=True):
                 if data is None:
@@ -262,68 +269,61 @@ class Restorer:
 
     # From the segments that it replaced.
 
-    def _from_inputs(self, segment: CheckedSegment, depth: int) -> Restored | str:
+    def _from_inputs(self, segment: CheckedSegment, depth: int) -> Restored:
         ids = self._inputs_of(segment)
-        if isinstance(ids, str):
-            return ids
         if depth >= _DEPTH_MAX:
-            return "segments replaced each other too many times"
-        refs = self._refs_before(segment.ref, ids)
-        if isinstance(refs, str):
-            return refs
-        sources: list[Source] = []
-        for input in refs:
-            source = self._source(input, depth)
-            if isinstance(source, str):
-                return source
-            sources.append(source)
+            raise CannotRestoreError("segments replaced each other too many times")
         ref = segment.ref
+        sources = [self._source(input, depth) for input in self._refs_before(ref, ids)]
         schema = pa.unify_schemas([source.schema for source in sources])
         text = "the segments that it replaced: " + ", ".join(source.text for source in sources)
-        rows = partial(merged, sources, schema, ref.key_min, ref.key_max + b"\0")
+        rows = partial(all_versions, sources, schema, ref.key_min, ref.key_max + b"\0")
         return Restored(text, schema, rows, ref.rows)
 
-    def _inputs_of(self, segment: CheckedSegment) -> Sequence[str] | str:
+    def _inputs_of(self, segment: CheckedSegment) -> Sequence[str]:
+        """Return the ids of the segments that a segment replaced. Raises CannotRestoreError."""
         if segment.tail is not None:
-            return segment.tail.footer.replaced_segments or "it replaced no other segment"
+            if not segment.tail.footer.replaced_segments:
+                raise CannotRestoreError("it replaced no other segment")
+            return segment.tail.footer.replaced_segments
         before, named = self._first_named(segment.ref.id)
         if before and named and named.generation == before[-1].generation + 1:
             # A compaction may have taken a part of a segment's keys: then its reference is another.
-            stay = {_keys_of(ref) for ref in named.segments}
-            gone = dict.fromkeys(ref.id for ref in before[-1].segments if _keys_of(ref) not in stay)
+            stay = {_clipped_keys(ref) for ref in named.segments}
+            gone = dict.fromkeys(
+                ref.id for ref in before[-1].segments if _clipped_keys(ref) not in stay
+            )
             if gone:
                 return tuple(gone)
-        return "no retained generation tells which segments it replaced"
+        raise CannotRestoreError("no retained generation tells which segments it replaced")
 
-    def _source(self, ref: SegmentRef, depth: int) -> Source | str:
+    def _source(self, ref: SegmentRef, depth: int) -> Source:
         segment = self._check(ref)
         if segment.is_sound:
             reader = self._context.segments(self._diagnosis.namespace)
-            return of_segment(reader, replace(segment, ref=ref))
-        restored = self._restore(segment, depth + 1)
-        if isinstance(restored, str):
+            return segment_source(reader, replace(segment, ref=ref))
+        try:
+            return restored_source(ref, self.restore(segment, depth + 1))
+        except CannotRestoreError as error:
             state = "missing" if segment.is_missing else "damaged"
-            return f"segment {ref.id}, which it replaced, is {state} ({restored})"
-        return of_restored(ref, restored)
+            raise CannotRestoreError(
+                f"segment {ref.id}, which it replaced, is {state} ({error})"
+            ) from None
 
-    def _refs_before(self, output: SegmentRef, ids: Sequence[str]) -> list[SegmentRef] | str:
-        """Return the references to segments that a compaction read to write `output`, or why not.
+    def _refs_before(self, output: SegmentRef, ids: Sequence[str]) -> list[SegmentRef]:
+        """Return the references to segments that a compaction read to write `output`.
 
         A compaction reads what the references of its head let it see. If a part of a segment was
         compacted before, its rows must not come back. So the references are those of a generation that
         names all of the segments, and not yet `output`; a later one names only what `output` has left.
+
+        Raises CannotRestoreError.
         """
         for manifest in reversed(self._first_named(output.id)[0]):
             named = [ref for ref in manifest.segments if ref.id in ids]
             if {ref.id for ref in named} == {*ids}:
                 return named
-        refs = [self._ref_of(id) for id in ids]
-        for id, ref in zip(ids, refs, strict=True):
-            if ref is None:
-                return f"no retained generation names segment {id}, which it replaced"
-            if (ref.clip_key_min, ref.clip_key_max) != (None, None):
-                return f"no retained generation tells which keys of segment {id} it took over"
-        return [ref for ref in refs if ref is not None]
+        return [self._whole_ref(id) for id in ids]
 
     def _first_named(self, id: str) -> tuple[Sequence[Manifest], Manifest | None]:
         """Return the retained generations before a segment was named, and the first that names it."""
@@ -333,13 +333,21 @@ class Restorer:
                 return retained[:at], manifest
         return retained, None
 
-    def _ref_of(self, id: str) -> SegmentRef | None:
-        """Return what the newest generation that names a segment says of it."""
+    def _whole_ref(self, id: str) -> SegmentRef:
+        """Return the newest reference to a segment, if that exposes all of its keys.
+
+        Raises CannotRestoreError.
+        """
         for manifest in reversed(self._planner.retained):
             for ref in manifest.segments:
-                if ref.id == id:
+                if ref.id != id:
+                    continue
+                if (ref.clip_key_min, ref.clip_key_max) == (None, None):
                     return ref
-        return None
+                raise CannotRestoreError(
+                    f"no retained generation tells which keys of segment {id} it took over"
+                )
+        raise CannotRestoreError(f"no retained generation names segment {id}, which it replaced")
 
     def _check(self, ref: SegmentRef) -> CheckedSegment:
         """Return the result of checking every block of a segment."""
@@ -347,10 +355,10 @@ class Restorer:
         key = segment_key(ref.namespace or namespace, ref.id)
         checked = self._checked.get(key)
         if checked is None or (checked.is_sound and not checked.blocks):
-            checked = check_segment(store, namespace, ref, size_of(store, key), deep=True)
+            checked = check_segment(store, namespace, ref, stored_size(store, key), deep=True)
             self._checked[key] = checked
         return checked
 
 
-def _keys_of(ref: SegmentRef) -> tuple[str, bytes | None, bytes | None]:
+def _clipped_keys(ref: SegmentRef) -> tuple[str, bytes | None, bytes | None]:
     return ref.id, ref.clip_key_min, ref.clip_key_max

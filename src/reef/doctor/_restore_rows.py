@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.doctor._byte_grammar import FRAME, PREAMBLE, block_rows
-from reef.doctor._quarantine import size_of
+from reef.doctor._quarantine import stored_size
 from reef.format import KEY, LSN, TOMBSTONE, SegmentRef, SegmentTail
 from reef.segment import CheckedSegment, Clip, SegmentReader
 from reef.store import Store
@@ -79,7 +79,7 @@ class Source:
     """Keys to cut at, with the bytes of the rows up to the next."""
 
 
-def of_segment(reader: SegmentReader, segment: CheckedSegment) -> Source:
+def segment_source(reader: SegmentReader, segment: CheckedSegment) -> Source:
     """Return the rows of a sound segment."""
     tail = segment.tail
     assert tail is not None
@@ -94,21 +94,21 @@ def of_segment(reader: SegmentReader, segment: CheckedSegment) -> Source:
     )
 
 
-def of_restored(ref: SegmentRef, restored: Restored) -> Source:
-    """Return the rows of a segment that is itself restored, as far as its reference lets them be seen."""
+def restored_source(ref: SegmentRef, restored: Restored) -> Source:
+    """Return the rows of a segment that is itself restored, with the keys that its reference exposes."""
     clipped = Clip("", ref)
 
     def rows(low: bytes, high: bytes) -> Iterator[pa.RecordBatch]:
         low, high = max(low, clipped.key_min), min(high, clipped.key_end)
         if low >= high:
             return iter(())
-        return (between(batch, low, high) for batch in restored.batches())
+        return (rows_between(batch, low, high) for batch in restored.batches())
 
     text = f"{ref.id} (from {restored.text})"
     return Source(text, restored.schema, rows, [(ref.key_min, ref.size)])
 
 
-def merged(
+def all_versions(
     sources: Sequence[Source], schema: pa.Schema, low: bytes, high: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Yield all versions of all sources with keys from `low` up to `high`, sorted."""
@@ -168,7 +168,7 @@ def walked_rows(
     Blocks follow one another from the preamble to the tail, each with its length in front. For segments
     without wide columns. It ends at a length that is impossible.
     """
-    size, ref = size_of(store, segment.key), segment.ref
+    size, ref = stored_size(store, segment.key), segment.ref
     end = min(size or 0, ref.size - ref.footer_length)
     at = len(PREAMBLE)
     while at + FRAME.size < end:
@@ -179,7 +179,7 @@ def walked_rows(
         at += FRAME.size + length
 
 
-def between(batch: pa.RecordBatch, low: bytes, high: bytes) -> pa.RecordBatch:
+def rows_between(batch: pa.RecordBatch, low: bytes, high: bytes) -> pa.RecordBatch:
     """Return the rows with keys from `low` up to `high` of a sorted batch, as a slice of it."""
     keys = batch.column(KEY)
     first, end = (

@@ -38,12 +38,12 @@ def read_window(store: Store, namespace: str, ref: DedupRef) -> DedupWindow:
     """
     key = dedup_key(namespace, ref.id)
     try:
-        return _decode(store.get(key), key, ref)
+        return _decode_window(store.get(key), key, ref)
     except DamagedError:
-        return _decode(store.get(key), key, ref)
+        return _decode_window(store.get(key), key, ref)
 
 
-def _decode(data: bytes, key: str, ref: DedupRef) -> DedupWindow:
+def _decode_window(data: bytes, key: str, ref: DedupRef) -> DedupWindow:
     expected, got = (ref.size, ref.checksum), (len(data), dedup_checksum(data, key=key))
     if got != expected:
         raise CorruptError(key, 0, f"{expected}, as the manifest says of it", f"{got}")

@@ -10,10 +10,10 @@ types, input, filter, query
                        sub-packages: what Spark and the command line share with this face
 """
 
+from reef.documents._document_receipt import DocumentReceipt
+from reef.documents._document_view import DocumentSnapshot, DocumentView
 from reef.documents._documents import Documents
 from reef.documents._namespace_schema import FACE
-from reef.documents._receipt import DocumentReceipt
-from reef.documents._view import DocumentSnapshot, DocumentView
 from reef.documents.filter import Incoming
 from reef.documents.query import page_version
 

@@ -97,16 +97,16 @@ class Change:
 
     def resolve(self, state: ReadState) -> Resolved:
         """Return the rows to log, given the stored rows. Raises ConditionFailedError."""
-        found = state.many(self._keys_to_read(), LSN_MAX, wide=self._needs_wide)
+        latest = state.many(self._keys_to_read(), LSN_MAX, wide=self._needs_wide)
         refusals = np.zeros(self.batch.num_rows, np.uint8)
         first = 0
         if self.condition is not None:
-            refusals, first = self._refusals(found), self.upserts
+            refusals, first = self._refusals(latest), self.upserts
         batch = self.batch
         if self.patches:
             mine = refusals[self.upserts : self.upserts + self.patches]
-            mine[(mine == 0) & ~found.exists[first : first + self.patches]] = MISSING
-            batch = self._patched(found, first)
+            mine[(mine == 0) & ~latest.exists[first : first + self.patches]] = MISSING
+            batch = self._patched(latest, first)
         why = self.condition or "MustExist(): a patch needs its document"
         try:
             return refuse(batch, refusals, atomic=self.atomic, why=why)
@@ -116,16 +116,16 @@ class Change:
 
     @property
     def _needs_wide(self) -> bool:
-        asked = self.condition.columns if isinstance(self.condition, Filter) else ()
-        return bool(self.patches) or not {*wide_of(self.schema.attributes)}.isdisjoint(asked)
+        tested = self.condition.columns if isinstance(self.condition, Filter) else ()
+        return bool(self.patches) or not {*wide_of(self.schema.attributes)}.isdisjoint(tested)
 
     def _keys_to_read(self) -> pa.BinaryArray:
         keys = self.batch.column(0)
         return keys if self.condition is not None else keys.slice(self.upserts, self.patches)
 
-    def _refusals(self, found: Latest) -> npt.NDArray[np.uint8]:
+    def _refusals(self, latest: Latest) -> npt.NDArray[np.uint8]:
         """Return for each row 0, or the code of why the condition does not hold."""
-        exist = found.exists
+        exist = latest.exists
         refusals = np.zeros(len(exist), np.uint8)
         if isinstance(self.condition, CreateOnly):
             refusals[exist] = EXISTS
@@ -135,19 +135,19 @@ class Change:
             # A document that is not there is one without attributes: so "absent or older than
             # this" can be said, and whatever compares with what is not there does not hold.
             columns = [f for f in self.schema.to_arrow() if f.name in self.condition.columns]
-            there = found.rows(pa.schema([_KEY_FIELD, *columns]))
+            there = latest.rows(pa.schema([_KEY_FIELD, *columns]))
             holds = self.condition.matches(there, self.batch)
             refusals[~holds] = np.where(exist[~holds], DIFFERS, MISSING)
         return refusals
 
-    def _patched(self, found: Latest, first_found: int) -> pa.RecordBatch:
+    def _patched(self, latest: Latest, first_patch: int) -> pa.RecordBatch:
         """Return all rows, those of patches with what they leave as it is.
 
-        What was found of the first patch is that of key `first_found`.
+        `first_patch` is the number of the first patch among the keys of `latest`.
         """
         first, stop = self.upserts, self.upserts + self.patches
-        fields = columns_of(self.schema, found.fields, self.batch)
-        there = found.rows(pa.schema(fields), first_found, self.patches)
+        fields = columns_to_write(self.schema, latest.fields, self.batch)
+        there = latest.rows(pa.schema(fields), first_patch, self.patches)
         given = align(self.batch, log_schema(fields))
         columns = []
         for field in fields:
@@ -190,8 +190,8 @@ def change_of(
             else pa.nulls(len(rows), kind)
             for rows in parts
         ]
-        columns.append(_joined(*arrays, pa.nulls(len(deletes), kind)))
-    keys = _joined(*(rows.ids for rows in parts), deletes)
+        columns.append(_concatenated(*arrays, pa.nulls(len(deletes), kind)))
+    keys = _concatenated(*(rows.ids for rows in parts), deletes)
     tombstones = np.zeros(len(keys), np.bool_)
     tombstones[len(keys) - len(deletes) :] = True
     batch, stream = owned_rows(
@@ -240,13 +240,15 @@ def condition_of(
     return filter, filter.encode()
 
 
-def _joined(*arrays: pa.Array) -> pa.Array:
+def _concatenated(*arrays: pa.Array) -> pa.Array:
     """Return `arrays` as one: perhaps on the memory of the only one that is not empty."""
     some = [array for array in arrays if len(array)]
     return pa.concat_arrays(some) if len(some) > 1 else (some or arrays)[0]
 
 
-def columns_of(schema: Schema, found: Sequence[pa.Field], batch: pa.RecordBatch) -> list[pa.Field]:
+def columns_to_write(
+    schema: Schema, found: Sequence[pa.Field], batch: pa.RecordBatch
+) -> list[pa.Field]:
     """Return the columns of rows that were found and of `batch`, but for attributes since dropped.
 
     Not those of `schema`: a row may have an attribute that was added after the request came in.

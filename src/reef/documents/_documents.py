@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 
 from reef.documents._change import Change, Condition, change_of
-from reef.documents._feed import document_changes, stored_columns
+from reef.documents._document_changes import document_changes, stored_columns
+from reef.documents._document_receipt import DocumentReceipt
+from reef.documents._document_view import DocumentSnapshot, DocumentView
 from reef.documents._namespace_schema import (
     FACE,
     NamespaceSchema,
     check_declared,
     declared_types,
 )
-from reef.documents._receipt import DocumentReceipt
-from reef.documents._view import DocumentSnapshot, DocumentView
 from reef.documents._where import bulk_digest, delete_matching, patch_matching
 from reef.documents.filter import Where, parse_filter
 from reef.documents.input import ID, Duplicates, RequestColumns

@@ -12,7 +12,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
-from reef.documents._change import Change, columns_of
+from reef.documents._change import Change, columns_to_write
 from reef.documents.filter import Filter
 from reef.documents.query import matching_documents
 from reef.engine import DELETED, WRITTEN, ReadState, Resolved, WriteRequest
@@ -36,8 +36,8 @@ def delete_matching(
 
     def resolve(state: ReadState, lsn: int) -> Resolved:
         matches = (rows.select([0]) for rows in matching_documents(filter, state, lsn, ()))
-        found = _bounded(filter, matches, bytes_max)
-        keys = pa.concat_arrays([rows.column(0) for rows in found] or [pa.array([], pa.binary())])
+        batches = _bounded(filter, matches, bytes_max)
+        keys = pa.concat_arrays([rows.column(0) for rows in batches] or [pa.array([], pa.binary())])
         tombstones = pa.array(np.ones(len(keys), np.bool_))
         batch = pa.RecordBatch.from_arrays([keys, tombstones], schema=log_schema([]))
         return Resolved(batch, bytes([DELETED]) * len(keys))
@@ -56,11 +56,11 @@ def patch_matching(
             rows.select([name for name in rows.schema.names if name not in change.patched])
             for rows in matching_documents(filter, state, lsn, None)
         )
-        found = _bounded(filter, matches, bytes_max, patch_bytes)
-        there: list[pa.Field] = reduce(union, (rows.schema for rows in found), [])
-        fields = columns_of(change.schema, there, change.batch)
+        batches = _bounded(filter, matches, bytes_max, patch_bytes)
+        there: list[pa.Field] = reduce(union, (rows.schema for rows in batches), [])
+        fields = columns_to_write(change.schema, there, change.batch)
         schema = log_schema(fields)
-        parts = [align(rows.remove_column(1), schema) for rows in found]  # without the version
+        parts = [align(rows.remove_column(1), schema) for rows in batches]  # without the version
         rows = pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
         patch = align(change.batch, schema)
         columns = [
@@ -97,7 +97,7 @@ def _bounded(
     filter: Filter, batches: Iterable[pa.RecordBatch], bytes_max: int, row_bytes: int = 0
 ) -> list[pa.RecordBatch]:
     """Return all of `batches`, each row of which will have `row_bytes` more. Raises InvalidInputError."""
-    found, size = [], 0
+    bounded, size = [], 0
     for rows in batches:
         size += rows.nbytes + rows.num_rows * row_bytes
         if size > bytes_max:
@@ -106,5 +106,5 @@ def _bounded(
                 f"log_segment_max_bytes = {bytes_max}: narrow the filter, or raise that "
                 "setting; nothing was written"
             )
-        found.append(rows)
-    return found
+        bounded.append(rows)
+    return bounded

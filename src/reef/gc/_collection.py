@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -134,7 +134,8 @@ class CollectionPlan:
     """Damage that keeps objects from being deleted. Collection reports it and does not repair it."""
     doomed: tuple[Doomed, ...] = ()
     """What may go, without the log objects."""
-    slots: DoomedSlots = field(default_factory=DoomedSlots)
+    slots: DoomedSlots | None = None
+    """Which log objects may go. None in a report of counts, as tasks of a pass return it."""
 
     @property
     def released(self) -> frozenset[tuple[str, str]]:
@@ -167,7 +168,7 @@ class CollectionPlan:
         for doomed in self.doomed:
             if kind in (None, doomed.kind):
                 yield doomed
-        if kind in (None, "log"):
+        if kind in (None, "log") and self.slots is not None:
             for slot, size in zip(self.slots.slots, self.slots.sizes, strict=True):
                 yield Doomed("log", log_key(self.namespace, slot), size, Reason.FOLDED)
 

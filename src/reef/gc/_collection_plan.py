@@ -323,7 +323,7 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
     if plan.expired or plan.settled or plan.released:
         return False
     old = manifest.gc.boundary
-    if any(slot >= old.slot for slot in plan.slots.slots):
+    if plan.slots is not None and any(slot >= old.slot for slot in plan.slots.slots):
         return False
     if any(doomed.kind != "manifest" for doomed in plan.doomed):
         return False

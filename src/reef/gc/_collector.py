@@ -144,7 +144,7 @@ class _Collector:
         )
 
     def _is_too_much(self, plan: CollectionPlan) -> bool:
-        objects = len(plan.doomed) + len(plan.slots)
+        objects = len(plan.doomed) + len(plan.slots or ())
         return self._objects_max is not None and objects > self._objects_max
 
     def _abort_unmade(self, head: Head, plan_if_aborted: CollectionPlan) -> Head:

@@ -4,7 +4,7 @@ index, compact, rebuild      passes that rewrite some namespaces, or all; each r
 verify, collect              likewise: every byte checked; what nothing needs any more deleted
 detach                       a branch gets its own copy of what it shares; returns a generation
 preview_index, preview_compaction, preview_rebuild
-                             what they would do: Backlog, CompactionPlan, `reef.doctor.RebuildPlan`;
+                             what they would do: UnfoldedLog, CompactionPlan, `reef.doctor.RebuildPlan`;
                              writes nothing
 check_plan                   whether a kept CompactionPlan still holds
 IndexOptions, CompactionOptions, RebuildOptions, VerifyOptions, CollectOptions
@@ -26,17 +26,18 @@ Task, TaskOutcome, Progress  a task, what came of one descriptor, and the callba
 TaskWire, Bucket             for runners in other processes: how tasks cross, and open the bucket
 """
 
-from reef.jobs._bucket import Bucket
-from reef.jobs._collect import CollectOptions
-from reef.jobs._compaction._compact import check_plan
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._plan import CompactionPlan
-from reef.jobs._compaction._result import CompactionResult
-from reef.jobs._fold._index import IndexResult
-from reef.jobs._fold._plan import Backlog, IndexOptions
+from reef.jobs._bucket_address import Bucket
+from reef.jobs._collect_pass import CollectOptions
+from reef.jobs._compaction._compact_pass import check_plan
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._compaction_plan import CompactionPlan
+from reef.jobs._compaction._compaction_result import CompactionResult
+from reef.jobs._fold._index_pass import IndexResult
+from reef.jobs._fold._unfolded_log import IndexOptions, UnfoldedLog
 from reef.jobs._intents import end_job, end_old_jobs, standing_intents
 from reef.jobs._job import Job
-from reef.jobs._pass import NamespaceResult, PassResult, TaskTimes
+from reef.jobs._pass_protocol import NamespaceResult, PassResult, TaskTimes
+from reef.jobs._pass_records import NamespaceRecord, PassRecord, find_pass, passes
 from reef.jobs._passes import (
     collect,
     compact,
@@ -49,15 +50,13 @@ from reef.jobs._passes import (
     verify,
 )
 from reef.jobs._progress import PassProgress, Watch
-from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
-from reef.jobs._records import NamespaceRecord, PassRecord, find_pass, passes
+from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._tasks import InProcess, Progress, RunArguments, Runner, Task, TaskOutcome, TaskWire
-from reef.jobs._verify import VerifyOptions
-from reef.jobs._worker import WorkerOptions, work
+from reef.jobs._verify_pass import VerifyOptions
+from reef.jobs._worker_rounds import WorkerOptions, work
 from reef.jobs.load import LoadResult, bulk_load
 
 __all__ = [
-    "Backlog",
     "Bucket",
     "CollectOptions",
     "CompactionOptions",
@@ -82,6 +81,7 @@ __all__ = [
     "TaskOutcome",
     "TaskTimes",
     "TaskWire",
+    "UnfoldedLog",
     "VerifyOptions",
     "Watch",
     "WorkerOptions",

@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 
 from reef.engine import Context
 from reef.errors import NotFoundError, ReefError
-from reef.jobs._pass import NamespaceResult, Pass, PassResult, Round, TaskTimes, Work
+from reef.jobs._pass_protocol import NamespaceResult, Pass, PassResult, Round, TaskTimes, Work
+from reef.jobs._pass_records import NAMESPACES_MAX, NamespaceRecord, PassRecord, State, record_pass
 from reef.jobs._progress import Meter, Watch
-from reef.jobs._records import NAMESPACES_MAX, NamespaceRecord, PassRecord, State, record_pass
 from reef.jobs._tasks import InProcess, Runner, Task, TaskOutcome
 from reef.threads import for_each
 from reef.types import new_ulid

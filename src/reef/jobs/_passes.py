@@ -17,31 +17,34 @@ leaves a record in the bucket: see `passes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from reef.database import Database
 from reef.doctor import RebuildPlan, VerifyReport, plan_rebuild
 from reef.engine import Context
 from reef.errors import InvalidInputError
 from reef.gc import CollectionReport
-from reef.jobs._collect import CollectOptions, CollectPass
-from reef.jobs._compaction._compact import CompactionPass
+from reef.jobs._collect_pass import CollectOptions, CollectPass
+from reef.jobs._compaction._compact_pass import CompactionPass
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._compaction_plan import CompactionPlan, plan_compaction
+from reef.jobs._compaction._compaction_result import CompactionResult
 from reef.jobs._compaction._detach import DetachPass
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._plan import CompactionPlan, plan_compaction
-from reef.jobs._compaction._result import CompactionResult
 from reef.jobs._driver import each_namespace, run_pass
-from reef.jobs._fold._index import IndexPass, IndexResult
-from reef.jobs._fold._plan import Backlog, IndexOptions
-from reef.jobs._pass import NamespaceResult, PassResult
+from reef.jobs._fold._index_pass import IndexPass, IndexResult
+from reef.jobs._fold._unfolded_log import IndexOptions, UnfoldedLog
+from reef.jobs._pass_protocol import NamespaceResult, PassResult
+from reef.jobs._pass_records import old_passes
 from reef.jobs._progress import Watch
-from reef.jobs._rebuild._rebuild import RebuildPass
-from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
-from reef.jobs._records import old_passes
+from reef.jobs._rebuild._rebuild_pass import RebuildPass
+from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._tasks import Runner
-from reef.jobs._verify import VerifyOptions, VerifyPass
+from reef.jobs._verify_pass import VerifyOptions, VerifyPass
 from reef.types import check_namespace
+
+T = TypeVar("T")
 
 Namespaces: TypeAlias = str | Iterable[str] | None
 """A name, some names, or None: all."""
@@ -158,12 +161,10 @@ def detach(
 
 def preview_index(
     db: Database | Context, namespaces: Namespaces = None, *, options: IndexOptions | None = None
-) -> list[NamespaceResult[Backlog]]:
+) -> list[NamespaceResult[UnfoldedLog]]:
     """Return what there is to fold in each namespace. Writes nothing, and runs no task."""
     (options or IndexOptions()).check()
-    context = _context(db)
-    names = [*_names(db, namespaces)]
-    return each_namespace(context, names, lambda name: Backlog.find(context, context.chain(name)))
+    return _previews(db, namespaces, lambda c, name: UnfoldedLog.find(c, c.chain(name)))
 
 
 def preview_compaction(
@@ -176,9 +177,7 @@ def preview_compaction(
 
     Writes nothing, and runs no task.
     """
-    context = _context(db)
-    names = [*_names(db, namespaces)]
-    return each_namespace(context, names, lambda name: plan_compaction(context, name, options))
+    return _previews(db, namespaces, lambda c, name: plan_compaction(c, name, options))
 
 
 def preview_rebuild(
@@ -186,9 +185,14 @@ def preview_rebuild(
 ) -> list[NamespaceResult[RebuildPlan]]:
     """Return what `rebuild` would derive again in each namespace. Writes nothing, and runs no task."""
     (options or RebuildOptions()).check()
+    return _previews(db, namespaces, plan_rebuild)
+
+
+def _previews(
+    db: Database | Context, namespaces: Namespaces, plan: Callable[[Context, str], T]
+) -> list[NamespaceResult[T]]:
     context = _context(db)
-    names = [*_names(db, namespaces)]
-    return each_namespace(context, names, lambda name: plan_rebuild(context, name))
+    return each_namespace(context, [*_names(db, namespaces)], partial(plan, context))
 
 
 def _context(db: Database | Context) -> Context:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reef.documents.filter import parse_filter
 from reef.documents.query import Distance, _search
 from reef.documents.query._search import search
+from reef.engine import FEW_ROWS_MAX
 from tests.support.documents.document_rows import DocumentRows, schema_of
 
 SCHEMA = schema_of(price="int64", v="vector[3]", name="string")
@@ -70,7 +71,7 @@ def brute_force(
     return [(id, distance) for distance, id in ordered[:limit]]
 
 
-@pytest.mark.parametrize("few_rows", [_search._FEW_ROWS, -1], ids=["few", "many"])
+@pytest.mark.parametrize("few_rows", [FEW_ROWS_MAX, -1], ids=["few", "many"])
 @settings(
     max_examples=60,
     deadline=None,
@@ -91,7 +92,7 @@ def test_search_finds_what_brute_force_finds(
     spare: int,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_search, "_FEW_ROWS", few_rows)
+        patch.setattr(_search, "FEW_ROWS_MAX", few_rows)
         patch.setattr(_search, "_SPARE_ROWS", min(spare, 16))
         patch.setattr(_search, "_OLD_ROWS", spare)
         patch.setattr(_search, "_OLD_SHARE", 1)

@@ -15,9 +15,9 @@ from reef.jobs import (
     TaskOutcome,
     preview_compaction,
 )
-from reef.jobs._compaction._compact import Compaction
-from reef.jobs._compaction._plan import CompactionGroup
-from reef.jobs._compaction._task import MergedRange, merge_range
+from reef.jobs._compaction._compact_pass import Compaction
+from reef.jobs._compaction._compaction_plan import CompactionGroup
+from reef.jobs._compaction._merge_task import MergedRange, merge_range
 from reef.segment import check_segment
 from tests.support.engine.collecting import NAMESPACE, World
 from tests.support.jobs.passes import compact

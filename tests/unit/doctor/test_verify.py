@@ -53,7 +53,7 @@ def look(bucket: Bucket, *, deep: bool = True) -> VerifyReport:
 
 
 def kinds(report: VerifyReport) -> list[str]:
-    return [finding.kind for finding in report.problems]
+    return [problem.kind for problem in report.problems]
 
 
 def test_nothing_is_wrong_with_what_was_just_written(bucket: Bucket) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reef.documents._view import SEARCH_LIMIT_DEFAULT, DocumentView
+from reef.documents._document_view import SEARCH_LIMIT_DEFAULT, DocumentView
 from reef.documents.filter._filter import Incoming
-from reef.documents.query import _order, _query, _stored_rows, page_version
+from reef.documents.query import _query, _row_order, _stored_rows, page_version
 from reef.documents.query._page import AFTER
 from reef.documents.types import documents_of
 from reef.engine import ReadState
@@ -45,10 +45,10 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "in small pieces":
         monkeypatch.setattr(_stored_rows, "_PIECE_BYTES", 640)
         monkeypatch.setattr(ReadState, "points_max", 0)
-        monkeypatch.setattr(_order, "_WAITING_ROWS", 3)
+        monkeypatch.setattr(_row_order, "_WAITING_ROWS", 3)
     if request.param == "by points":
         monkeypatch.setattr(ReadState, "points_max", 10**6)
-        monkeypatch.setattr(_stored_rows, "_DOUBTFUL_MAX", 10**6)
+        monkeypatch.setattr(_stored_rows, "_UNVERIFIED_ROWS_MAX", 10**6)
         monkeypatch.setattr(_query, "_MATCHES_MIN", 1)
     return request.param
 
@@ -458,12 +458,12 @@ def test_many_matches_are_left_to_a_scan(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     assert asked  # few enough
     asked.clear()
-    monkeypatch.setattr(_stored_rows, "_DOUBTFUL_MAX", 100)
+    monkeypatch.setattr(_stored_rows, "_UNVERIFIED_ROWS_MAX", 100)
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     monkeypatch.setattr(_stored_rows, "MATCHES_MAX", 99)
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     monkeypatch.setattr(_stored_rows, "MATCHES_MAX", 10**6)
-    monkeypatch.setattr(_stored_rows, "_MATCHED_BYTES_MAX", 1000)
+    monkeypatch.setattr(_stored_rows, "_MATCHES_BYTES_MAX", 1000)
     assert ns(view, ("n", "Gte", 0)) == [n for _, n in expected]
     assert not asked
     namespace.close()
@@ -492,15 +492,15 @@ def test_vectors_belong_to_their_rows(monkeypatch: pytest.MonkeyPatch, points_ma
 
 def test_the_best_of_many_rows_are_kept_without_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     namespace = numbered(5000, row_block_bytes=1024)
-    monkeypatch.setattr(_order, "_WAITING_ROWS", 50)
+    monkeypatch.setattr(_row_order, "_WAITING_ROWS", 50)
     kept: list[int] = []
-    choose = _order.FirstRows._choose
+    choose = _row_order.FirstRows._choose
 
-    def counted(best: _order.FirstRows) -> pa.RecordBatch:
+    def counted(best: _row_order.FirstRows) -> pa.RecordBatch:
         kept.append(best._rows)
         return choose(best)
 
-    monkeypatch.setattr(_order.FirstRows, "_choose", counted)
+    monkeypatch.setattr(_row_order.FirstRows, "_choose", counted)
     assert namespace.view().query(order_by=("n", "desc"), limit=3)["n"].to_pylist() == [
         4999,
         4998,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import reef
-from reef.documents._view import DocumentView
+from reef.documents._document_view import DocumentView
 from reef.documents.filter._filter import Where
 from reef.documents.query import _sql
 from reef.documents.query._sql import explain_sql, run_sql

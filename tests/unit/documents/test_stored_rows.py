@@ -40,7 +40,7 @@ class WatchedFilter:
 def test_a_few_rows_of_every_block_do_not_keep_the_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int
 ) -> None:
-    monkeypatch.setattr(_stored_rows, "_HELD_MAX", 4)
+    monkeypatch.setattr(_stored_rows, "_KEPT_BLOCKS_MAX", 4)
     watched: list[WatchedFilter] = []
     made = _stored_rows.StoredRows.__init__
 

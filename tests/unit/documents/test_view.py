@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reef.documents._view import DocumentView
+from reef.documents._document_view import DocumentView
 from reef.documents.query import _stored_rows, _wide
 from reef.documents.types import documents_of
 from reef.documents.types._schema import Schema

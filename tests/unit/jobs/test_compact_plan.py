@@ -8,8 +8,8 @@ import pytest
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import segment_key
 from reef.jobs import CompactionOptions
-from reef.jobs._compaction._plan import CompactionPlan, plan_compaction, tiers_of
-from reef.jobs._compaction._ranges import VisibleSegment, _cut
+from reef.jobs._compaction._compaction_plan import CompactionPlan, plan_compaction, tiers_of
+from reef.jobs._compaction._key_ranges import VisibleSegment, _cut_by_weight
 from tests.support.engine.collecting import NAMESPACE
 from tests.support.jobs.shop import Shop
 
@@ -97,10 +97,10 @@ def test_a_large_group_is_cut_into_ranges_of_about_the_target_size(shop: Shop) -
 def test_every_range_of_a_group_has_a_row() -> None:
     """A clipped reference may show nothing where its segment begins: nothing is cut off there."""
     weights = [(b"a", 10, False), (b"b", 10, True), (b"c", 10, True), (b"d", 10, False)]
-    assert _cut(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [20, 20])
+    assert _cut_by_weight(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [20, 20])
     weights = [(b"a", 10, False), (b"b", 10, True), (b"b", 10, True), (b"c", 10, True)]
-    assert _cut(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [30, 10])
-    assert _cut([(key, 10, True) for key in (b"a", b"b", b"b", b"c")], b"a", b"z", 4) == (
+    assert _cut_by_weight(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [30, 10])
+    assert _cut_by_weight([(key, 10, True) for key in (b"a", b"b", b"b", b"c")], b"a", b"z", 4) == (
         [b"a", b"b", b"c", b"z"],
         [10, 20, 10],
     )

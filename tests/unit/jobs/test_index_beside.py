@@ -10,7 +10,7 @@ from reef.errors import OutcomeUnknownError, StalePlanError, UnavailableError
 from reef.format import SkippedSlot, damaged_checksum, log_key
 from reef.gc import collect
 from reef.jobs import IndexOptions, InProcess
-from reef.jobs._fold._index import fold_namespace
+from reef.jobs._fold._index_pass import fold_namespace
 from reef.manifest import end_intent
 from reef.store import Store
 from reef.testing import Fault, FaultyStore

@@ -7,7 +7,7 @@ import pytest
 from reef.errors import CorruptError
 from reef.format import decode_segment, log_key, segment_key
 from reef.jobs import IndexOptions, InProcess
-from reef.jobs._fold._index import fold_namespace
+from reef.jobs._fold._index_pass import fold_namespace
 from reef.store import Store
 from tests.support.engine.log_script import NS, LogScript, give_up
 from tests.support.engine.open_database import contents, database

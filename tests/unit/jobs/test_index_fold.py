@@ -15,8 +15,8 @@ from reef.engine import load_dedup
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import decode_schema, decode_segment, segment_key
 from reef.jobs import IndexOptions, IndexResult, InProcess
-from reef.jobs._fold._index import plan_index
-from reef.jobs._fold._plan import Backlog
+from reef.jobs._fold._index_pass import plan_index
+from reef.jobs._fold._unfolded_log import UnfoldedLog
 from reef.jobs._job import Job, new_segment_id
 from reef.manifest import end_intent
 from reef.store import Store
@@ -77,7 +77,7 @@ def test_nothing_to_fold_writes_nothing(store: Store) -> None:
     assert [meta.key for meta in store.list()] == before
 
 
-def test_small_backlogs_are_passed_over(store: Store) -> None:
+def test_short_logs_are_left_alone(store: Store) -> None:
     script = LogScript(store)
     script.data({b"a": b"1"})
     script.data({b"b": b"2"})
@@ -93,19 +93,19 @@ def test_small_backlogs_are_passed_over(store: Store) -> None:
 def test_parts_are_of_one_size_and_leave_nothing_out(store: Store, seed: int) -> None:
     rng = random.Random(seed)
     sizes = array("q", [rng.choice([0, 100, 300, 999]) for _ in range(rng.randint(1, 400))])
-    backlog = Backlog(LogScript(store).head(), sizes)
+    unfolded = UnfoldedLog(LogScript(store).head(), sizes)
     options = IndexOptions(task_bytes=rng.choice([1, 5000, 20_000, 1 << 30]))
-    parts = list(backlog.parts("index-x", options))
+    parts = list(unfolded.parts("index-x", options))
     assert sum(part.log_bytes for part in parts) == sum(sizes)
     edges = [(part.slot_first, part.slot_last) for part in parts]
-    assert edges[0][0] == backlog.manifest.wal_floor
-    assert edges[-1][1] == backlog.slot_last
+    assert edges[0][0] == unfolded.manifest.wal_floor
+    assert edges[-1][1] == unfolded.slot_last
     assert all(a[1] + 1 == b[0] for a, b in pairwise(edges))
     if options.task_bytes > 1:
         wanted = max(1, -(-sum(sizes) // options.task_bytes))
         assert len(parts) == wanted
         assert all(abs(part.log_bytes - sum(sizes) / wanted) <= 1000 for part in parts)
-    few = list(backlog.parts("index-x", IndexOptions(task_slots=7)))
+    few = list(unfolded.parts("index-x", IndexOptions(task_slots=7)))
     assert [part.slot_last - part.slot_first + 1 for part in few[:-1]] == [7] * (len(few) - 1)
 
 

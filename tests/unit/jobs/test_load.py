@@ -35,7 +35,7 @@ from reef.jobs.load import (
     schema_for,
     write_part,
 )
-from reef.jobs.load._rows import stored_rows
+from reef.jobs.load._segment_rows import stored_rows
 from reef.segment import SortedRuns, UniqueKeys
 from reef.store import Store
 from reef.testing import Fault, FaultyStore

@@ -38,7 +38,7 @@ from reef.jobs import (
     work,
 )
 from reef.jobs._driver import PassRun, run_pass
-from reef.jobs._pass import Figures, Round, Work
+from reef.jobs._pass_protocol import Figures, Round, Work
 from reef.store import MemoryStore
 from reef.testing import ManualClock
 from tests.support.engine.damage import flip
@@ -542,7 +542,7 @@ def test_what_was_done_before_a_run_failed_is_recorded(monkeypatch: pytest.Monke
 def test_collection_keeps_the_newest_records_and_verify_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("reef.jobs._records.KEPT", 2)
+    monkeypatch.setattr("reef.jobs._pass_records.KEPT", 2)
     db = filled(["a", "b", "c"])
     made = [index(db, name).id for name in ("a", "b", "c")]
     assert not verify(db).failed

@@ -19,7 +19,7 @@ from reef.errors import (
     StalePlanError,
 )
 from reef.jobs import Bucket, InProcess, TaskWire
-from reef.jobs._bucket import CACHE_BYTES_MAX
+from reef.jobs._bucket_address import CACHE_BYTES_MAX
 from reef.store import open_store
 
 

@@ -25,7 +25,7 @@ from reef.format import (
 )
 from reef.jobs import InProcess, PassProgress, PassResult, VerifyOptions
 from reef.jobs import verify as verify_deep
-from reef.jobs._verify import verify_parts
+from reef.jobs._verify_pass import verify_parts
 from reef.log import read_log_part
 from reef.segment import (
     SegmentPart,

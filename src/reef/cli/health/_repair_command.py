@@ -10,7 +10,7 @@ import typer
 
 from reef.cli._report import Part, Report, Table, progress_bars, reef_log_silenced
 from reef.cli.arguments import Apply, Namespace, Url, connect
-from reef.cli.health._verify_command import findings, findings_json, short_key
+from reef.cli.health._verify_command import problem_table, problems_json, short_key
 
 if TYPE_CHECKING:
     from reef.doctor import RepairReport
@@ -46,8 +46,8 @@ def repair(
         "writer": found.writer or None,
         "fences": found.fences,
         "steps": [dataclasses.asdict(step) for step in found.steps],
-        "problems": findings_json(found.problems),
-        "notes": findings_json(found.notes),
+        "problems": problems_json(found.problems),
+        "notes": problems_json(found.notes),
     }
     return Report(data, _repair_parts(found, apply, accept_loss), is_problem=not found.is_mended)
 
@@ -59,8 +59,8 @@ def _repair_parts(report: RepairReport, apply: bool, accept_loss: bool) -> Itera
         )
         yield Table(("state", "step", "object", "what", "lost"), rows, "steps")
     if report.applied:
-        yield from findings(report.problems, "remaining problems")
-    yield from findings(report.notes, "notes")
+        yield from problem_table(report.problems, "remaining problems")
+    yield from problem_table(report.notes, "notes")
     if report.fences and not report.applied and report.writer:
         yield (
             f"This fences the writer. The last to open the namespace was {report.writer}. If it "

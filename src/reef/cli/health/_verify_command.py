@@ -15,7 +15,7 @@ from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
     from reef.database import Database
-    from reef.doctor import Finding, VerifyReport
+    from reef.doctor import ProblemOrNote, VerifyReport
     from reef.jobs import VerifyOptions
 
 
@@ -82,21 +82,21 @@ def _in_depth(
 
 
 def _unreadable_report(namespace: str, deep: bool, error: ReefError) -> VerifyReport:
-    from reef.doctor import Finding, VerifyReport
+    from reef.doctor import ProblemOrNote, VerifyReport
 
-    found = Finding("unreadable", f"namespaces/{namespace}/", str(error))
+    found = ProblemOrNote("unreadable", f"namespaces/{namespace}/", str(error))
     return VerifyReport(namespace, deep, None, {}, (found,), (), ())
 
 
-def findings(found: Sequence[Finding], title: str) -> Iterator[Part]:
-    """Yield a table of findings, if there are any."""
+def problem_table(found: Sequence[ProblemOrNote], title: str) -> Iterator[Part]:
+    """Yield a table of problems or notes, if there are any."""
     if found:
         rows = ((f.kind, short_key(f.key), f.text) for f in found)
         yield Table(("kind", "object", "found"), rows, title)
 
 
-def findings_json(found: Sequence[Finding]) -> list[dict[str, str]]:
-    """Return findings for programs."""
+def problems_json(found: Sequence[ProblemOrNote]) -> list[dict[str, str]]:
+    """Return problems or notes for programs."""
     return [{"kind": f.kind, "key": f.key, "text": f.text} for f in found]
 
 
@@ -106,8 +106,8 @@ def short_key(key: str) -> str:
 
 
 def _verify_parts(report: VerifyReport) -> Iterator[Part]:
-    yield from findings(report.problems, "problems")
-    yield from findings(report.notes, "notes")
+    yield from problem_table(report.problems, "problems")
+    yield from problem_table(report.notes, "notes")
     looked = ", ".join(_count_text(n, what.replace("_", " ")) for what, n in report.checked.items())
     verdict = _count_text(len(report.problems), "problems") if report.problems else "no problems"
     advice = "; `reef repair` lists what it can repair" if report.problems else ""
@@ -121,7 +121,7 @@ def _count_text(count: int, plural: str) -> str:
 
 def _verify_as_json(report: VerifyReport) -> dict[str, Any]:
     found = dataclasses.asdict(report)
-    found |= {name: findings_json(getattr(report, name)) for name in ("problems", "notes")}
+    found |= {name: problems_json(getattr(report, name)) for name in ("problems", "notes")}
     found["ok"] = not report.problems
     del found["deep"]
     return found

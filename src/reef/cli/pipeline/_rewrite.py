@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from reef.database import Database
     from reef.doctor import RebuildPlan
     from reef.jobs import (
-        Backlog,
         CompactionOptions,
         CompactionPlan,
         CompactionResult,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         NamespaceResult,
         PassResult,
         RebuildOptions,
+        UnfoldedLog,
     )
 
 
@@ -54,7 +54,7 @@ def index(
     with connect(url) as db:
         names = scope.names(db)
         if dry_run:
-            return _backlogs(jobs.preview_index(db, names, options=options), options)
+            return _unfolded_logs(jobs.preview_index(db, names, options=options), options)
         result = run_watched("index", jobs.index, db, names, runs=runs, options=options)
         return pass_report(db.store.url, result)
 
@@ -136,7 +136,7 @@ def _notes(found: Iterable[NamespaceResult[Any]], field: str, prefix: str = "") 
     ]
 
 
-def _backlogs(found: list[NamespaceResult[Backlog]], options: IndexOptions) -> Report:
+def _unfolded_logs(found: list[NamespaceResult[UnfoldedLog]], options: IndexOptions) -> Report:
     rows: list[dict[str, Any]] = [
         {
             "namespace": one.namespace,
@@ -235,7 +235,7 @@ def _rebuilds(found: list[NamespaceResult[RebuildPlan]], options: RebuildOptions
 
 
 def _rebuild_row(plan: RebuildPlan, options: RebuildOptions) -> dict[str, Any]:
-    from reef.jobs import Backlog
+    from reef.jobs import UnfoldedLog
 
     start = plan.lowest
     sizes = plan.sizes(start)
@@ -245,7 +245,7 @@ def _rebuild_row(plan: RebuildPlan, options: RebuildOptions) -> dict[str, Any]:
         "slot_first": start.slot if sizes else None,
         "slot_last": plan.head.wal_floor - 1 if sizes else None,
         "bytes": sum(sizes),
-        "tasks": len([*Backlog(start.base, sizes).parts("plan", options.fold)]) if sizes else 0,
+        "tasks": len([*UnfoldedLog(start.base, sizes).parts("plan", options.fold)]) if sizes else 0,
         "replaced": len({ref.id for ref in start.replaced}),
         "kept": len(kept),
         "bytes_kept": sum(kept.values()),

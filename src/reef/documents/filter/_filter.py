@@ -27,7 +27,7 @@ from reef.documents.filter._nodes import (
     Or,
     comparisons_of,
     encoded,
-    joined,
+    flattened,
     negated,
     tuples_of,
 )
@@ -173,7 +173,7 @@ class _TupleParser:
         match where:
             case ("And" | "Or" as word, [*parts]):
                 nodes = [self.node(part, depth + 1) for part in parts]
-                return joined(And if word == "And" else Or, nodes)
+                return flattened(And if word == "And" else Or, nodes)
             case ("Not", [*_] as part):
                 return negated(self.node(part, depth + 1))
             case (str(name), str(operator), *rest) if len(rest) <= 1:

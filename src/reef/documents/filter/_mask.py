@@ -51,7 +51,7 @@ class Batches:
                 return self._joined(_OR, parts, empty=False)
             case Not(part):
                 return pc.invert(self.evaluated(part))
-        column = _column(self.rows, node.attribute)
+        column = _filter_column(self.rows, node.attribute)
         if node.operator == "IsNull":
             return self._all(True) if column is None else column.is_null()
         if column is None:
@@ -81,7 +81,7 @@ class Batches:
             case Comparison(attribute, operator, int() | float() as value) if (
                 operator in _COMPARE_PLAINLY and attribute.type.kind in _NUMBERS
             ):
-                column = _column(self.rows, attribute)
+                column = _filter_column(self.rows, attribute)
                 if column is None or column.null_count:
                     return None
                 found: npt.NDArray[np.bool_] = _COMPARE_PLAINLY[operator](column.to_numpy(), value)
@@ -100,13 +100,13 @@ class Batches:
 
     def _compared(self, order: str, column: pa.Array, other: Attribute) -> pa.BooleanArray:
         assert self.incoming is not None
-        given = _column(self.incoming, other)
+        given = _filter_column(self.incoming, other)
         if given is None:
             return pa.nulls(self.count, pa.bool_())
         return _COMPARE[order].call([column, given])
 
 
-def _column(batch: pa.RecordBatch, attribute: Attribute) -> pa.Array | None:
+def _filter_column(batch: pa.RecordBatch, attribute: Attribute) -> pa.Array | None:
     if attribute.id == ID_ATTRIBUTE.id:
         return batch.column("_key").view(pa.string())  # ids are UTF-8, checked when written
     index = batch.schema.get_field_index(attribute.column)

@@ -121,7 +121,7 @@ def plain_value(value: Value) -> Value:
     return int(value) if isinstance(value, bool) else value
 
 
-def joined(kind: type[And] | type[Or], parts: list[Node]) -> Node:
+def flattened(kind: type[And] | type[Or], parts: list[Node]) -> Node:
     """Return the parts under one And or Or; a part of the same kind gives up its own parts."""
     flat: list[Node] = []
     for part in parts:

@@ -38,7 +38,7 @@ _SHORT.maxstring = _SHORT.maxother = 80
 def stored_value(attribute: Attribute, operator: str, value: object, type: Type) -> Value:
     """Return `value` as a value of `type` is stored. Raises InvalidInputError if it is none."""
     check, expected = _CHECKS[type.kind]
-    plain = _plain(value)
+    plain = _python_value(value)
     found = check(plain)
     if found is None:
         raise mismatch(attribute, operator, expected, value)
@@ -47,7 +47,7 @@ def stored_value(attribute: Attribute, operator: str, value: object, type: Type)
 
 def stored_bound(attribute: Attribute, order: str, value: object) -> Value:
     """Return the stored form of what an attribute is compared with. Raises InvalidInputError."""
-    plain = _plain(value)
+    plain = _python_value(value)
     is_whole = attribute.type.kind in ("int64", "uint64")
     if is_whole and order != "Eq" and isinstance(plain, float) and math.isfinite(plain):
         plain = math.ceil(plain) if order in ("Lt", "Gte") else math.floor(plain)
@@ -97,7 +97,7 @@ def time_of(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _plain(value: object) -> object:
+def _python_value(value: object) -> object:
     if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] in _FINER:
         whole = value.astype("datetime64[us]")  # of others, Python's is a number
         return whole.item() if whole == value else value
@@ -121,7 +121,7 @@ def _string(value: object) -> str | None:
     return str(value)
 
 
-def _whole(low: int, high: int) -> Callable[[object], int | None]:
+def _whole_number(low: int, high: int) -> Callable[[object], int | None]:
     def check(value: object) -> int | None:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -175,17 +175,17 @@ def _uuid(value: object) -> bytes | None:
     return value.bytes if isinstance(value, UUID) else None
 
 
-def _bytes(value: object) -> bytes | None:
+def _bytes_value(value: object) -> bytes | None:
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
 
 
 _CHECKS: Final[dict[str, tuple[Callable[[object], Value | None], str]]] = {
     "string": (_string, "text (str, valid as UTF-8)"),
-    "int64": (_whole(-(2**63), 2**63 - 1), "a whole number from -2^63 to 2^63-1"),
-    "uint64": (_whole(0, 2**64 - 1), "a whole number from 0 to 2^64-1"),
+    "int64": (_whole_number(-(2**63), 2**63 - 1), "a whole number from -2^63 to 2^63-1"),
+    "uint64": (_whole_number(0, 2**64 - 1), "a whole number from 0 to 2^64-1"),
     "float64": (_float, "a number that a float64 holds exactly, not NaN"),
     "bool": (_bool, "True or False"),
     "datetime": (_datetime, _TIME),
     "uuid": (_uuid, "a uuid.UUID or its text"),
-    "bytes": (_bytes, "bytes"),
+    "bytes": (_bytes_value, "bytes"),
 }

@@ -46,7 +46,7 @@ def problem_of(kind: str, *patterns: str) -> str:
 
 def glob_prefix(pattern: str) -> str:
     """Return the text that every string starts with that the glob matches."""
-    first = next(_pieces(pattern), ("", ""))
+    first = next(_glob_pieces(pattern), ("", ""))
     return first[0]
 
 
@@ -82,7 +82,7 @@ def _regex(pattern: str) -> Matcher:
 
 
 def _glob(pattern: str, *, ignore_case: bool) -> Matcher:
-    pieces = list(_pieces(pattern))
+    pieces = list(_glob_pieces(pattern))
     if not ignore_case:
         match pieces:
             case []:
@@ -100,7 +100,7 @@ def _glob(pattern: str, *, ignore_case: bool) -> Matcher:
     return _regex(rf"{flags}\A(?:{body})\z")
 
 
-def _pieces(pattern: str) -> Iterator[tuple[str, str]]:
+def _glob_pieces(pattern: str) -> Iterator[tuple[str, str]]:
     """Yield the glob as (text, "") and ("", regular expression), never two texts in a row."""
     text = ""
     at = 0

@@ -101,7 +101,7 @@ class _Bounds:
             return _Bounds(blocks, unknown, unknown, blocks.all, blocks.all)
         nulls = stats.column(f"nulls:{column}").to_numpy()
         has_value = nulls < stats.column("rows").to_numpy()
-        low, high = (_plain(stats.column(f"{end}:{column}")) for end in ("min", "max"))
+        low, high = (_comparable_bounds(stats.column(f"{end}:{column}")) for end in ("min", "max"))
         may_be_nan = attribute.type.kind == "float64"
         return _Bounds(blocks, low, high, has_value, nulls > 0, may_be_nan=may_be_nan)
 
@@ -209,7 +209,7 @@ def _compared(bounds: pa.Array, function: str, value: Value, unknown: bool) -> A
     return answers
 
 
-def _plain(bounds: pa.Array) -> pa.Array:
+def _comparable_bounds(bounds: pa.Array) -> pa.Array:
     """Return bounds as the numbers and bytes that values in filters are."""
     if pa.types.is_timestamp(bounds.type):
         return bounds.view(pa.int64())

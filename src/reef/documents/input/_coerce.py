@@ -51,7 +51,7 @@ def coerce(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array:
     """
     if type.kind in _AS_THEY_ARE and column.type.equals(type.physical):
         return column
-    column = plain(column)
+    column = plain_array(column)
     if _kinds.is_null(column.type):
         return pa.nulls(len(column), type.physical)
     is_known = not isinstance(column.type, pa.BaseExtensionType) or isinstance(
@@ -67,19 +67,19 @@ def coerce(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array:
     return converted
 
 
-def plain(column: pa.Array) -> pa.Array:
+def plain_array(column: pa.Array) -> pa.Array:
     """Return `column` without dictionaries, runs and those extension types that add nothing."""
     arrow = column.type
     if _kinds.is_dictionary(arrow):
-        words = plain(column.dictionary)
+        words = plain_array(column.dictionary)
         if is_text(words.type):  # Arrow cannot take from views
             words = words.cast(pa.string())
         return words.take(column.indices)
     if _kinds.is_run_end_encoded(arrow):
-        return plain(pc.run_end_decode(column))
+        return plain_array(pc.run_end_decode(column))
     if isinstance(arrow, pa.Bool8Type):
         return column.storage.cast(pa.bool_())
-    return plain(column.storage) if is_row(arrow) else column
+    return plain_array(column.storage) if is_row(arrow) else column
 
 
 def arrow_text(arrow: pa.DataType) -> str:
@@ -94,7 +94,9 @@ def _is_number(arrow: pa.DataType) -> bool:
     return bool(_kinds.is_integer(arrow) or _kinds.is_floating(arrow) or _kinds.is_decimal(arrow))
 
 
-def _cast(column: pa.Array, to: pa.DataType, type: Type, spot: InputColumn, why: str) -> pa.Array:
+def _checked_cast(
+    column: pa.Array, to: pa.DataType, type: Type, spot: InputColumn, why: str
+) -> pa.Array:
     if column.type.equals(to):
         return column
     try:
@@ -107,13 +109,13 @@ def _cast(column: pa.Array, to: pa.DataType, type: Type, spot: InputColumn, why:
 def _to_string(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     if not is_text(column.type):
         return None
-    return _cast(column, pa.string(), type, spot, "text that does not fit in one batch")
+    return _checked_cast(column, pa.string(), type, spot, "text that does not fit in one batch")
 
 
 def _to_bytes(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
     if arrow_text(column.type) != "bytes":
         return None
-    return _cast(column, pa.binary(), type, spot, "bytes that do not fit in one batch")
+    return _checked_cast(column, pa.binary(), type, spot, "bytes that do not fit in one batch")
 
 
 def _to_bool(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
@@ -125,7 +127,7 @@ def _to_integer(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | N
         return None
     if _kinds.is_float16(column.type):
         column = column.cast(pa.float32())
-    return _cast(column, type.physical, type, spot, f"a number that {type} cannot hold")
+    return _checked_cast(column, type.physical, type, spot, f"a number that {type} cannot hold")
 
 
 def _to_float(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
@@ -159,7 +161,9 @@ def _to_datetime(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | 
     elif not (_kinds.is_timestamp(column.type) or _kinds.is_date(column.type)):
         return None
     else:
-        column = _cast(column, _DATETIME, type, spot, "a time that microseconds do not hold")
+        column = _checked_cast(
+            column, _DATETIME, type, spot, "a time that microseconds do not hold"
+        )
     bounds = pc.min_max(column.view(pa.int64()))
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and (low < MICROSECONDS_MIN or high > MICROSECONDS_MAX):

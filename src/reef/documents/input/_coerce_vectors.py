@@ -39,7 +39,7 @@ def to_vector(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | Non
     if not is_list(arrow) or not is_number_or_null(arrow.value_type):
         return None
     _check_dimension(column, type, spot)
-    items = _items(column)
+    items = _valid_items(column)
 
     def row_of(i: int) -> int:
         return int(list_of_each_item(column)[i])
@@ -57,7 +57,7 @@ def to_vector(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | Non
         raise spot.refusal(row_of(i), column[row_of(i)], f"{type} of finite {target}", why)
     if arrow.equals(type.physical):
         return column
-    return _vectors(column, numbers, type)
+    return _vector_array(column, numbers, type)
 
 
 def to_sparse(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | None:
@@ -109,17 +109,17 @@ def to_sparse(column: pa.Array, type: Type, spot: InputColumn) -> pa.Array | Non
         pa.ListArray.from_arrays(offsets, pa.array(weights[order])),
     ]
     made = pa.StructArray.from_arrays(parts, fields=list(SPARSE))
-    return made if not column.null_count else _spread(made, column)
+    return made if not column.null_count else _with_nulls_of(made, column)
 
 
-def _spread(made: pa.Array, column: pa.Array) -> pa.Array:
+def _with_nulls_of(made: pa.Array, column: pa.Array) -> pa.Array:
     """Return `made` with the nulls of `column` between its values."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     places = pa.array(np.cumsum(valid) - 1, mask=~valid)
     return made.take(places)
 
 
-def _items(column: pa.Array) -> pa.Array:
+def _valid_items(column: pa.Array) -> pa.Array:
     """Return the items of the lists that are not null."""
     if column.null_count or not _kinds.is_fixed_size_list(column.type):
         return column.flatten()
@@ -156,7 +156,7 @@ def _all_finite(numbers: np.ndarray) -> bool:
     return math.isfinite(np.dot(numbers, numbers)) or bool(np.isfinite(numbers).all())
 
 
-def _vectors(column: pa.Array, numbers: np.ndarray, type: Type) -> pa.Array:
+def _vector_array(column: pa.Array, numbers: np.ndarray, type: Type) -> pa.Array:
     if not column.null_count:
         return pa.FixedSizeListArray.from_arrays(pa.array(numbers), type=type.physical)
     valid = column.is_valid().to_numpy(zero_copy_only=False)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.documents.input._input_rows import ID, Duplicates, InputRows, read_rows
-from reef.documents.input._sources import SourceColumns, columns_of
+from reef.documents.input._sources import SourceColumns, input_columns
 from reef.documents.types import Schema, is_list
 from reef.errors import InvalidInputError
 
@@ -73,7 +73,9 @@ class RequestColumns(NamedTuple):
         duplicates: Duplicates = "last",
     ) -> RequestColumns:
         """Read a request. Raises InvalidInputError."""
-        put, patched = (None if rows is None else columns_of(rows) for rows in (upserts, patches))
+        put, patched = (
+            None if rows is None else input_columns(rows) for rows in (upserts, patches)
+        )
         return cls(put, patched, _ids(deletes), duplicates)
 
     def read(self, schema: Schema) -> tuple[CheckedRequest, Schema]:
@@ -91,7 +93,7 @@ class RequestColumns(NamedTuple):
         if self.deletes is not None:
             gone = read_rows({ID: self.deletes}, schema)
         parts = [rows for rows in (put, patched, gone) if rows]
-        _check_ids([rows.ids for rows in parts])
+        _check_named_once([rows.ids for rows in parts])
         deletes = pa.array([], pa.binary()) if gone is None else gone.ids
         return CheckedRequest(put or None, patched or None, deletes, _kept(parts)), schema
 
@@ -122,7 +124,7 @@ def _ids(deletes: object) -> object:
     return list(deletes)
 
 
-def _check_ids(ids: list[pa.Array]) -> None:
+def _check_named_once(ids: list[pa.Array]) -> None:
     """Raise InvalidInputError unless there is something to do, once to each id."""
     if not ids:
         raise InvalidInputError("nothing to write: give upserts, patches or deletes")

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input._coerce import coerce, plain
-from reef.documents.input._sources import Column, columns_of
+from reef.documents.input._coerce import coerce, plain_array
+from reef.documents.input._sources import Column, input_columns
 from reef.documents.input._values import read_arrow, read_values
 from reef.documents.types import (
     InputColumn,
@@ -76,8 +76,8 @@ def read_rows(
     """
     if duplicates not in ("last", "error"):
         raise InvalidInputError.of("duplicates", duplicates, "'last' or 'error'")
-    source = columns_of(data)
-    ids = _read_ids(source.columns.get(ID), source.count)
+    source = input_columns(data)
+    ids = _id_column(source.columns.get(ID), source.count)
     columns: dict[str, pa.Array] = {}
     new: dict[str, Type] = {}
     untyped: dict[str, pa.Array] = {}
@@ -88,7 +88,7 @@ def read_rows(
         if attribute is None:
             check_attribute_name(name)
         known = attribute.type if attribute else source.marked.get(name)
-        read = _read(column, known, InputColumn(name))
+        read = _read_column(column, known, InputColumn(name))
         if read is None:
             untyped[name] = _are_lists(column)
             continue
@@ -102,7 +102,7 @@ def read_rows(
     return rows if len(ids) < 2 else _without_duplicates(rows, duplicates)
 
 
-def _read(column: Column, known: Type | None, spot: InputColumn) -> ReadColumn | None:
+def _read_column(column: Column, known: Type | None, spot: InputColumn) -> ReadColumn | None:
     if isinstance(column, list):
         return read_values(column, known, spot)
     return read_arrow(column, known, spot)
@@ -112,10 +112,10 @@ def _are_lists(untyped: Column) -> pa.Array:
     """Return which values are lists; the others are null."""
     if isinstance(untyped, list):
         return pa.array([isinstance(value, (list, tuple, np.ndarray)) for value in untyped])
-    return plain(untyped).is_valid()
+    return plain_array(untyped).is_valid()
 
 
-def _read_ids(column: Column | None, count: int) -> pa.Array:
+def _id_column(column: Column | None, count: int) -> pa.Array:
     if column is None:
         if count == 0:
             return pa.array([], pa.binary())
@@ -127,14 +127,14 @@ def _read_ids(column: Column | None, count: int) -> pa.Array:
             return quick
         read = read_values(column, None, spot)
         column = pa.nulls(len(column)) if read is None else _text(read, column, spot)
-    texts = plain(column)
+    texts = plain_array(column)
     missing = first_true(texts.is_null())
     if missing is not None:
         raise spot.refusal(missing, None, _ID_RULE, "no id")
     if len(texts) and not is_text(texts.type):
         raise spot.refusal(0, texts[0], _ID_RULE, str(texts.type))
     ids = coerce(texts, _STRING, spot)
-    _check_ids(ids, spot)
+    _check_form_of_ids(ids, spot)
     return ids.cast(pa.binary())
 
 
@@ -157,7 +157,7 @@ def _text(read: ReadColumn, values: list[Any], spot: InputColumn) -> pa.Array:
     return read.values
 
 
-def _check_ids(ids: pa.Array, spot: InputColumn) -> None:
+def _check_form_of_ids(ids: pa.Array, spot: InputColumn) -> None:
     if not len(ids):
         return
     _, ends, text = ids.buffers()

@@ -42,7 +42,7 @@ class SourceColumns:
         return {name: pa.array(m) for name, m in masks.items() if not all(m)} or None
 
 
-def columns_of(data: Any) -> SourceColumns:
+def input_columns(data: Any) -> SourceColumns:
     """Return `data`, in any accepted form, as columns. Raises InvalidInputError."""
     if isinstance(data, SourceColumns):
         return data
@@ -57,7 +57,9 @@ def columns_of(data: Any) -> SourceColumns:
     if _is_of("pandas", "DataFrame", data):
         return _of_pandas(data)
     if _is_of("polars", "DataFrame", data) and any(map(_is_object, data.dtypes)):
-        return SourceColumns({name: _column(name, data[name]) for name in data.columns}, len(data))
+        return SourceColumns(
+            {name: _column_of_input(name, data[name]) for name in data.columns}, len(data)
+        )
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         try:
             return _of_table(pa.table(data))
@@ -100,7 +102,7 @@ def _of_rows(rows: Sequence[Any]) -> SourceColumns:
 
 
 def _of_columns(data: Mapping[Any, Any]) -> SourceColumns:
-    columns = {name: _column(name, values) for name, values in data.items()}
+    columns = {name: _column_of_input(name, values) for name, values in data.items()}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidInputError(
@@ -119,7 +121,7 @@ def _of_table(table: pa.Table | pa.RecordBatch) -> SourceColumns:
         )
     columns = zip(names, table.columns, strict=True)
     return SourceColumns(
-        {name: _whole(name, column) for name, column in columns},
+        {name: _one_array(name, column) for name, column in columns},
         table.num_rows,
         marked=_marked(table),
     )
@@ -142,14 +144,16 @@ def _of_pandas(frame: Any) -> SourceColumns:
             f"columns of the frame have the same name, {list(frame.columns)}: give "
             "every column a name of its own"
         )
-    return SourceColumns({name: _column(name, frame[name]) for name in frame.columns}, len(frame))
+    return SourceColumns(
+        {name: _column_of_input(name, frame[name]) for name in frame.columns}, len(frame)
+    )
 
 
-def _column(name: str, values: Any) -> Column:
+def _column_of_input(name: str, values: Any) -> Column:
     if isinstance(values, list):
         return values
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return _whole(name, values)
+        return _one_array(name, values)
     try:
         if isinstance(values, np.ndarray):
             return _of_numpy(name, values)
@@ -158,9 +162,9 @@ def _column(name: str, values: Any) -> Column:
         if _is_of("polars", "Series", values) and _is_object(values.dtype):
             return list(values.to_list())
         if hasattr(values, "__arrow_c_stream__"):
-            return _whole(name, pa.chunked_array(values))
+            return _one_array(name, pa.chunked_array(values))
         if hasattr(values, "__arrow_c_array__"):
-            return _whole(name, pa.array(values))
+            return _one_array(name, pa.array(values))
     except CONVERSION_ERRORS as error:
         raise InvalidInputError(
             f"column {name!r} is of type {type(values).__name__}, for which Arrow has "
@@ -196,10 +200,10 @@ def _of_series(name: str, series: Any) -> Column:
             None if is_na is True else value
             for value, is_na in zip(series.tolist(), series.isna().tolist(), strict=True)
         ]
-    return _whole(name, pa.array(series, from_pandas=True))
+    return _one_array(name, pa.array(series, from_pandas=True))
 
 
-def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _one_array(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return `column` in one piece, every offset and text of it checked."""
     try:
         if isinstance(column, pa.ChunkedArray):

@@ -47,7 +47,7 @@ def cell_reader(type: str, *, is_declared: bool) -> Callable[[str], Any] | None:
     if type in ("string", "datetime", "uuid"):
         return None
     if type in _NUMBERS:
-        read = _number if type == "float64" else _integer
+        read = _parse_number if type == "float64" else _integer
         return read if is_declared else lambda text: read(_surely_a_number(text, type))
     if type == "bool":
         return lambda text: _BOOLEANS[text.lower()]
@@ -84,7 +84,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     if "_" in text:
         raise ValueError(text)
     number = float(text)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.input._coerce import arrow_text, coerce, plain
+from reef.documents.input._coerce import arrow_text, coerce, plain_array
 from reef.documents.types import (
     CONVERSION_ERRORS,
     DIMENSION_MAX,
@@ -47,7 +47,7 @@ def read_arrow(column: pa.Array, known: Type | None, spot: InputColumn) -> ReadC
 
     Returns None for a new column that says nothing of its type. Raises InvalidInputError.
     """
-    type = known or _inferred(plain(column), spot)
+    type = known or _inferred(plain_array(column), spot)
     return None if type is None else ReadColumn(type, coerce(column, type, spot))
 
 
@@ -72,14 +72,18 @@ def read_values(values: Sequence[Any], known: Type | None, spot: InputColumn) ->
     if kind == "dict" and known is None and not any(map(may_be_sparse, values)):
         return ReadColumn(_JSON, encode_json(values, spot))
     is_vector = known.kind == "vector" if known else is_vector_name(spot.name)
-    column = _lists(values, spot, is_vector) if kind == "list" else _NATURAL[kind](values, spot)
+    column = (
+        _arrays_of_lists(values, spot, is_vector)
+        if kind == "list"
+        else _NATURAL[kind](values, spot)
+    )
     if column is not None:
         if known is None and kind == "array":
             known = _vector_of_halves_or_singles(values, spot)
         return read_arrow(column, known, spot)
     if known is None:
         return ReadColumn(_JSON, encode_json(values, spot))
-    i = _first(values)
+    i = _first_value(values)
     raise spot.refusal(i, values[i], known.text, f"{type(values[i]).__name__} (json)")
 
 
@@ -143,14 +147,14 @@ def _common(values: Sequence[Any], spot: InputColumn, kinds: set[str]) -> Type:
         return Type.parse("datetime")
     if "dict" in kinds:
         return _JSON
-    first = _first(values)
+    first = _first_value(values)
     kind = _kind(type(values[first]))
     i = next(i for i, v in enumerate(values) if _kind(type(v)) not in (kind, "null"))
     expected = f"the type of row {spot.row_of(first)} ({kind})"
     raise spot.refusal(i, values[i], expected, _kind(type(values[i])))
 
 
-def _first(values: Sequence[Any]) -> int:
+def _first_value(values: Sequence[Any]) -> int:
     return next(i for i, value in enumerate(values) if value is not None)
 
 
@@ -192,7 +196,7 @@ class _KindOf(dict[type, str]):
 _kind = _KindOf().__getitem__
 
 
-def _array(values: Sequence[Any], arrow: pa.DataType | None, spot: InputColumn) -> pa.Array:
+def _arrow_array(values: Sequence[Any], arrow: pa.DataType | None, spot: InputColumn) -> pa.Array:
     try:
         return pa.array(values, arrow)
     except CONVERSION_ERRORS as error:
@@ -207,7 +211,7 @@ def _integers(values: Sequence[Any], spot: InputColumn) -> pa.Array:
         return pa.array(values, pa.int64())
     except CONVERSION_ERRORS:
         is_signed = min(value for value in values if value is not None) < 0
-        return _array(values, pa.int64() if is_signed else pa.uint64(), spot)
+        return _arrow_array(values, pa.int64() if is_signed else pa.uint64(), spot)
 
 
 def _uuids(values: Sequence[Any], spot: InputColumn) -> pa.Array:
@@ -218,7 +222,7 @@ def _uuids(values: Sequence[Any], spot: InputColumn) -> pa.Array:
 def _datetimes64(values: Sequence[Any], spot: InputColumn) -> pa.Array:
     nat = np.datetime64("NaT", "s")
     times: Any = np.array([nat if value is None else value for value in values])
-    return _array(times, None, spot)
+    return _arrow_array(times, None, spot)
 
 
 def _timestamps(values: Sequence[Any], spot: InputColumn) -> pa.Array:
@@ -235,9 +239,9 @@ def _dicts(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
         wrong = next((i for i, v in enumerate(lists) if not isinstance(v, _LISTS)), None)
         if wrong is not None:
             raise spot.refusal(wrong, values[wrong], "sparse", f"{key!r} that is not a list")
-        column = _lists(lists, spot)
+        column = _arrays_of_lists(lists, spot)
         if column is None:
-            i = _first(lists)
+            i = _first_value(lists)
             raise spot.refusal(i, values[i], "sparse", f"{key!r} that are not all numbers")
         parts.append(column)
     mask = pa.array([value is None for value in values])
@@ -264,7 +268,9 @@ def _list(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _lists(values: Sequence[Any], spot: InputColumn, is_vector: bool = False) -> pa.Array | None:
+def _arrays_of_lists(
+    values: Sequence[Any], spot: InputColumn, is_vector: bool = False
+) -> pa.Array | None:
     flat = list(chain.from_iterable(value for value in values if value))
     kinds = set(map(_kind, set(map(type, flat))))
     kinds.discard("null")
@@ -275,9 +281,11 @@ def _lists(values: Sequence[Any], spot: InputColumn, is_vector: bool = False) ->
     lengths = [-1 if value is None else len(value) for value in values]
     items = pa.nulls(len(flat))
     if kinds:
-        spot = spot.within(lambda i: int(np.searchsorted(_offsets(lengths), i, side="right")) - 1)
+        spot = spot.within(
+            lambda i: int(np.searchsorted(_list_offsets(lengths), i, side="right")) - 1
+        )
         items = _NATURAL[kinds.pop()](flat, spot)
-    return _listed(items, lengths, is_vector)
+    return _list_array(items, lengths, is_vector)
 
 
 def _arrays(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
@@ -285,13 +293,13 @@ def _arrays(values: Sequence[Any], spot: InputColumn) -> pa.Array | None:
     if any(value.ndim != 1 for value in valid):
         return None
     if any(value.dtype.kind in "OVm" for value in valid):
-        return _lists(list(map(_list, values)), spot)
+        return _arrays_of_lists(list(map(_list, values)), spot)
     if len({"n" if value.dtype.kind in "iuf" else value.dtype.kind for value in valid}) > 1:
         return None
     flat = np.concatenate(valid)
     items = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
     lengths = [-1 if value is None else len(value) for value in values]
-    return _listed(items, lengths, True)
+    return _list_array(items, lengths, True)
 
 
 def _vector_of_halves_or_singles(values: Sequence[Any], spot: InputColumn) -> Type | None:
@@ -300,43 +308,43 @@ def _vector_of_halves_or_singles(values: Sequence[Any], spot: InputColumn) -> Ty
         return None
     if len(valid[0]) > DIMENSION_MAX:
         got = f"a list of {len(valid[0])} numbers"
-        raise spot.refusal(_first(values), valid[0], _VECTOR, got)
+        raise spot.refusal(_first_value(values), valid[0], _VECTOR, got)
     return Type.vector(len(valid[0]), half=all(v.dtype.name == "float16" for v in valid))
 
 
-def _listed(items: pa.Array, lengths: list[int], is_vector: bool) -> pa.Array:
+def _list_array(items: pa.Array, lengths: list[int], is_vector: bool) -> pa.Array:
     """Return `items` as lists of `lengths`, of which -1 stands for null."""
     if is_vector and lengths[0] > 0 and lengths.count(lengths[0]) == len(lengths):
         return pa.FixedSizeListArray.from_arrays(items, lengths[0])  # the usual, and the quickest
     # Extension types are named here: Arrow would take the storage's.
     arrow = pa.list_(items.type)
     mask = pa.array([length < 0 for length in lengths])
-    return pa.ListArray.from_arrays(_offsets(lengths), items, type=arrow, mask=mask)
+    return pa.ListArray.from_arrays(_list_offsets(lengths), items, type=arrow, mask=mask)
 
 
-def _offsets(lengths: list[int]) -> np.ndarray:
+def _list_offsets(lengths: list[int]) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.maximum(lengths, 0).cumsum(out=offsets[1:])
     return offsets
 
 
-def _as(arrow: pa.DataType | None) -> Callable[[Sequence[Any], InputColumn], pa.Array]:
-    return lambda values, spot: _array(values, arrow, spot)
+def _array_as(arrow: pa.DataType | None) -> Callable[[Sequence[Any], InputColumn], pa.Array]:
+    return lambda values, spot: _arrow_array(values, arrow, spot)
 
 
 # Values, all of one kind or None, in Arrow's type for it; None if only JSON holds them.
 _NATURAL: dict[str, Callable[[Sequence[Any], InputColumn], pa.Array | None]] = {
-    "bool": _as(pa.bool_()),
+    "bool": _array_as(pa.bool_()),
     "int": _integers,
-    "float": _as(pa.float64()),
-    "str": _as(pa.string()),
-    "bytes": _as(pa.binary()),
-    "datetime": _as(Type.parse("datetime").physical),
-    "date": _as(pa.date32()),
+    "float": _array_as(pa.float64()),
+    "str": _array_as(pa.string()),
+    "bytes": _array_as(pa.binary()),
+    "datetime": _array_as(Type.parse("datetime").physical),
+    "date": _array_as(pa.date32()),
     "datetime64": _datetimes64,
     "timestamp": _timestamps,
     "uuid": _uuids,
-    "decimal": _as(None),
+    "decimal": _array_as(None),
     "dict": _dicts,
     "array": _arrays,
     "other": lambda values, spot: None,

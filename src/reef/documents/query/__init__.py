@@ -21,9 +21,9 @@ from reef.documents.query._aggregate import Aggregates, Aggregation
 from reef.documents.query._distance import Distance
 from reef.documents.query._frames import frame_of_pandas, frame_of_polars
 from reef.documents.query._matching import matching_documents
-from reef.documents.query._order import Order, OrderBy
 from reef.documents.query._page import page_version, read_page
 from reef.documents.query._query import Query, run_query
+from reef.documents.query._row_order import Order, OrderBy
 from reef.documents.query._search import run_search, vector_attribute
 from reef.documents.query._selection import Selection, wide_of
 from reef.documents.query._sql import explain_sql, run_sql

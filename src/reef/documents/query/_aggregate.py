@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.documents.query._order import ORDERED_KINDS
+from reef.documents.query._row_order import ORDERED_KINDS
 from reef.documents.types import Attribute, Schema
 from reef.errors import InvalidInputError
 from reef.format import KEY
@@ -41,7 +41,7 @@ class _Aggregate:
     @property
     def column(self) -> str:
         assert self.attribute is not None
-        return _column(self.attribute)
+        return _stored_name(self.attribute)
 
     @property
     def is_whole(self) -> bool:
@@ -81,7 +81,7 @@ class Aggregation:
                 f"aggregates names a result {name!r}, by which rows are grouped as "
                 "well: give it another name"
             )
-        self._keys = [_column(group) for group in self._groups]
+        self._keys = [_stored_name(group) for group in self._groups]
         self._parts = [*dict.fromkeys(p for one in self._aggregates for p in one.parts())]
         used = [*self._groups, *(a.attribute for a in self._aggregates if a.attribute)]
         self.columns: tuple[str, ...] = tuple(
@@ -93,7 +93,7 @@ class Aggregation:
         """Return the results over rows with the columns of `layout`, sorted by group, nulls last."""
         partial = self._partial(pa.Table.from_batches([], schema=layout))
         rows_max = _PARTIAL_ROWS_MAX
-        for table in _portions(batches, layout):
+        for table in _tables(batches, layout):
             partial = pa.concat_tables([partial, self._partial(table)])
             if partial.num_rows > rows_max:
                 partial = self._again(partial)
@@ -102,7 +102,7 @@ class Aggregation:
         partial = self._again(partial)
         if self._keys:
             partial = partial.take(pc.sort_indices(partial, [(k, "ascending") for k in self._keys]))
-        groups = [_group_keys(partial[_column(group)], group) for group in self._groups]
+        groups = [_group_keys(partial[_stored_name(group)], group) for group in self._groups]
         results = [self._result(one, partial) for one in self._aggregates]
         names = [*(group.name for group in self._groups), *(one.name for one in self._aggregates)]
         return pa.Table.from_arrays([*groups, *results], names)
@@ -111,10 +111,10 @@ class Aggregation:
         names = [] if group_by is None else [group_by] if isinstance(group_by, str) else group_by
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             raise InvalidInputError.of("group_by", group_by, "names of attributes")
-        found = [self._schema.attribute_or_id(name) for name in dict.fromkeys(names)]
-        for attribute in found:
+        attributes = [self._schema.attribute_or_id(name) for name in dict.fromkeys(names)]
+        for attribute in attributes:
             _check_kind("group_by", attribute, ORDERED_KINDS)
-        return found
+        return attributes
 
     def _parsed(self, name: object, what: object) -> _Aggregate:
         if not isinstance(name, str):
@@ -137,7 +137,9 @@ class Aggregation:
             if group.type.kind == "float64":
                 i = table.schema.get_field_index(group.column)
                 # Grouped apart from the values: sums and bounds are over these as they are.
-                table = table.append_column(_column(group, "group:"), _one_zero_one_nan(table[i]))
+                table = table.append_column(
+                    _stored_name(group, "group:"), _one_zero_one_nan(table[i])
+                )
         keys = [self._key_of(group) for group in self._groups]
         for one in self._aggregates:
             upper = f"upper:{one.column}" if one.is_whole else ""
@@ -145,23 +147,25 @@ class Aggregation:
                 halves = _halves(table[one.column])
                 table = table.append_column(upper, halves[0])
                 table = table.append_column(f"lower:{one.column}", halves[1])
-        asked = [([] if how == "count_all" else column, how) for column, how in self._parts]
-        found = table.group_by(keys, use_threads=False).aggregate(asked)
+        parts = [([] if how == "count_all" else column, how) for column, how in self._parts]
+        grouped = table.group_by(keys, use_threads=False).aggregate(parts)
         results = ["count_all" if how == "count_all" else f"{c}_{how}" for c, how in self._parts]
         names = [*self._keys, *map(_part_name, self._parts)]
-        return found.select([*keys, *results]).rename_columns(names)
+        return grouped.select([*keys, *results]).rename_columns(names)
 
     @staticmethod
     def _key_of(group: Attribute) -> str:
-        return _column(group, "group:") if group.type.kind == "float64" else _column(group)
+        return (
+            _stored_name(group, "group:") if group.type.kind == "float64" else _stored_name(group)
+        )
 
     def _again(self, partial: pa.Table) -> pa.Table:
         """Return partial results with one row for each group."""
-        asked = [(_part_name(part), _AGAIN[part[1]]) for part in self._parts]
-        found = partial.group_by(self._keys, use_threads=False).aggregate(asked)
-        results = [f"{name}_{how}" for name, how in asked]
+        parts = [(_part_name(part), _AGAIN[part[1]]) for part in self._parts]
+        grouped = partial.group_by(self._keys, use_threads=False).aggregate(parts)
+        results = [f"{name}_{how}" for name, how in parts]
         names = [*self._keys, *map(_part_name, self._parts)]
-        return found.select([*self._keys, *results]).rename_columns(names)
+        return grouped.select([*self._keys, *results]).rename_columns(names)
 
     def _result(self, one: _Aggregate, partial: pa.Table) -> pa.Array:
         columns = [partial[_part_name(part)].combine_chunks() for part in one.parts()]
@@ -176,10 +180,10 @@ class Aggregation:
             return pc.if_else(
                 pc.greater(count, 0), pc.divide(total, count.cast(pa.float64())), None
             )
-        return _whole(one, *columns) if one.is_whole else columns[0]
+        return _exact_sum(one, *columns) if one.is_whole else columns[0]
 
 
-def _column(attribute: Attribute, prefix: str = "") -> str:
+def _stored_name(attribute: Attribute, prefix: str = "") -> str:
     return prefix + (attribute.column if attribute.id else KEY)
 
 
@@ -195,7 +199,7 @@ def _check_kind(what: str, attribute: Attribute, kinds: Sequence[str]) -> None:
         )
 
 
-def _portions(batches: Iterable[pa.RecordBatch], layout: pa.Schema) -> Iterator[pa.Table]:
+def _tables(batches: Iterable[pa.RecordBatch], layout: pa.Schema) -> Iterator[pa.Table]:
     """Yield batches in tables of some size: grouping costs by the table, too."""
     waiting: list[pa.RecordBatch] = []
     rows = nbytes = 0
@@ -229,7 +233,7 @@ def _approximate(upper: pa.Array, lower: pa.Array) -> pa.Array:
     )
 
 
-def _whole(one: _Aggregate, upper: pa.Array, lower: pa.Array) -> pa.Array:
+def _exact_sum(one: _Aggregate, upper: pa.Array, lower: pa.Array) -> pa.Array:
     """Return the exact sum. Raises InvalidInputError if it does not fit."""
     assert one.attribute is not None
     # Carry, so that the lower half is 32 bits again: then the upper one alone tells what fits.
@@ -244,14 +248,14 @@ def _whole(one: _Aggregate, upper: pa.Array, lower: pa.Array) -> pa.Array:
             f"the sum of attribute {one.attribute.name!r} does not fit {one.attribute.type}: ask for "
             "avg and count, or sum fewer documents"
         )
-    high, low = (_numbers(half) for half in (upper, lower))
+    high, low = (_as_unsigned(half) for half in (upper, lower))
     total = (high << np.uint64(32)) | low
     kind = one.attribute.type.physical
     values = pa.array(total.view(np.int64) if is_signed else total, kind)
     return pc.if_else(upper.is_valid(), values, pa.scalar(None, kind))
 
 
-def _numbers(half: pa.Array) -> Any:
+def _as_unsigned(half: pa.Array) -> Any:
     return half.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
 
 
@@ -260,5 +264,5 @@ def _group_keys(values: pa.Array | pa.ChunkedArray, attribute: Attribute) -> pa.
         values = values.combine_chunks()
     if not attribute.id:
         return values.view(pa.string())
-    shown = attribute.type.logical
-    return values if values.type == shown else pa.ExtensionArray.from_storage(shown, values)
+    logical = attribute.type.logical
+    return values if values.type == logical else pa.ExtensionArray.from_storage(logical, values)

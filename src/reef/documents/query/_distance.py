@@ -37,7 +37,7 @@ class Distance:
         """Check the vector that is searched for. Raises InvalidInputError."""
         if metric not in METRICS:
             raise InvalidInputError.of("metric", metric, f"one of {', '.join(METRICS)}")
-        exact = _checked(vector, column)
+        exact = _checked_vector(vector, column)
         self.metric = metric
         self.column = column.column
         """The column of vectors."""
@@ -115,7 +115,7 @@ def matrix_of(vectors: pa.FixedSizeListArray) -> npt.NDArray[np.floating]:
     return numbers[first : first + len(vectors) * dimension].reshape(len(vectors), dimension)
 
 
-def _checked(vector: object, column: Attribute) -> _Doubles:
+def _checked_vector(vector: object, column: Attribute) -> _Doubles:
     expected = f"{column.type.dimension} finite numbers, as in attribute {column.name!r}"
     if isinstance(vector, str | bytes):
         raise InvalidInputError.of("vector", vector[:64], expected)

@@ -18,13 +18,13 @@ def matching_documents(
     They have `columns` (None: all), as far as their source has them, beside those of the filter.
     """
     start, end = filter.key_range()
-    asked = None if columns is None else [*dict.fromkeys((*filter.columns, *columns))]
+    to_read = None if columns is None else [*dict.fromkeys((*filter.columns, *columns))]
     return matching(
         state,
         lsn,
         filter.matches,
         start=start,
         end=end,
-        columns=asked,
+        columns=to_read,
         prune=filter.prune,
     )

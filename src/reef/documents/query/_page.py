@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.documents.filter import Filter
-from reef.documents.query._order import Order
+from reef.documents.query._row_order import Order
 from reef.engine import View
 from reef.errors import InvalidInputError
 from reef.types import LSN_MAX
@@ -73,7 +73,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
         try:
             return order.check_position(self.position)
         except ValueError as error:
-            raise _damaged() from error
+            raise _damaged_token() from error
 
 
 def page_end(view: View, order: Order, filter: Filter | None, position: list[Any]) -> Page:
@@ -86,13 +86,13 @@ def read_page(after: str | pa.Table | None) -> Page | None:
     if after is None:
         return None
     if isinstance(after, pa.Table):
-        found = (after.schema.metadata or {}).get(AFTER)
-        if found is None:
+        token = (after.schema.metadata or {}).get(AFTER)
+        if token is None:
             raise InvalidInputError(
                 "the table in `after` has no next page: only a result that `limit` has cut off has "
                 f"{AFTER.decode()!r} in its schema's metadata"
             )
-        after = found.decode()
+        after = token.decode()
     if isinstance(after, bytes):
         after = after.decode(errors="replace")
     if not isinstance(after, str):
@@ -102,9 +102,9 @@ def read_page(after: str | pa.Table | None) -> Page | None:
         check, data = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
         page = msgspec.msgpack.decode(data, type=Page)
     except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
-        raise _damaged() from error
+        raise _damaged_token() from error
     if check != _check(data) or page.format != _FORMAT or not 0 <= page.lsn <= LSN_MAX:
-        raise _damaged()
+        raise _damaged_token()
     return page
 
 
@@ -132,7 +132,7 @@ def _check(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_CHECK_BYTES).digest()
 
 
-def _damaged() -> InvalidInputError:
+def _damaged_token() -> InvalidInputError:
     return InvalidInputError(
         "the token in `after` does not come from a query: pass it on unchanged, or pass the table"
     )

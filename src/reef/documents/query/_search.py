@@ -31,8 +31,6 @@ from reef.segment import RowSource
 
 DISTANCE = "_distance"
 
-# A block of vectors holds some hundreds or thousands: of a few rows, each lies in another one.
-_FEW_ROWS = FEW_ROWS_MAX
 _GROWTH = 8
 # How many rows more than asked for are kept: where none should be old, and where some may be.
 _SPARE_ROWS = 16
@@ -72,8 +70,8 @@ def run_search(
     """Return the rows that are nearest, nearest first, with their distances."""
     keys, distances = search(view, distance, filter=filter, limit=limit)
     layout = StoredRows(view, schema, None).layout(selection.columns)
-    shown = selection.user_rows(rows_by_key(view, keys, layout, selection.wide))
-    table = pa.Table.from_batches([shown])
+    nearest = selection.user_rows(rows_by_key(view, keys, layout, selection.wide))
+    table = pa.Table.from_batches([nearest])
     return table.append_column(DISTANCE, pa.array(distances, pa.float32()))
 
 
@@ -183,19 +181,20 @@ class _Search:
         """Return the keys of all documents that match, or None if they are many, or all."""
         if self._filter is None or self._column in self._filter.columns:
             return None
-        found: list[bytes] = []
+        keys: list[bytes] = []
         for rows in matching_documents(self._filter, self._state, self._lsn, ()):
-            if len(found) + rows.num_rows > _FEW_ROWS:
+            # A block holds some hundreds or thousands of vectors: of a few rows, each lies in another.
+            if len(keys) + rows.num_rows > FEW_ROWS_MAX:
                 return None
-            found += rows.column(0).to_pylist()
-        return found
+            keys += rows.column(0).to_pylist()
+        return keys
 
     def _nearest_of(self, keys: list[bytes], limit: int) -> Nearest:
-        found = self._state.many(keys, self._lsn).few
-        assert found is not None  # there are at most _FEW_ROWS
+        latest = self._state.many(keys, self._lsn).few
+        assert latest is not None  # there are at most FEW_ROWS_MAX
         with_one: list[bytes] = []
         vectors: list[pa.Array] = []
-        for key, one in zip(keys, found, strict=True):  # a few
+        for key, one in zip(keys, latest, strict=True):
             if one is not None and one.batch.schema.get_field_index(self._column) >= 0:
                 value = one.batch.column(self._column).slice(one.row, 1)
                 if not value.null_count:

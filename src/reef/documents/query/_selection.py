@@ -71,7 +71,7 @@ class Selection:
         document: dict[str, Any] = {"id": id}
         for attribute, column in zip(self.attributes, self.columns, strict=True):
             i = at.get(column)
-            value = None if i is None else _value(batch.column(i), row, attribute)
+            value = None if i is None else _user_value(batch.column(i), row, attribute)
             if value is not None:
                 document[attribute.name] = value
         return document
@@ -88,7 +88,7 @@ def _as_logical(column: pa.Array, type: Type) -> pa.Array:
     return pa.ExtensionArray.from_storage(type.logical, column)
 
 
-def _value(column: pa.Array, row: int, attribute: Attribute) -> Any:
+def _user_value(column: pa.Array, row: int, attribute: Attribute) -> Any:
     scalar = column[row]
     kind = attribute.type.kind
     if kind in _PLAIN or not scalar.is_valid:

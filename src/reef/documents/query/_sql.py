@@ -23,7 +23,7 @@ import pyarrow.dataset
 
 from reef.documents.filter import Where
 from reef.documents.input import coerce
-from reef.documents.query._sql_filter import Pushed, pushed_filter
+from reef.documents.query._pushdown import Pushed, pushed_filter
 from reef.documents.types import InputColumn, Schema, Type
 from reef.errors import InvalidInputError
 
@@ -111,7 +111,7 @@ def _connected(
     except duckdb.Error as error:
         if documents.failure is not None:
             raise documents.failure from error
-        raise _refusal(error) from error
+        raise _refused_query(error) from error
     finally:
         connection.close()
 
@@ -138,7 +138,7 @@ def _check_names(schema: Schema) -> None:
             )
 
 
-def _refusal(error: duckdb.Error) -> InvalidInputError:
+def _refused_query(error: duckdb.Error) -> InvalidInputError:
     if isinstance(error, duckdb.OutOfMemoryException):
         return InvalidInputError(
             f"the query needs more than {MEMORY_LIMIT} of memory: select fewer rows or columns, or "
@@ -201,11 +201,11 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     def batches(self, shape: pa.Schema, pushed: Pushed) -> Iterator[pa.RecordBatch]:
         """Yield rows with the columns of `shape`."""
         names = [*shape.names, *(sorted(pushed.names) if pushed.rest is not None else ())]
-        asked = [*dict.fromkeys(name for name in names if name != "id")]
+        to_read = [*dict.fromkeys(name for name in names if name != "id")]
         note = _ScanNote(list(shape.names), pushed)
         self.scans.append(note)
         try:
-            for batch in self._view.scan(columns=asked, where=pushed.where):
+            for batch in self._view.scan(columns=to_read, where=pushed.where):
                 if pushed.rest is not None:
                     batch = batch.filter(pushed.rest)
                 if batch.num_rows:

@@ -24,16 +24,26 @@ from reef.engine import Cover, ReadState, View, are_newest
 from reef.format import KEY, LSN
 from reef.segment import RowSource, SegmentSource, align, at_or_below
 
-LIMIT_MAX = 1 << 62  # rows that nobody has; Arrow counts in 64 bits
+LIMIT_MAX = 1 << 62
+"""A greater limit is lowered to this: no namespace has as many rows, and Arrow counts in 64 bits."""
 MATCHES_MAX = 20_000
-_MATCHED_BYTES_MAX = 64 << 20
-_DOUBTFUL_MAX = 2_000
-_DOUBTFUL_SHARE = 64  # to ask about one row costs about as much as to merge so many
-_DOUBTFUL_LAYERS = 8  # with more, it costs more: each may have to be looked into
+"""Gather up to this many matches; beyond, a merged scan costs less."""
+_MATCHES_BYTES_MAX = 64 << 20
+"""Gather up to this many bytes of matches: they are in memory together."""
+_UNVERIFIED_ROWS_MAX = 2_000
+"""Up to this many matches may need a point read that looks for a newer version."""
+_MERGED_ROWS_PER_READ = 64
+"""A point read costs about as much as merging this many rows."""
+_LAYERS_PER_READ = 8
+"""With more layers, a point read costs more: it may have to look into each."""
 _PIECE_BYTES = 16 << 20
-_FEW = 16
-_HELD_MAX = 64  # blocks
+"""Wide columns are read for rows of about this many bytes at a time."""
+_SLICED_ROWS_MAX = 16
+"""Slice up to this many matches of a batch: that takes a fraction of the time of Arrow's `take`."""
+_KEPT_BLOCKS_MAX = 64
+"""Slices keep up to this many blocks in memory; then they are copied."""
 _SPANS_MAX = 64
+"""A merged scan reads up to this many spans of keys; neighbours beyond are read as one."""
 
 
 class StoredRows:
@@ -81,11 +91,11 @@ class StoredRows:
         if few is not None:
             yield from self._in_pieces(few, columns, reverse)
             return
-        asked = [*dict.fromkeys((*columns, *filter.columns))]
+        to_read = [*dict.fromkeys((*columns, *filter.columns))]
         spans = self._spans(filter, start, end)
         for low, high in reversed(spans) if reverse else spans:
             for rows in self._view.scan(
-                start=low, end=high, reverse=reverse, columns=asked, ordered=ordered
+                start=low, end=high, reverse=reverse, columns=to_read, ordered=ordered
             ):
                 mask = filter.mask(rows)
                 matches = mask.true_count
@@ -100,10 +110,10 @@ class StoredRows:
         lsn = self._view.lsn
 
         def read(state: ReadState) -> list[tuple[bytes, bytes]]:
-            found: list[tuple[bytes, bytes]] = []
+            unsorted: list[tuple[bytes, bytes]] = []
 
             def look(index: pa.RecordBatch, names: Collection[str]) -> npt.NDArray[np.bool_]:
-                found.extend(_stretches(index, filter.prune(index, names)))
+                unsorted.extend(_key_spans(index, filter.prune(index, names)))
                 return np.zeros(index.num_rows, np.bool_)  # nothing is read here
 
             for source in state.sources:
@@ -120,8 +130,8 @@ class StoredRows:
                 ):
                     at, keys = filter.matches(rows).nonzero()[0], rows.column(0)
                     if len(at):
-                        found.append((keys[int(at[0])].as_py(), keys[int(at[-1])].as_py()))
-            return found
+                        unsorted.append((keys[int(at[0])].as_py(), keys[int(at[-1])].as_py()))
+            return unsorted
 
         spans: list[tuple[bytes, bytes]] = []
         for low, last in sorted(self._view.read(read)):
@@ -140,26 +150,26 @@ class StoredRows:
     ) -> pa.RecordBatch | None:
         """Return the rows that match, sorted, without wide columns; None if they are too many."""
         narrow = [name for name in columns if name not in self._wide]
-        asked = [*dict.fromkeys((*narrow, *filter.columns))]
+        to_read = [*dict.fromkeys((*narrow, *filter.columns))]
         layout, lsn = self.layout(narrow), self._view.lsn
 
         def read(state: ReadState) -> pa.RecordBatch | None:
             if not state.is_warm:
                 state.warm(start, end)
-            gathered = _MatchBuilder(state, lsn, most)
+            matches = _MatchBuilder(state, lsn, most)
             for source in state.sources:
                 if _is_outside(source, lsn, start, end):
                     continue
                 for rows in source.batches(
-                    start, end, columns=asked, reverse=False, lsn=lsn, prune=filter.prune
+                    start, end, columns=to_read, reverse=False, lsn=lsn, prune=filter.prune
                 ):
                     if source.lsn_max > lsn:
                         rows = at_or_below(rows, lsn)
-                    if not gathered.take(rows, filter):
+                    if not matches.take(rows, filter):
                         return None
-                if not gathered.judge(source, layout):
+                if not matches.judge(source, layout):
                     return None
-            return gathered.rows(layout)
+            return matches.rows(layout)
 
         return self._view.read(read)
 
@@ -177,7 +187,7 @@ class StoredRows:
             yield with_wide(self._view, piece, wide) if wide else piece
 
 
-def _stretches(
+def _key_spans(
     index: pa.RecordBatch, worth: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the first and the last key of blocks in a row that are worth reading."""
@@ -201,20 +211,20 @@ class _MatchBuilder:
         self._state = state
         self._lsn = lsn
         self._left = most
-        self._bytes_left = _MATCHED_BYTES_MAX
+        self._bytes_left = _MATCHES_BYTES_MAX
         stored = sum(ref.rows for ref in state.manifest.segments)
-        doubtful = max(_DOUBTFUL_MAX, stored // _DOUBTFUL_SHARE)
-        self._doubtful_left = doubtful // max(1, len(state.layers) // _DOUBTFUL_LAYERS)
+        unverified = max(_UNVERIFIED_ROWS_MAX, stored // _MERGED_ROWS_PER_READ)
+        self._unverified_left = unverified // max(1, len(state.layers) // _LAYERS_PER_READ)
         self._taken: list[pa.RecordBatch] = []
         self._before: list[pa.Array] = []
         """The key of the row before each of them: the same one's, if that is newer."""
         self._firsts: list[int] = []
         """Where rows are among those taken that were the first of their batch."""
         self._count = 0
-        self._held_from, self._held = 0, 0
-        """Of those taken, the first that may be a slice; how many blocks such slices hold."""
+        self._sliced_from, self._kept_blocks = 0, 0
+        """Of those taken, the first that may be a slice; how many blocks such slices keep in memory."""
         self._certain: list[pa.RecordBatch] = []
-        self._doubtful: list[pa.RecordBatch] = []
+        self._unverified: list[pa.RecordBatch] = []
 
     def take(self, rows: pa.RecordBatch, filter: Filter) -> bool:
         """Take the rows of a source that match; return False if they have become too many."""
@@ -228,13 +238,13 @@ class _MatchBuilder:
         if at[0] == 0:
             self._firsts.append(self._count)
         keys = rows.column(0)
-        if len(at) <= _FEW:  # a slice takes a fraction of the time of Arrow's `take`
-            places = at.tolist()
-            self._taken += [rows.slice(i, 1) for i in places]
-            self._before += [keys.slice(max(i - 1, 0), 1) for i in places]
-            self._held += 1
-            if self._held == _HELD_MAX:
-                self._let_go()
+        if len(at) <= _SLICED_ROWS_MAX:
+            numbers = at.tolist()
+            self._taken += [rows.slice(i, 1) for i in numbers]
+            self._before += [keys.slice(max(i - 1, 0), 1) for i in numbers]
+            self._kept_blocks += 1
+            if self._kept_blocks == _KEPT_BLOCKS_MAX:
+                self._copy_slices()
         else:
             chosen = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
             self._taken.append(chosen)
@@ -244,12 +254,12 @@ class _MatchBuilder:
         self._left -= len(at)
         return self._left >= 0 and self._bytes_left >= 0
 
-    def _let_go(self) -> None:
+    def _copy_slices(self) -> None:
         """Copy the slices that were taken: each keeps all of its block in memory."""
-        at = self._held_from
+        at = self._sliced_from
         self._taken[at:] = [pa.concat_batches(self._taken[at:])]
         self._before[at:] = [pa.concat_arrays(self._before[at:])]
-        self._held_from, self._held = at + 1, 0
+        self._sliced_from, self._kept_blocks = at + 1, 0
 
     def judge(self, source: RowSource, layout: pa.Schema) -> bool:
         """Tell which of the rows taken from `source` are the newest for certain.
@@ -264,28 +274,28 @@ class _MatchBuilder:
         is_newest = pc.not_equal(rows.column(0), pa.concat_arrays(self._before))
         is_newest = is_newest.to_numpy(zero_copy_only=False) | is_first
         self._taken, self._before, self._firsts, self._count = [], [], [], 0
-        self._held_from, self._held = 0, 0
+        self._sliced_from, self._kept_blocks = 0, 0
         if not is_newest.all():
             rows, is_first = rows.filter(pa.array(is_newest)), is_first[is_newest]
             if not rows.num_rows:
                 return True
-        doubts = self._doubts(source, rows)
+        hidden = self._may_be_hidden(source, rows)
         if isinstance(source, SegmentSource):
             # Newer versions of the first key of a batch may lie in the block before.
-            doubts |= is_first
-        count = int(doubts.sum())
+            hidden |= is_first
+        count = int(hidden.sum())
         if count:
-            self._doubtful.append(rows.filter(pa.array(doubts)))
-            self._doubtful_left -= count
+            self._unverified.append(rows.filter(pa.array(hidden)))
+            self._unverified_left -= count
         if count < rows.num_rows:
-            self._certain.append(rows.filter(pa.array(~doubts)) if count else rows)
-        return self._doubtful_left >= 0
+            self._certain.append(rows.filter(pa.array(~hidden)) if count else rows)
+        return self._unverified_left >= 0
 
-    def _doubts(self, source: RowSource, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    def _may_be_hidden(self, source: RowSource, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return which rows of `source` another one may have a newer version of."""
         elsewhere = self._cover.newest_elsewhere(source, rows.column(0))
-        doubts: npt.NDArray[np.bool_] = rows.column(1).to_numpy() < elsewhere
-        return doubts
+        hidden: npt.NDArray[np.bool_] = rows.column(1).to_numpy() < elsewhere
+        return hidden
 
     @cached_property
     def _cover(self) -> Cover:
@@ -294,10 +304,10 @@ class _MatchBuilder:
     def rows(self, layout: pa.Schema) -> pa.RecordBatch:
         """Return the rows that nothing hides, sorted by key."""
         certain = self._certain
-        if self._doubtful:
-            doubtful = pa.concat_batches(self._doubtful)
-            is_newest = are_newest(self._state, self._lsn, doubtful)
-            certain.append(doubtful.filter(pa.array(is_newest)))
+        if self._unverified:
+            unverified = pa.concat_batches(self._unverified)
+            is_newest = are_newest(self._state, self._lsn, unverified)
+            certain.append(unverified.filter(pa.array(is_newest)))
         if not certain:
             return pa.RecordBatch.from_pylist([], schema=layout)
         rows = pa.concat_batches(certain)

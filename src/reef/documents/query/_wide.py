@@ -25,17 +25,17 @@ def rows_by_key(
 
 def with_wide(view: View, rows: pa.RecordBatch, wide: Sequence[pa.Field]) -> pa.RecordBatch:
     """Return `rows`, whose first columns are key and version, with the values of wide columns."""
-    found = _all_of(view.many(rows.column(0)))
-    if (found.lsns != rows.column(1).to_numpy()).any():
+    latest = _all_of(view.many(rows.column(0)))
+    if (latest.lsns != rows.column(1).to_numpy()).any():
         raise InvariantError(f"rows that were found at LSN {view.lsn} are of other versions now")
-    arrays = [*rows.columns, *found.rows(pa.schema(wide)).columns]
+    arrays = [*rows.columns, *latest.rows(pa.schema(wide)).columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*rows.schema, *wide]))
 
 
-def _all_of(found: Latest) -> Latest:
+def _all_of(latest: Latest) -> Latest:
     """Return rows that an earlier read of the same version has found: all of them are there."""
-    if not found.exists.all():
+    if not latest.exists.all():
         raise InvariantError(
-            f"of {len(found.exists)} rows that were found, {int(found.exists.sum())} are still there"
+            f"of {len(latest.exists)} rows that were found, {int(latest.exists.sum())} are still there"
         )
-    return found
+    return latest

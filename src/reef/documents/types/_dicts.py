@@ -47,9 +47,9 @@ def values_of(column: pa.Array | pa.ChunkedArray, text: str) -> list[Any]:
     if pa.types.is_timestamp(arrow):
         return _times(column)
     if pa.types.is_fixed_size_list(arrow):
-        return _vectors(column)
+        return _values_of_vectors(column)
     if is_list(arrow):
-        return _lists(column, text.removeprefix("[]"))
+        return _values_of_lists(column, text.removeprefix("[]"))
     values: list[Any] = column.to_pylist()
     return values
 
@@ -59,19 +59,19 @@ def _times(column: pa.Array) -> list[Any]:
     return [time if time is None else time.replace(tzinfo=datetime.UTC) for time in naive]
 
 
-def _vectors(column: pa.Array) -> list[Any]:
+def _values_of_vectors(column: pa.Array) -> list[Any]:
     numbers = column.flatten().to_numpy(zero_copy_only=False)
-    return _spread(column, numbers.reshape(-1, column.type.list_size).tolist())
+    return _with_nulls(column, numbers.reshape(-1, column.type.list_size).tolist())
 
 
-def _lists(column: pa.Array, text: str) -> list[Any]:
+def _values_of_lists(column: pa.Array, text: str) -> list[Any]:
     items = values_of(column.flatten(), text)
     lengths = pc.list_value_length(column).drop_null().to_numpy()
     offsets = np.concatenate(([0], np.cumsum(lengths))).tolist()
-    return _spread(column, [items[start:end] for start, end in pairwise(offsets)])
+    return _with_nulls(column, [items[start:end] for start, end in pairwise(offsets)])
 
 
-def _spread(column: pa.Array, values: list[Any]) -> list[Any]:
+def _with_nulls(column: pa.Array, values: list[Any]) -> list[Any]:
     """Return `values`, those of `column` that are not null, with None where it is."""
     if not column.null_count:
         return values

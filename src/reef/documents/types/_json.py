@@ -57,7 +57,7 @@ def decode_json(column: pa.Array) -> list[Any]:
     return [None if text is None else _DECODER.decode(text) for text in column.to_pylist()]
 
 
-def _plain(value: object) -> object:
+def _json_form(value: object) -> object:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
@@ -67,7 +67,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode = msgspec.json.Encoder(enc_hook=_json_form).encode
 _DECODER = msgspec.json.Decoder()
 
 

@@ -60,7 +60,7 @@ def short_text(value: Any) -> str:
 
 
 def first_failure(values: Any, convert: Callable[[Any], object]) -> int:
-    """Return the place of the first of `values` (which can be sliced) that `convert` fails on."""
+    """Return the index of the first of `values` (which can be sliced) that `convert` fails on."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
@@ -74,15 +74,15 @@ def first_failure(values: Any, convert: Callable[[Any], object]) -> int:
 
 
 def first_true(mask: pa.Array) -> int | None:
-    """Return the place of the first true value of the boolean array `mask`, or None."""
+    """Return the index of the first true value of the boolean array `mask`, or None."""
     if not mask.true_count:
         return None
-    place: int = mask.index(pa.scalar(True)).as_py()
-    return place
+    index: int = mask.index(pa.scalar(True)).as_py()
+    return index
 
 
 def first_valid(column: pa.Array) -> int | None:
-    """Return the place of the first value of `column` that is not null, or None."""
+    """Return the index of the first value of `column` that is not null, or None."""
     if not column.null_count:
         return 0 if len(column) else None
     return first_true(column.is_valid())

@@ -71,11 +71,11 @@ class Schema:
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called `name`. Raises InvalidInputError, which says what there is."""
-        found = self._by_name.get(name)
-        if found is None:
+        attribute = self._by_name.get(name)
+        if attribute is None:
             known = ", ".join(self._by_name) or "none yet"
             raise InvalidInputError(f"there is no attribute {name!r}; the attributes are: {known}")
-        return found
+        return attribute
 
     def attribute_or_id(self, name: str) -> Attribute:
         """Return the attribute called `name`, or the id. Raises InvalidInputError."""
@@ -133,11 +133,11 @@ class Schema:
         Raises InvalidInputError for one that has another type.
         """
         for name, type in declared.items():
-            found = self.find(name)
-            if found is not None and found.type != type:
+            attribute = self.find(name)
+            if attribute is not None and attribute.type != type:
                 raise InvalidInputError(
                     f"schema gives attribute {name!r} the type {type.text}, but it is "
-                    f"{found.type} already: give that, or leave it out"
+                    f"{attribute.type} already: give that, or leave it out"
                 )
         return self.added({n: t for n, t in declared.items() if self.find(n) is None})
 
@@ -183,7 +183,7 @@ class Schema:
     def from_arrow(arrow: pa.Schema) -> Schema:
         """Return the schema that `to_arrow` made `arrow` of. Raises InvariantError if none did."""
         metadata = arrow.metadata or {}
-        next_id = _number(metadata.get(_NEXT_ID, b""))
+        next_id = _field_number(metadata.get(_NEXT_ID, b""))
         if metadata.get(_FACE) != b"documents" or next_id is None:
             raise InvariantError(f"this is not the schema of documents: metadata {metadata!r}")
         attributes = tuple(_attribute(column) for column in arrow)
@@ -233,5 +233,5 @@ def _attribute(column: pa.Field) -> Attribute:
     return Attribute(id, name, type)
 
 
-def _number(text: bytes) -> int | None:
+def _field_number(text: bytes) -> int | None:
     return int(text) if text.isdigit() and 1 <= len(text) <= 10 else None

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from reef.engine import refuse_branches
 from reef.errors import UnavailableError
 from reef.format import Manifest
-from reef.jobs._compaction._compact import compact_namespace
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._pass import Figures, Work
+from reef.jobs._compaction._compact_pass import compact_namespace
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._pass_protocol import Figures, Work
 from reef.manifest import Head, no_namespace
 from reef.manifest import detach as forget_origin
 

@@ -29,10 +29,10 @@ def reachable_floor(context: Context, manifest: Manifest, now_us: int) -> int:
         return newest
     before_us = now_us - window_us
     if manifest.lsn_policy == "packed":
-        found = _by_slots(context, manifest, before_us)
+        lsn = _by_slots(context, manifest, before_us)
     else:
-        found = _by_generations(context.chain(manifest.namespace), manifest.born, before_us)
-    return max(manifest.retention.floor_lsn, min(found, newest))
+        lsn = _by_generations(context.chain(manifest.namespace), manifest.born, before_us)
+    return max(manifest.retention.floor_lsn, min(lsn, newest))
 
 
 def _by_slots(context: Context, manifest: Manifest, before_us: int) -> int:

@@ -14,10 +14,10 @@ import msgspec
 from reef.engine import Context, load_dedup
 from reef.errors import InvariantError
 from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
-from reef.jobs._fold._chain import ChainState
-from reef.jobs._fold._fold import FoldedPart, FoldPart, fold_part
-from reef.jobs._fold._plan import gone
-from reef.jobs._pass import Round, Work
+from reef.jobs._fold._fold_part import FoldedPart, FoldPart, fold_part
+from reef.jobs._fold._part_chain import ChainState
+from reef.jobs._fold._unfolded_log import log_object_gone
+from reef.jobs._pass_protocol import Round, Work
 from reef.jobs._tasks import TaskOutcome
 
 
@@ -140,7 +140,7 @@ def stitch(
 ) -> Work[Stitched]:
     """Put the parts of a plan together; run those again that assumed wrongly.
 
-    Raises CorruptError if an object that was listed is gone, or is damaged and not given up, and
+    Raises CorruptError if an object that was listed is gone, or is damaged and not skipped, and
     whatever else a task raises that entered by the true state.
     """
     state = ChainState.of(manifest)
@@ -156,7 +156,7 @@ def stitch(
         tasks.append(FoldTask.of(part, outcome, counted=True))
         folded = outcome.returned()
         if folded.slot_last < part.slot_last:
-            raise gone(manifest, folded.slot_last + 1)
+            raise log_object_gone(manifest, folded.slot_last + 1)
         if folded.lsn_last and folded.lsn_first <= lsn:
             raise InvariantError(
                 f"version {folded.lsn_first} of namespace {part.namespace!r}, in slots "

@@ -28,11 +28,11 @@ have new attributes and no new rows. After it the intent may still stand: to com
 """
 
 from reef.jobs.load._bulk import BUDGET_BYTES_DEFAULT, bulk_load
-from reef.jobs.load._commit import LoadResult, commit_load, find_load
-from reef.jobs.load._intent import abandon_load, close_load, end_load, join_load, register_load
-from reef.jobs.load._part import LoadedPart, write_part
-from reef.jobs.load._plan import LOAD_KIND, TARGET_BYTES_DEFAULT, FaceName, LoadPlan, plan_load
-from reef.jobs.load._rows import schema_for
+from reef.jobs.load._load_commit import LoadResult, commit_load, find_load
+from reef.jobs.load._load_intent import abandon_load, close_load, end_load, join_load, register_load
+from reef.jobs.load._load_part import LoadedPart, write_part
+from reef.jobs.load._load_plan import LOAD_KIND, TARGET_BYTES_DEFAULT, FaceName, LoadPlan, plan_load
+from reef.jobs.load._segment_rows import schema_for
 
 __all__ = [
     "BUDGET_BYTES_DEFAULT",

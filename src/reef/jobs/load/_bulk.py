@@ -19,17 +19,17 @@ from reef.errors import (
     ReefError,
     UnavailableError,
 )
-from reef.jobs.load._commit import LoadResult, commit_load, find_load
-from reef.jobs.load._intent import end_load, register_load
-from reef.jobs.load._part import write_part
-from reef.jobs.load._plan import (
+from reef.jobs.load._load_commit import LoadResult, commit_load, find_load
+from reef.jobs.load._load_intent import end_load, register_load
+from reef.jobs.load._load_part import write_part
+from reef.jobs.load._load_plan import (
     TARGET_BYTES_DEFAULT,
     FaceName,
     LoadPlan,
     packed_schema,
     plan_load,
 )
-from reef.jobs.load._rows import stored_pairs, widening_rows
+from reef.jobs.load._segment_rows import stored_pairs, widening_rows
 from reef.kv import KeyValue
 from reef.segment import Duplicates, SortedRuns
 
@@ -104,7 +104,7 @@ def _gather(plan: LoadPlan, rows: object, runs: SortedRuns) -> LoadPlan:
     for table in _inputs(rows):
         stored, schema = widening_rows(schema, table, duplicates=plan.duplicates)
         runs.add(stored)
-        runs.dropped += _count(table) - stored.num_rows
+        runs.dropped += _row_count(table) - stored.num_rows
     return msgspec.structs.replace(plan, schema=packed_schema(schema))
 
 
@@ -120,7 +120,7 @@ def _inputs(rows: object) -> Iterator[object]:
         yield rows
 
 
-def _count(table: object) -> int:
+def _row_count(table: object) -> int:
     if isinstance(table, pa.RecordBatch | pa.Table):
         return int(table.num_rows)
     if isinstance(table, Mapping):

@@ -325,7 +325,7 @@ def test_every_kind_is_documented() -> None:
     sources = [path.read_text() for path in (REPO / "src/reef/doctor").rglob("_*.py")]
     found = set()
     for source in sources:
-        found |= set(re.findall(r'Finding\(\s*"([a-z-]+)"', source))
+        found |= set(re.findall(r'ProblemOrNote\(\s*"([a-z-]+)"', source))
         found |= set(re.findall(r'kind, what = "([a-z-]+)"', source))
         found |= set(re.findall(r'self\._(?:step|fencing)\(\s*"([a-z-]+)"', source))
         found |= set(re.findall(r'kind, text = "([a-z-]+)"', source))

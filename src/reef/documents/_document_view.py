@@ -51,9 +51,9 @@ class DocumentView:
     def get(self, id: str, *, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
         """Return the document called `id`, or None. Raises InvalidInputError."""
         selection = Selection.of(self.schema, columns)
-        key = _key("id", id)
-        found = self._view.one(key) if selection.wide else self._narrow(key)
-        return None if found is None else selection.document(id, found)
+        key = _key_of_id("id", id)
+        latest = self._view.one(key) if selection.wide else self._narrow(key)
+        return None if latest is None else selection.document(id, latest)
 
     def get_many(
         self, ids: Iterable[str], *, columns: Sequence[str] | None = None
@@ -63,18 +63,18 @@ class DocumentView:
         if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise InvalidInputError.of("ids", ids, "a list of ids")
         listed = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else list(ids)
-        keys = [_key("id", id) for id in listed]
-        found = self._view.many(keys, wide=bool(selection.wide))
-        if (few := found.few) is not None:
+        keys = [_key_of_id("id", id) for id in listed]
+        latest = self._view.many(keys, wide=bool(selection.wide))
+        if (few := latest.few) is not None:
             return [
                 None if one is None else selection.document(id, one)
                 for id, one in zip(listed, few, strict=True)
             ]
-        rows = found.rows(self._rows(None).layout(selection.columns))
+        rows = latest.rows(self._rows(None).layout(selection.columns))
         documents = documents_of(selection.user_rows(rows), self.schema)
         return [
             document if exists else None
-            for document, exists in zip(documents, found.exists.tolist(), strict=True)
+            for document, exists in zip(documents, latest.exists.tolist(), strict=True)
         ]
 
     def count(self, where: Where | None = None) -> int:
@@ -97,8 +97,8 @@ class DocumentView:
         `ordered`, the same documents come in an order that costs less.
         """
         selection = Selection.of(self.schema, columns)
-        low = b"" if start is None else _key("start", start)
-        high = None if end is None else _key("end", end)
+        low = b"" if start is None else _key_of_id("start", start)
+        high = None if end is None else _key_of_id("end", end)
         rows = self._rows(where).batches(
             selection.columns, start=low, end=high, reverse=reverse, ordered=ordered
         )
@@ -146,10 +146,10 @@ class DocumentView:
         order = Order.of(order_by, self.schema)
         page = read_page(after)
         position = None if page is None else page.start(self._view.life, self.lsn, order, filter)
-        asked = Query(
+        query = Query(
             filter=filter, order=order, limit=limit, selection=selection, position=position
         )
-        return run_query(self._view, self.schema, asked)
+        return run_query(self._view, self.schema, query)
 
     def aggregate(
         self,
@@ -214,7 +214,7 @@ class DocumentSnapshot(HeldSnapshot, DocumentView):
         DocumentView.__init__(self, view, schema)
 
 
-def _key(name: str, id: object) -> bytes:
+def _key_of_id(name: str, id: object) -> bytes:
     if not isinstance(id, str):
         raise InvalidInputError.of(name, id, "the id of a document, which is text")
     try:

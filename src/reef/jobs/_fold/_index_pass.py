@@ -14,12 +14,12 @@ What is folded is final. Invariants:
 - A listed object is durable, whether its writer has had an answer or not. A writer that gets its answer
   later finds the object folded, which its handle expects.
 - Where the log ends in damage, the fold ends before it: only the next fence, or repair, decides whether
-  it counts. It also ends before a slot that repair gave up if no valid object follows. Damage that
+  it counts. It also ends before a slot that repair skipped if no valid object follows. Damage that
   is followed by anything else is an error, as it is for recovery: nothing is published then.
 - A log that ends before what a manifest has seen of it, or an object that was listed and is gone, is
   never the end of the log: either it was folded, which the head shows, or it is lost.
 - It is published only onto a head with the same `wal_floor`, on which the intent stands and repair
-  has given up nothing in those slots that the fold took for good. Slots at or above `wal_floor` are
+  has skipped nothing in those slots that the fold took for good. Slots at or above `wal_floor` are
   never collected, so nothing that was read can have been deleted and created again.
 - Parts enter the result by the driver's own walk along the chain. An error of a task counts only if
   the task began from the true state.
@@ -40,12 +40,12 @@ import pyarrow as pa
 from reef.engine import Context, write_window
 from reef.errors import CorruptError, StalePlanError, UnavailableError
 from reef.format import DedupRef, Manifest, SegmentRef, SkippedSlot, decode_schema
-from reef.jobs._fold._chain import DamagedSlot
-from reef.jobs._fold._fold import FoldedPart, FoldPart
-from reef.jobs._fold._plan import Backlog, IndexOptions
+from reef.jobs._fold._fold_part import FoldedPart, FoldPart
+from reef.jobs._fold._part_chain import DamagedSlot
 from reef.jobs._fold._stitch import FoldResult, Stitched, fold_parts, stitch
+from reef.jobs._fold._unfolded_log import IndexOptions, UnfoldedLog
 from reef.jobs._job import Job
-from reef.jobs._pass import Figures, TaskTimes, Work
+from reef.jobs._pass_protocol import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import advance_floor, end_intent
 
@@ -76,7 +76,7 @@ class IndexResult(FoldResult):
     attached: tuple[SegmentRef, ...] = ()
     """Segments of bulk loads that the manifest names from now on."""
     skipped: tuple[SkippedSlot, ...] = ()
-    """Damaged log objects that fences gave up."""
+    """Damaged log objects that fences name as skipped."""
     damaged: tuple[DamagedSlot, ...] = ()
     """All damaged log objects."""
     reruns: int = 0
@@ -129,7 +129,7 @@ def fold_namespace(context: Context, namespace: str, options: IndexOptions) -> W
             except StalePlanError:
                 plan.job.check_not_ended()
                 plan.job.give_up()
-    raise _overtaken(namespace, options.plans_max)
+    raise _folded_by_others(namespace, options.plans_max)
 
 
 def plan_index(context: Context, namespace: str, options: IndexOptions) -> IndexPlan | None:
@@ -139,16 +139,16 @@ def plan_index(context: Context, namespace: str, options: IndexOptions) -> Index
     """
     chain = context.chain(namespace)
     for _ in range(options.plans_max):
-        backlog = Backlog.find(context, chain)
-        if not backlog.is_worth(options):
+        unfolded = UnfoldedLog.find(context, chain)
+        if not unfolded.is_worth(options):
             return None
         job = Job.begin(context, namespace, "index", chain=chain)
         manifest = job.head.manifest
-        if manifest.wal_floor == backlog.manifest.wal_floor:
-            parts = Backlog(manifest, backlog.sizes).parts(job.id, options)
+        if manifest.wal_floor == unfolded.manifest.wal_floor:
+            parts = UnfoldedLog(manifest, unfolded.sizes).parts(job.id, options)
             return IndexPlan(job, manifest, tuple(parts))
         job.end()  # others folded before the intent stood
-    raise _overtaken(namespace, options.plans_max)
+    raise _folded_by_others(namespace, options.plans_max)
 
 
 def _finish(
@@ -163,8 +163,8 @@ def _finish(
         raise
     if stitched.slot_last < plan.manifest.wal_floor:
         plan.job.end()  # only damage, which the next writer or repair decides about
-        return IndexResult(plan.namespace, damaged=_damaged(stitched), plans=plans)
-    generation = _publish(context, plan, stitched)
+        return IndexResult(plan.namespace, damaged=_all_damaged(stitched), plans=plans)
+    generation = _publish_fold(context, plan, stitched)
     return IndexResult(
         namespace=plan.namespace,
         generation=generation,
@@ -177,14 +177,14 @@ def _finish(
         segments=stitched.segments,
         attached=stitched.attached,
         skipped=tuple(skip for part in stitched.parts for skip in part.skipped),
-        damaged=_damaged(stitched),
+        damaged=_all_damaged(stitched),
         plans=plans,
         reruns=sum(not task.counted for task in stitched.tasks),
         tasks=stitched.tasks,
     )
 
 
-def _publish(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
+def _publish_fold(context: Context, plan: IndexPlan, stitched: Stitched) -> int:
     """Publish the fold and the end of its intent; return the generation."""
     job, manifest = plan.job, plan.manifest
     window = stitched.window(context, job.now_us)
@@ -230,11 +230,11 @@ def _check_current(context: Context, plan: IndexPlan) -> None:
         )
 
 
-def _damaged(stitched: Stitched) -> tuple[DamagedSlot, ...]:
+def _all_damaged(stitched: Stitched) -> tuple[DamagedSlot, ...]:
     return tuple(damaged for part in stitched.parts for damaged in part.damaged)
 
 
-def _overtaken(namespace: str, times: int) -> UnavailableError:
+def _folded_by_others(namespace: str, times: int) -> UnavailableError:
     return UnavailableError(
         f"others folded the log of namespace {namespace!r} before this job could, {times} times; this "
         "job published nothing; retry if there is anything left to fold"

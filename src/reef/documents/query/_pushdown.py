@@ -1,7 +1,8 @@
 """Conditions that a query engine pushes into a scan, as filters of Reef.
 
-They come as an Arrow expression. Arrow has no way to look into one but to serialize it: as a batch
-with the literals, whose schema's metadata are the calls, in order, each with its end.
+They come as an Arrow expression. Arrow has no way to look into one but to serialize it
+(`docs/decisions/0010-pushdown.md` says why not as Substrait): as a batch with the literals, whose
+schema's metadata are the calls, in order, each with its end.
 
     call=and_kleene   call=less  field_ref=price  literal=0  end=less   ...
 
@@ -17,6 +18,7 @@ rows that the filter lets through. So a filter may say less than the expression,
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -27,6 +29,8 @@ import pyarrow.compute as pc
 from reef.documents.filter import parse_filter
 from reef.documents.types import Schema
 from reef.errors import InvalidInputError
+
+_log = logging.getLogger("reef")
 
 _ORDERS: Final = {
     "equal": "Eq",
@@ -64,16 +68,19 @@ def pushed_filter(expression: pc.Expression, schema: Schema) -> Pushed:
     """Return a filter for an expression over columns of documents, as far as there is one."""
     every = frozenset(["id", *schema.names])
     try:
-        root, names = _parsed(expression)
-    except (LookupError, ValueError, pa.ArrowException):
+        root, names = _parsed_expression(expression)
+    except (LookupError, ValueError, pa.ArrowException) as error:
+        _log.warning(
+            "cannot read the Arrow expression %s, so no block is pruned: %s", expression, error
+        )
         return Pushed(None, every, expression)
     parts = list(_conjuncts(root))
-    filters = [where for part in parts if (where := _checked(part, schema)) is not None]
+    filters = [where for part in parts if (where := _checked_filter(part, schema)) is not None]
     where = ("And", filters) if filters else None
     return Pushed(where, names & every, None if len(filters) == len(parts) else expression)
 
 
-def _parsed(expression: pc.Expression) -> tuple[_Tree, frozenset[str]]:
+def _parsed_expression(expression: pc.Expression) -> tuple[_Tree, frozenset[str]]:
     """Return the tree of an expression and the names in it. Raises LookupError, ValueError."""
     _, (data, *_) = expression.__reduce__()
     with pa.ipc.open_file(data) as file:
@@ -134,9 +141,9 @@ def _conjuncts(node: _Tree) -> Iterator[_Tree]:
             yield node
 
 
-def _checked(node: _Tree, schema: Schema) -> tuple[Any, ...] | None:
+def _checked_filter(node: _Tree, schema: Schema) -> tuple[Any, ...] | None:
     """Return the filter that says the same as `node`, if the attributes' types allow for it."""
-    where = _where(node)
+    where = _filter_of(node)
     if where is None:
         return None
     try:
@@ -146,14 +153,14 @@ def _checked(node: _Tree, schema: Schema) -> tuple[Any, ...] | None:
     return where
 
 
-def _where(node: _Tree) -> tuple[Any, ...] | None:
+def _filter_of(node: _Tree) -> tuple[Any, ...] | None:
     """Return the filter that says exactly the same as `node`, also of nulls, or None."""
     match node:
         case ("call", function, [left, right], _) if function in _JOINS:
-            sides = [_where(left), _where(right)]
+            sides = [_filter_of(left), _filter_of(right)]
             return None if None in sides else (_JOINS[function], sides)
         case ("call", "invert", [part], _):
-            where = _where(part)
+            where = _filter_of(part)
             return None if where is None else ("Not", where)
         case ("call", "is_null", [("field_ref", name)], options) if not options.get("nan_is_null"):
             return (name, "IsNull")

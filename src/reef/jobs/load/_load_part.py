@@ -14,7 +14,7 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOptions, SegmentOrigin, SegmentRef
 from reef.jobs._job import new_segment_id
-from reef.jobs.load._plan import LoadPlan
+from reef.jobs.load._load_plan import LoadPlan
 from reef.segment import UniqueKeys, align, write_segment
 
 _LEVEL = 1  # parts of one sorted run, without keys in common

@@ -60,7 +60,7 @@ def widening_rows(
         else pa.nulls(len(rows), attribute.type.physical)
         for attribute in schema.attributes
     ]
-    return _rows(rows.ids, columns, row_schema(schema)), schema
+    return _batch_of(rows.ids, columns, row_schema(schema)), schema
 
 
 def row_schema(schema: Schema) -> pa.Schema:
@@ -113,10 +113,10 @@ def stored_pairs(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         raise InvalidInputError(
             f"a key has {longest} bytes; keys have at most {KEY_BYTES_MAX} bytes"
         )
-    return _rows(keys, [values], PAIRS_SCHEMA)
+    return _batch_of(keys, [values], PAIRS_SCHEMA)
 
 
-def _rows(keys: pa.Array, columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+def _batch_of(keys: pa.Array, columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     lsns = pa.array(np.full(len(keys), ROW_LSN, np.int64))
     tombstones = pa.array(np.zeros(len(keys), np.bool_))
     return pa.RecordBatch.from_arrays([keys, lsns, tombstones, *columns], schema=schema)

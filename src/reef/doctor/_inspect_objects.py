@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 
 from reef.doctor._byte_grammar import log_parts, manifest_parts, segment_parts
-from reef.doctor._newest import newest_manifest
-from reef.doctor._quarantine import Quarantine, size_of
+from reef.doctor._newest_readable import newest_readable_manifest
+from reef.doctor._quarantine import Quarantine, stored_size
 from reef.engine import OUTCOMES, Context, unpack_codes
 from reef.errors import InvalidInputError, UnreadableError
 from reef.format import (
@@ -58,7 +58,7 @@ def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
     manifests = list(store.list(f"{prefix}manifest/"))
     if not manifests and not any(store.list(prefix)):
         raise no_namespace(store.url, namespace)
-    head, _ = newest_manifest(store, manifests)
+    head, _ = newest_readable_manifest(store, manifests)
     live = {} if head is None else {s.id: s for s in head.segments if not s.namespace}
     pending = set() if head is None else {waiting.key for waiting in head.gc.pending}
     return {
@@ -113,8 +113,8 @@ def inspect_manifest(
         manifest = decode_manifest(data, key=key)
     except UnreadableError as error:
         return {**about, "damage": _damage(error), **manifest_parts(data)}
-    members = plain(manifest)
-    members["schema"] = _schema(manifest.schema)
+    members = json_value(manifest)
+    members["schema"] = _schema_fields(manifest.schema)
     checksum = manifest_checksum(data, key=key)
     return {**about, "damage": None, "checksum": checksum, "members": members}
 
@@ -129,7 +129,7 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
     except UnreadableError as error:
         parts = log_parts(data)
         for record in parts["records"]:
-            record.update(_rows(record.pop("batch", None), rows))
+            record.update(_first_rows(record.pop("batch", None), rows))
             record["envelope"] = _envelope(record.get("envelope"), rows)
         return {**about, "damage": _damage(error), **parts}
     return {
@@ -154,10 +154,10 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
                 **_outcomes(record.outcomes, rows),
                 "source": record.source,
                 "sequence": record.sequence,
-                "skipped": plain(record.skipped),
-                "segments": plain(record.segments),
-                "schema": None if record.schema is None else _fields(record.schema),
-                **_rows(record.batch, rows),
+                "skipped": json_value(record.skipped),
+                "segments": json_value(record.segments),
+                "schema": None if record.schema is None else _arrow_fields(record.schema),
+                **_first_rows(record.batch, rows),
             }
             for record in log.records
         ],
@@ -179,16 +179,16 @@ def inspect_segment(
     try:
         tail = _tail(store, key, size, ref)
     except UnreadableError as error:
-        return {**about, "damage": _damage(error), "parts": _parts(store, key, size)}
+        return {**about, "damage": _damage(error), "parts": _byte_parts(store, key, size)}
     damaged: tuple[int, ...] = ()
     damage = None
     if deep:
         checked = check_segment(
-            store, namespace, _as_ref(tail, ref), size_of(store, key), deep=True
+            store, namespace, _as_ref(tail, ref), stored_size(store, key), deep=True
         )
         damaged, damage = checked.bad_rows, [_damage(error) for error in checked.errors]
-    footer = plain(tail.footer)
-    footer["schema"] = _fields(tail.schema)
+    footer = json_value(tail.footer)
+    footer["schema"] = _arrow_fields(tail.schema)
     return {
         **about,
         "damage": damage[0] if damage else None,
@@ -197,8 +197,8 @@ def inspect_segment(
         "footer": footer,
         "bloom_bytes": len(tail.bloom.data),
         "blocks": [
-            {"block": number, **plain(row), "damaged": number in damaged if deep else None}
-            for number, row in enumerate(_index(tail.row_index))
+            {"block": number, **json_value(row), "damaged": number in damaged if deep else None}
+            for number, row in enumerate(_index_rows(tail.row_index))
         ],
         "columns": {
             name: [{"block": n, **place._asdict()} for n, place in enumerate(places)]
@@ -222,27 +222,27 @@ def inspect_block(
             "block", number, f"a number from 0 to {len(tail.row_places) - 1}"
         )
     place = tail.row_places[number]
-    index = plain(_index(tail.row_index)[number])
+    index = json_value(_index_rows(tail.row_index)[number])
     about = {"key": key, "id": id, "block": number, **index}
     try:
         batch = tail.decode_rows(number, store.get_range(key, place.offset, place.length))
     except UnreadableError as error:
         return {**about, "damage": _damage(error), "count": place.rows, "rows": []}
-    return {**about, "damage": None, **_rows(batch, rows)}
+    return {**about, "damage": None, **_first_rows(batch, rows)}
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a value as JSON can hold it: structs are objects, bytes are base64."""
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: json_value(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): json_value(one) for key, one in value.items()}
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [json_value(one) for one in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return str(value)
@@ -255,19 +255,19 @@ def readable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [readable(one) for one in value]
     if not isinstance(value, bytes | bytearray | memoryview):
-        return plain(value)
+        return json_value(value)
     try:
         text = bytes(value).decode()
     except UnicodeDecodeError:
         text = "\0"
-    return text if text.isprintable() else {"base64": plain(value)}
+    return text if text.isprintable() else {"base64": json_value(value)}
 
 
 def _envelope(envelope: Any, rows: int) -> Any:
     """Return the envelope of a damaged object's record, which may be anything."""
     if not isinstance(envelope, Mapping):
-        return plain(envelope)
-    decoded = plain(envelope)
+        return json_value(envelope)
+    decoded = json_value(envelope)
     if "idempotency_key" in envelope:
         decoded["idempotency_key"] = readable(envelope["idempotency_key"])
     if isinstance(digest := envelope.get("digest"), bytes):
@@ -282,7 +282,7 @@ def _envelope(envelope: Any, rows: int) -> Any:
 def _condition(record: Any) -> Any:
     """Return the condition of a request; what cannot be decoded is returned as it is."""
     if not isinstance(record, bytes):
-        return plain(record)
+        return json_value(record)
     try:
         return readable(msgspec.msgpack.decode(record))
     except msgspec.MsgspecError:
@@ -292,16 +292,16 @@ def _condition(record: Any) -> Any:
 def _outcomes(packed: Any, most: int) -> dict[str, Any]:
     """Return the outcomes of the first `most` rows of a request, and how many had each."""
     if not isinstance(packed, bytes):
-        return {"outcomes": plain(packed), "outcome_counts": None}
+        return {"outcomes": json_value(packed), "outcome_counts": None}
     try:
         codes = unpack_codes(packed)
     except ValueError:
         return {"outcomes": readable(packed), "outcome_counts": None}
-    counts = {_outcome(code): count for code, count in sorted(Counter(codes).items())}
-    return {"outcomes": [_outcome(code) for code in codes[:most]], "outcome_counts": counts}
+    counts = {_outcome_name(code): count for code, count in sorted(Counter(codes).items())}
+    return {"outcomes": [_outcome_name(code) for code in codes[:most]], "outcome_counts": counts}
 
 
-def _outcome(code: int) -> str:
+def _outcome_name(code: int) -> str:
     return OUTCOMES[code] if code < len(OUTCOMES) else f"code {code}"
 
 
@@ -313,7 +313,7 @@ def _listed_segment(
     state = "live" if ref else "pending" if meta.key in pending else "unreferenced"
     about: dict[str, Any] = {"id": id, "size": meta.size, "state": state}
     for name in ("level", "rows", "tombstones", "lsn_min", "lsn_max", "key_min", "key_max"):
-        about[name] = None if ref is None else plain(getattr(ref, name))
+        about[name] = None if ref is None else json_value(getattr(ref, name))
     return about
 
 
@@ -324,7 +324,7 @@ def _id(meta: ObjectMeta) -> str:
 def _ref(context: Context, namespace: str, id: str) -> SegmentRef | None:
     """Return what the newest generation that can be read says of a segment."""
     listed = context.store.list(f"namespaces/{namespace}/manifest/")
-    head, _ = newest_manifest(context.store, listed)
+    head, _ = newest_readable_manifest(context.store, listed)
     segments = () if head is None else head.segments
     return next((s for s in segments if s.id == id and not s.namespace), None)
 
@@ -356,22 +356,22 @@ def _tail_bytes(tail: SegmentTail) -> int:
     return tail.size - first.offset
 
 
-def _parts(store: Store, key: str, size: int) -> list[dict[str, Any]]:
+def _byte_parts(store: Store, key: str, size: int) -> list[dict[str, Any]]:
     length = min(size, _END_BYTES)
     start = store.get_range(key, 0, min(size, 16)) if size else b""
     end = store.get_range(key, size - length, length) if length else b""
     return segment_parts(start, end, size)
 
 
-def _index(index: pa.RecordBatch) -> list[dict[str, Any]]:
+def _index_rows(index: pa.RecordBatch) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = index.to_pylist()
     return rows
 
 
-def _rows(batch: pa.RecordBatch | None, most: int) -> dict[str, Any]:
+def _first_rows(batch: pa.RecordBatch | None, most: int) -> dict[str, Any]:
     if batch is None:
         return {"count": 0, "rows": []}
-    return {"count": batch.num_rows, "rows": plain(batch.slice(0, most).to_pylist())}
+    return {"count": batch.num_rows, "rows": json_value(batch.slice(0, most).to_pylist())}
 
 
 def _damage(error: UnreadableError) -> dict[str, Any]:
@@ -383,11 +383,11 @@ def _damage(error: UnreadableError) -> dict[str, Any]:
     }
 
 
-def _schema(data: bytes) -> list[dict[str, Any]]:
-    return _fields(decode_schema(pa.py_buffer(data), "", 0)) if data else []
+def _schema_fields(data: bytes) -> list[dict[str, Any]]:
+    return _arrow_fields(decode_schema(pa.py_buffer(data), "", 0)) if data else []
 
 
-def _fields(schema: pa.Schema) -> list[dict[str, Any]]:
+def _arrow_fields(schema: pa.Schema) -> list[dict[str, Any]]:
     return [
         {"name": f.name, "type": str(f.type), "nullable": f.nullable, "id": field_id(f)}
         for f in schema

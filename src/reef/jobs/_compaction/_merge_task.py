@@ -25,7 +25,7 @@ import pyarrow as pa
 from reef.engine import Context
 from reef.format import SegmentOptions, SegmentOrigin, SegmentRef, vector_columns
 from reef.jobs._job import new_segment_id
-from reef.jobs._pass import Round
+from reef.jobs._pass_protocol import Round
 from reef.segment import (
     BlockCache,
     SegmentReader,
@@ -93,7 +93,7 @@ def merge_range(context: Context, task: MergeTask) -> MergedRange:
         first = counted.tombstone
     segment = None
     if first is not None:
-        segment = _write(context, task, sources, chain((first,), kept))
+        segment = _write_outputs(context, task, sources, chain((first,), kept))
     weights = (key_weights(source, task.start, task.end) for source in sources)
     return MergedRange(
         task.namespace,
@@ -107,7 +107,7 @@ def merge_range(context: Context, task: MergeTask) -> MergedRange:
     )
 
 
-def merge_ranges(tasks: Sequence[MergeTask]) -> Round:
+def merge_key_ranges(tasks: Sequence[MergeTask]) -> Round:
     """Return the round of tasks that merges key ranges."""
     return Round(merge_range, tasks, MergedRange, [task.bytes_in for task in tasks])
 
@@ -147,7 +147,7 @@ def key_weights(
     return [(max(key, low), size) for key, size in zip(keys, sums.tolist(), strict=True)]
 
 
-def _write(
+def _write_outputs(
     context: Context,
     task: MergeTask,
     sources: Sequence[SegmentSource],

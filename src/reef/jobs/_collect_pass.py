@@ -5,6 +5,11 @@
     large   the driver plans and publishes those, one after the other; tasks delete, in chunks, one
             kind of object after the other, manifests first
 
+Why small namespaces have a way of their own: measured with 200 namespaces of 6 objects, collecting one
+takes 13 requests, of which its task makes 11; planned by the driver, the driver would make all of
+them, one namespace after the other. One task alone would delete the million objects of a large one
+with one process's connections.
+
 The rules, the publishes and their order are `reef.gc`'s own. A chunk may be deleted twice: deleting what
 is gone does no harm. Crash points are those of a collection: whatever raises or dies, the next run
 goes on. What unfinished writes have left in the bucket is swept once in a pass.
@@ -12,7 +17,6 @@ goes on. What unfinished writes have left in the bucket is swept once in a pass.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -23,8 +27,8 @@ import msgspec
 from reef.engine import Context
 from reef.errors import ReefError
 from reef.gc import DAY_US, CollectionReport, Doomed, collect
-from reef.jobs._options import check_positive
-from reef.jobs._pass import Figures, Round, Work
+from reef.jobs._option_checks import check_positive
+from reef.jobs._pass_protocol import Figures, Round, Work
 from reef.threads import for_each
 
 if TYPE_CHECKING:
@@ -72,9 +76,9 @@ class CollectPass:
 
     def work(self, run: PassRun, namespace: str) -> Work[CollectionReport]:
         """Collect one namespace. Raises NotFoundError, UnavailableError, CorruptError."""
-        asked = SmallCollection(namespace, self._apply, self._options.small_objects)
-        (outcome,) = yield Round(collect_small, [asked], Collected, [1], "namespaces")
-        report: CollectionReport = pickle.loads(outcome.returned().report)
+        descriptor = SmallCollection(namespace, self._apply, self._options.small_objects)
+        (outcome,) = yield Round(collect_small, [descriptor], Collected, [1], "namespaces")
+        report: CollectionReport = outcome.returned().report
         if not self._apply:
             return report
         going = sum(tally.objects for tally in report.plan.object_counts if tally.goes)
@@ -135,17 +139,17 @@ class SmallCollection(msgspec.Struct, frozen=True):
 class Collected(msgspec.Struct, frozen=True):
     """What was done in it."""
 
-    report: bytes
-    """A pickled CollectionReport, without the names of what goes."""
+    report: CollectionReport
+    """Without the names of what goes."""
 
 
-def collect_small(context: Context, asked: SmallCollection) -> Collected:
-    """Collect a namespace; write nothing if more would go than asked for."""
-    report = _collect(context, asked.name, apply=asked.apply, objects_max=asked.objects_max)
-    return Collected(pickle.dumps(_without_names(report)))
+def collect_small(context: Context, small: SmallCollection) -> Collected:
+    """Collect a namespace; write nothing if more than `objects_max` objects would go."""
+    report = _run_collection(context, small.name, apply=small.apply, objects_max=small.objects_max)
+    return Collected(_without_names(report))
 
 
-def _collect(
+def _run_collection(
     context: Context,
     name: str,
     *,
@@ -169,7 +173,7 @@ def _collect(
 
 def _without_names(report: CollectionReport) -> CollectionReport:
     plan = report.plan
-    return replace(report, plan=replace(plan, doomed=(), slots=type(plan.slots)()))
+    return replace(report, plan=replace(plan, doomed=(), slots=None))
 
 
 # Large ones: planned here, deleted by tasks.
@@ -200,12 +204,12 @@ def _collect_large(run: PassRun, name: str, options: CollectOptions) -> Collecti
         # Some at a time: their names are not all in memory at once.
         at_once = options.task_objects * run.parallelism * _WAVES
         while some := list(islice(doomed, at_once)):
-            _delete(run, name, some, options.task_objects, deleted)
+            _delete_by_tasks(run, name, some, options.task_objects, deleted)
 
-    return _without_names(_collect(run.context, name, apply=True, delete=delete))
+    return _without_names(_run_collection(run.context, name, apply=True, delete=delete))
 
 
-def _delete(
+def _delete_by_tasks(
     run: PassRun,
     name: str,
     doomed: Sequence[Doomed],

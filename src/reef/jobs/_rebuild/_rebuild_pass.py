@@ -16,7 +16,7 @@ snapshots, pins and intents are the head's: they cannot be derived, and are not 
   chain was and which versions were in segments. No segment that stays has later versions, and none that
   is replaced has earlier ones. The fold must arrive at the very log object and version that the head
   names, and have at least the rows of the whole segments that it replaces. It skips a damaged log object
-  only if a fence in the log names it: what repair gave up may have rows in segments only.
+  only if a fence in the log names it: what repair skipped may have rows in segments only.
 - The content is the same at every version that can be read: a fold drops nothing, so there may be more
   than retention would keep, never less.
 - It is published only onto a head with the same segments, window and `wal_floor`. Otherwise others have
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from reef.doctor import FoldStart, RebuildPlan, plan_rebuild, size_of
+from reef.doctor import FoldStart, RebuildPlan, plan_rebuild, stored_size
 from reef.engine import Context
 from reef.errors import (
     CorruptError,
@@ -54,14 +54,14 @@ from reef.format import (
     dedup_key,
     segment_key,
 )
-from reef.jobs._compaction._task import MergeTask, merge_ranges
-from reef.jobs._fold._plan import Backlog
+from reef.jobs._compaction._merge_task import MergeTask, merge_key_ranges
 from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
+from reef.jobs._fold._unfolded_log import UnfoldedLog
 from reef.jobs._job import Job
-from reef.jobs._pass import Figures, TaskTimes, Work
-from reef.jobs._rebuild._result import RebuildOptions, RebuildResult
+from reef.jobs._pass_protocol import Figures, TaskTimes, Work
+from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._rebuild._window import live_window, renew_window
-from reef.jobs._verify import check_segments
+from reef.jobs._verify_pass import check_segments
 from reef.log import parse_slot
 from reef.manifest import end_intent, overlaps
 from reef.types import unpack_lsn
@@ -194,8 +194,8 @@ class _Rebuild:
         return None
 
     def _refold(self, job: Job, start: FoldStart) -> Work[_Refolded]:
-        backlog = Backlog(start.base, self._plan.sizes(start))
-        parts = tuple(backlog.parts(job.id, self._options.fold))
+        unfolded = UnfoldedLog(start.base, self._plan.sizes(start))
+        parts = tuple(unfolded.parts(job.id, self._options.fold))
         outcomes = yield fold_parts(parts)
         try:
             stitched = yield from stitch(start.base, parts, outcomes)
@@ -260,7 +260,7 @@ class _Rebuild:
             )
             for number, ref in enumerate(refs)
         ]
-        outcomes = yield merge_ranges(tasks)
+        outcomes = yield merge_key_ranges(tasks)
         copies = []
         for ref, outcome in zip(refs, outcomes, strict=True):
             try:
@@ -283,7 +283,7 @@ class _Rebuild:
         keys: list[str] = []
         store = self._context.store
         named = {segment_key(ref.namespace or self._namespace, ref.id): ref for ref in refs}
-        sized = [(ref, size_of(store, key)) for key, ref in named.items()]
+        sized = [(ref, stored_size(store, key)) for key, ref in named.items()]
         for facts in (yield from check_segments(self._namespace, sized, self._options.verify)):
             if not facts.is_sound:
                 keys.append(facts.key)

@@ -35,7 +35,7 @@ from reef.format import (
     SkippedSlot,
     log_key,
 )
-from reef.jobs._fold._chain import ChainState, DamagedSlot, PartFold
+from reef.jobs._fold._part_chain import ChainState, DamagedSlot, PartFold
 from reef.jobs._job import new_segment_id
 from reef.log import Damaged, LogEntry, LogReader
 from reef.segment import write_segment
@@ -59,7 +59,7 @@ class FoldPart(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the largest object: decides how many are fetched at once."""
     memory_bytes: int
     skipped: tuple[SkippedSlot, ...] = ()
-    """Slots that the manifest names as given up."""
+    """Slots that the manifest names as skipped."""
     entered: ChainState | None = None
     """The state of the chain before it; None: assume it from the first object."""
 
@@ -82,7 +82,7 @@ class FoldedPart(msgspec.Struct, frozen=True, kw_only=True):
     schema: bytes
     """The last one that the log sets, as an Arrow IPC schema; b"" if none."""
     skipped: tuple[SkippedSlot, ...]
-    """Slots that valid fences name as given up."""
+    """Slots that valid fences name as skipped."""
     damaged: tuple[DamagedSlot, ...]
     """All damaged objects."""
     window: DedupWindow
@@ -97,21 +97,21 @@ def fold_part(context: Context, part: FoldPart) -> FoldedPart:
     """Fold the slots of `part` into level-0 segments.
 
     A missing object ends the fold there: `slot_last` shows it. Raises CorruptError if a damaged object
-    is followed by one that does not give it up; that counts only if `entered` was given. Raises
+    is followed by one that does not name it as skipped; that counts only if `entered` was given. Raises
     UnavailableError, FormatVersionError, InvariantError.
     """
     fold = PartFold(part.slot_first, part.skipped, part.entered)
     folding = _Folding(context, part)
     slot = part.slot_first - 1
-    for found in _read(context, part):
-        if found is None:
+    for decoded in _decoded_slots(context, part):
+        if decoded is None:
             break
         slot += 1
-        if isinstance(found, Damaged):
-            fold.add_damaged(found)
-            folding.damaged.append(found)
+        if isinstance(decoded, Damaged):
+            fold.add_damaged(decoded)
+            folding.damaged.append(decoded)
         else:
-            folding.take(fold.add(*found))
+            folding.take(fold.add(*decoded))
     left = fold.left
     folding.close(slot if left is None else left.last_decided(slot))
     return folding.done(slot, fold.entered, left)
@@ -225,7 +225,7 @@ class _Folding:
         self._lsn_last = log.lsn_last
 
 
-def _read(
+def _decoded_slots(
     context: Context, part: FoldPart
 ) -> Iterator[tuple[LogObject, int, int] | Damaged | None]:
     """Yield the objects of a part in order, None for one that is absent; fetched many at once."""
@@ -234,31 +234,31 @@ def _read(
     count = min(WINDOW_SLOTS_MAX, max(1, part.memory_bytes // 8 // largest))
     end = part.slot_last + 1
     windows = [range(at, min(at + count, end)) for at in range(part.slot_first, end, count)]
-    found = context.store.get_many([log_key(part.namespace, slot) for slot in windows[0]])
+    objects = context.store.get_many([log_key(part.namespace, slot) for slot in windows[0]])
     for window, following in zip(windows, [*windows[1:], range(0)], strict=True):
         with _fetching(context, part.namespace, following) as fetched:
             for i, slot in enumerate(window):
-                data, found[i] = found[i], None  # once decoded, it need not wait for the others
+                data, objects[i] = objects[i], None  # once decoded, it need not wait for the others
                 yield None if data is None else reader.decode(slot, data)
-        found = fetched
+        objects = fetched
 
 
 @contextmanager
 def _fetching(context: Context, namespace: str, slots: range) -> Iterator[list[bytes | None]]:
     """Fetch log objects while the body runs; they are there behind it. Raises what the store raised."""
     keys = [log_key(namespace, slot) for slot in slots]
-    found: list[bytes | None] = []
+    objects: list[bytes | None] = []
     errors: list[BaseException] = []
 
     def fetch() -> None:
         try:
-            found.extend(context.store.get_many(keys))
+            objects.extend(context.store.get_many(keys))
         except BaseException as error:  # noqa: BLE001 raised where they are waited for
             errors.append(error)
 
     thread = context.threads.start(fetch, name=f"reef-fold-{namespace}") if keys else None
     try:
-        yield found
+        yield objects
     finally:
         if thread is not None:
             thread.join()

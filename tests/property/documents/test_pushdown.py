@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reef.documents.filter import parse_filter
-from reef.documents.query._sql_filter import pushed_filter
+from reef.documents.query._pushdown import pushed_filter
 from tests.support.documents.document_rows import schema_of
 
 SCHEMA = schema_of(n="int64", price="float64", name="string", on="bool", ts="datetime", j="json")
@@ -112,9 +113,10 @@ def test_a_filter_says_what_the_expression_says_or_less(
     assert set(few.filter(expression).column("row").to_pylist()) == expected
 
 
-def test_what_is_not_understood_is_left_to_arrow() -> None:
+def test_what_is_not_understood_is_left_to_arrow(caplog: pytest.LogCaptureFixture) -> None:
     nested = pc.field("n", "inner") == 1
     pushed = pushed_filter(nested, SCHEMA)
+    assert "cannot read the Arrow expression" in caplog.text
     assert (pushed.where, pushed.names) == (None, frozenset({"id", *SCHEMA.names}))
     assert pushed.rest is nested
     alone = pushed_filter(pc.field("on"), SCHEMA)

@@ -1,8 +1,8 @@
 """verify: is everything that a namespace needs in the bucket, whole, and consistent?
 
-Nothing is written. A finding is a *problem*, which `reef repair` fixes or explains, or a *note*: nothing
-is wrong, or repair has dealt with it. Unreferenced objects are notes: crashes leave them, and writers
-upload segments before they name them. Collection can tell them apart.
+Nothing is written. `reef repair` fixes or explains each *problem*. Behind a *note*, nothing is wrong, or
+repair has dealt with it. Unreferenced objects are notes: crashes leave them, and writers upload
+segments before they name them. Collection can tell them apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reef.doctor._examine import Diagnosis, diagnose
-from reef.doctor._findings import Finding, Progress, no_progress
+from reef.doctor._problems import ProblemOrNote, Progress, no_progress
 from reef.engine import Context
 
 
@@ -24,8 +24,8 @@ class VerifyReport:
     """The newest that can be read."""
     checked: dict[str, int]
     """How many were checked: manifests, log_objects, segments, blocks."""
-    problems: tuple[Finding, ...]
-    notes: tuple[Finding, ...]
+    problems: tuple[ProblemOrNote, ...]
+    notes: tuple[ProblemOrNote, ...]
     orphans: tuple[str, ...]
     """Objects that no retained generation names, nor the unfolded log; folded log may attach some."""
 

@@ -19,9 +19,9 @@ import msgspec
 
 from reef.database import Database
 from reef.errors import NotFoundError, ReefError
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._fold._plan import IndexOptions
-from reef.jobs._pass import PassResult
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._fold._unfolded_log import IndexOptions
+from reef.jobs._pass_protocol import PassResult
 from reef.jobs._passes import Namespaces, compact, index
 from reef.jobs._tasks import Runner
 from reef.settings import SECONDS_MAX

@@ -12,9 +12,9 @@ from reef.engine import Context
 from reef.errors import CorruptError
 from reef.format import Manifest, log_key
 from reef.gc import FENCE_BYTES, folder_prefix
-from reef.jobs._fold._chain import ChainState
-from reef.jobs._fold._fold import FoldPart
-from reef.jobs._options import check_positive
+from reef.jobs._fold._fold_part import FoldPart
+from reef.jobs._fold._part_chain import ChainState
+from reef.jobs._option_checks import check_positive
 from reef.log import parse_slot
 from reef.manifest import ManifestChain, no_namespace
 
@@ -41,7 +41,7 @@ class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Backlog:
+class UnfoldedLog:
     """The log from a manifest's `wal_floor` on, as far as it was listed without a gap."""
 
     manifest: Manifest
@@ -49,8 +49,8 @@ class Backlog:
     """Sizes of the log objects from `wal_floor` on, in bytes."""
 
     @classmethod
-    def find(cls, context: Context, chain: ManifestChain) -> Backlog:
-        """Return the backlog of the newest manifest of `chain`.
+    def find(cls, context: Context, chain: ManifestChain) -> UnfoldedLog:
+        """Return the unfolded log of the newest manifest of `chain`.
 
         Raises NotFoundError if there is no such namespace, CorruptError if log objects are gone,
         UnavailableError.
@@ -59,13 +59,13 @@ class Backlog:
         while True:
             if head is None or head.manifest.state != "live":
                 raise no_namespace(context.store.url, chain.namespace)
-            backlog = cls(head.manifest, _listed(context, head.manifest))
-            if not backlog.is_short:
-                return backlog
+            unfolded = cls(head.manifest, _listed_sizes(context, head.manifest))
+            if not unfolded.is_short:
+                return unfolded
             # It may have been folded and collected since the head was read: then there is another head.
             before, head = head, chain.load()
             if head is None or head.generation == before.generation:
-                raise gone(before.manifest, backlog.slot_last + 1)
+                raise log_object_gone(before.manifest, unfolded.slot_last + 1)
 
     @property
     def slot_last(self) -> int:
@@ -113,7 +113,7 @@ class Backlog:
         )
 
 
-def gone(manifest: Manifest, slot: int) -> CorruptError:
+def log_object_gone(manifest: Manifest, slot: int) -> CorruptError:
     """Return the error for a log object that is gone, though it was not folded."""
     return CorruptError(
         log_key(manifest.namespace, slot),
@@ -124,7 +124,7 @@ def gone(manifest: Manifest, slot: int) -> CorruptError:
     )
 
 
-def _listed(context: Context, m: Manifest) -> array[int]:
+def _listed_sizes(context: Context, m: Manifest) -> array[int]:
     prefix = folder_prefix(m.namespace, "wal")
     after = log_key(m.namespace, m.wal_floor - 1) if m.wal_floor > 1 else ""
     sizes = array("q")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reef.doctor._newest import newest_manifest
+from reef.doctor._newest_readable import newest_readable_manifest
 from reef.engine import Context
 from reef.errors import FormatVersionError
 from reef.format import Manifest, parse_manifest_key
@@ -33,7 +33,7 @@ def storage_stats(context: Context, namespace: str) -> dict[str, Any]:
                 manifests.append(meta)
     if not manifests:
         raise no_namespace(store.url, namespace)
-    manifest, unreadable = newest_manifest(store, manifests)
+    manifest, unreadable = newest_readable_manifest(store, manifests)
     for error in unreadable.values():
         if isinstance(error, FormatVersionError):
             raise error

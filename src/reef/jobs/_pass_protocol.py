@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from reef.errors import ReefError
+from reef.jobs._pass_records import NamespaceRecord
 from reef.jobs._progress import Unit
-from reef.jobs._records import NamespaceRecord
 from reef.jobs._tasks import Task, TaskOutcome
 
 if TYPE_CHECKING:

@@ -6,6 +6,10 @@
              log objects and blocks, and return what is wrong with each
     judge    the driver walks the log along its chain, and puts everything together
 
+Why small namespaces have a way of their own: measured with 200 namespaces of 6 objects, either way
+takes 15 requests for each. Read in parts, the driver makes 8 of them, and each takes two tasks; by a
+task of its own, the driver makes none, so that their number does not matter to it.
+
 Nothing is written. The checks are those of `reef.doctor`, so that the report is the same wherever they
 run. A namespace that cannot be checked gets a report with that as its problem, and stops no other.
 """
@@ -18,12 +22,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from reef.doctor import EXAMINATIONS_MAX, Examination, Finding, VerifyReport, verify
+from reef.doctor import EXAMINATIONS_MAX, Examination, ProblemOrNote, VerifyReport, verify
 from reef.engine import Context
 from reef.errors import ReefError, UnavailableError
 from reef.format import SegmentRef
-from reef.jobs._options import check_positive
-from reef.jobs._pass import Figures, Round, Work
+from reef.jobs._option_checks import check_positive
+from reef.jobs._pass_protocol import Figures, Round, Work
 from reef.log import LogPart, ReadLogPart, read_log_part
 from reef.segment import (
     CheckedPart,
@@ -88,8 +92,8 @@ def verify_namespace(
 
     Raises NotFoundError if there is no such namespace, UnavailableError.
     """
-    asked = SmallNamespace(namespace, options.small_bytes, options.small_objects)
-    (outcome,) = yield Round(verify_small, [asked], SmallReport, [1], "namespaces")
+    descriptor = SmallNamespace(namespace, options.small_bytes, options.small_objects)
+    (outcome,) = yield Round(verify_small, [descriptor], SmallReport, [1], "namespaces")
     small: SmallReport = outcome.returned()
     if small.report is not None:
         return small.report
@@ -119,11 +123,11 @@ class SmallReport(msgspec.Struct, frozen=True):
     """None: it is large."""
 
 
-def verify_small(context: Context, asked: SmallNamespace) -> SmallReport:
+def verify_small(context: Context, small: SmallNamespace) -> SmallReport:
     """Verify a namespace in depth if it is small."""
-    if not _is_small(context, asked.name, asked.small_bytes, asked.small_objects):
+    if not _is_small(context, small.name, small.small_bytes, small.small_objects):
         return SmallReport(None)
-    return SmallReport(verify(context, asked.name, deep=True))
+    return SmallReport(verify(context, small.name, deep=True))
 
 
 def _is_small(context: Context, name: str, nbytes: int, objects: int) -> bool:
@@ -201,10 +205,10 @@ def _examine(examination: Examination, options: VerifyOptions) -> Work[VerifyRep
     )
     logs = [VerifyPart(log=part) for part in log_parts]
     name = examination.namespace
-    cuts = _cut(name, examination.named_segments(), options)
-    results = yield from _read([*logs, *_parts(cuts)], options)
+    cuts = _cut_segments(name, examination.named_segments(), options)
+    results = yield from _read_parts([*logs, *_all_parts(cuts)], options)
     examination.add_log(result.log for result in results[: len(logs)] if result.log is not None)
-    for checked in _joined(name, cuts, results[len(logs) :]):
+    for checked in _join_segments(name, cuts, results[len(logs) :]):
         examination.add_segment(checked)
     # Only now it is known which segments the log attaches.
     for checked in (yield from check_segments(name, examination.attached_segments(), options)):
@@ -219,15 +223,15 @@ def check_segments(
 
     Raises UnavailableError if one could not be read.
     """
-    cuts = _cut(name, segments, options)
-    return _joined(name, cuts, (yield from _read(_parts(cuts), options)))
+    cuts = _cut_segments(name, segments, options)
+    return _join_segments(name, cuts, (yield from _read_parts(_all_parts(cuts), options)))
 
 
-def _read(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[VerifiedPart]]:
+def _read_parts(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[VerifiedPart]]:
     """Return what tasks say about each part. Raises UnavailableError if one could not be read."""
     if not parts:
         return []
-    tasks = [*_packed(parts, options)]
+    tasks = [*_pack_tasks(parts, options)]
     sizes = [sum(part.nbytes for part in task.parts) for task in tasks]
     outcomes = yield Round(verify_parts, tasks, VerifiedTask, sizes)
     results = [part for outcome in outcomes for part in outcome.returned().parts]
@@ -240,7 +244,7 @@ def _read(parts: Sequence[VerifyPart], options: VerifyOptions) -> Work[list[Veri
 _Cut: TypeAlias = list[tuple[SegmentRef, list[VerifyPart]]]
 
 
-def _cut(
+def _cut_segments(
     name: str, segments: Sequence[tuple[SegmentRef, int | None]], options: VerifyOptions
 ) -> _Cut:
     cuts = []
@@ -250,16 +254,16 @@ def _cut(
     return cuts
 
 
-def _parts(cuts: _Cut) -> list[VerifyPart]:
+def _all_parts(cuts: _Cut) -> list[VerifyPart]:
     return [part for _, cut in cuts for part in cut]
 
 
-def _joined(name: str, cuts: _Cut, results: Iterable[VerifiedPart]) -> list[CheckedSegment]:
+def _join_segments(name: str, cuts: _Cut, results: Iterable[VerifiedPart]) -> list[CheckedSegment]:
     left = (result.segment for result in results if result.segment is not None)
     return [join_parts(name, ref, [*islice(left, len(cut))]) for ref, cut in cuts]
 
 
-def _packed(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
+def _pack_tasks(parts: Sequence[VerifyPart], options: VerifyOptions) -> Iterator[VerifyTask]:
     """Yield tasks of neighbouring parts, none much larger than `options` ask for."""
     some: list[VerifyPart] = []
     nbytes = objects = 0
@@ -285,7 +289,7 @@ def _unverified(name: str, error: ReefError) -> VerifyReport:
         deep=True,
         generation=None,
         checked={"manifests": 0, "log_objects": 0, "segments": 0, "blocks": 0},
-        problems=(Finding("unverified", f"namespaces/{name}/", text),),
+        problems=(ProblemOrNote("unverified", f"namespaces/{name}/", text),),
         notes=(),
         orphans=(),
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from reef.format import SegmentRef
-from reef.jobs._fold._plan import IndexOptions
 from reef.jobs._fold._stitch import FoldResult
-from reef.jobs._verify import VerifyOptions
+from reef.jobs._fold._unfolded_log import IndexOptions
+from reef.jobs._verify_pass import VerifyOptions
 
 
 class RebuildOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,7 +65,7 @@ def passes(store: Store, limit: int | None = None) -> Iterator[PassRecord]:
     keys = [meta.key for meta in store.list(PREFIX) if meta.key.endswith(".json")]
     for key in reversed(keys if limit is None else keys[-limit:]):
         try:
-            yield _decoded(key, store.get(key))
+            yield _decoded_record(key, store.get(key))
         except NotFoundError:
             continue  # deleted in the meantime
 
@@ -76,7 +76,7 @@ def find_pass(store: Store, id: str) -> PassRecord:
         raise InvalidInputError(f"{id!r} is not the id of a pass; `reef jobs list` shows the ids")
     key = f"{PREFIX}{id.upper()}.json"
     try:
-        return _decoded(key, store.get(key))
+        return _decoded_record(key, store.get(key))
     except NotFoundError:
         raise NotFoundError(
             f"there is no pass {id!r} in {store.url}: see `reef jobs list`"
@@ -89,7 +89,7 @@ def old_passes(store: Store) -> list[str]:
     return keys[:-KEPT]
 
 
-def _decoded(key: str, data: bytes) -> PassRecord:
+def _decoded_record(key: str, data: bytes) -> PassRecord:
     try:
         return msgspec.json.decode(data, type=PassRecord)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

@@ -17,8 +17,8 @@ import msgspec
 from reef.engine import Context
 from reef.errors import NotFoundError, UnreadableError
 from reef.format import Manifest, SegmentRef
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._task import key_weights, open_sources
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._merge_task import key_weights, open_sources
 from reef.segment import Clip, SegmentSource
 
 # Segments smaller than this share of a file are cut at their bounds, larger ones at blocks.
@@ -61,7 +61,7 @@ def visible_segments(context: Context, manifest: Manifest) -> list[VisibleSegmen
     segments = [VisibleSegment(ref) for ref in manifest.segments]
     cut = [one for one in segments if one.is_cut]
     try:
-        for one, source in _opened(context, manifest.namespace, cut):
+        for one, source in _open_segments(context, manifest.namespace, cut):
             one.size = max(1, sum(weight for _, weight in key_weights(source)))
     except (NotFoundError, UnreadableError):
         pass  # its task will report it; until then it counts as whole
@@ -94,13 +94,13 @@ def components(segments: Sequence[VisibleSegment]) -> Iterator[list[VisibleSegme
 
 def depth(segments: Sequence[VisibleSegment], low: bytes = b"", high: bytes | None = None) -> int:
     """Return how many segments have one key from `low` up to `high` in their range, at most."""
-    inside = within(segments, low, high)
+    inside = in_key_range(segments, low, high)
     lows = sorted(max(low, one.key_min) for one in inside)
     highs = sorted(one.key_end for one in inside)
     return max((i + 1 - bisect_right(highs, at) for i, at in enumerate(lows)), default=0)
 
 
-def within(
+def in_key_range(
     segments: Sequence[VisibleSegment], low: bytes, high: bytes | None
 ) -> list[VisibleSegment]:
     """Return the segments that may show a key from `low` up to `high`."""
@@ -111,9 +111,9 @@ class Covered:
     """The keys that some segments may hold."""
 
     def __init__(self, segments: Sequence[VisibleSegment]) -> None:
-        found = [bounds(component) for component in components(segments)]
-        self._lows = [low for low, _ in found]
-        self._highs = [high for _, high in found]
+        ranges = [bounds(component) for component in components(segments)]
+        self._lows = [low for low, _ in ranges]
+        self._highs = [high for _, high in ranges]
 
     def overlaps(self, start: bytes, end: bytes) -> bool:
         """Return whether any of them may hold a key from `start` up to `end`."""
@@ -166,18 +166,18 @@ def cut_ranges(
             key = max(low, one.key_min)
             weights.append((key, one.size, _has_row_at(one, key, low)))
     large = [one for one in segments if one.size > step]
-    for one, source in _opened(context, namespace, large):
+    for one, source in _open_segments(context, namespace, large):
         for key, weight in key_weights(source, low, high, step_bytes=step):
             weights.append((key, weight, _has_row_at(one, key, low)))
     size = total(segments) if is_whole else sum(weight for _, weight, _ in weights)
-    cuts, sizes = _cut(sorted(weights), low, high, max(1, -(-size // most)))
+    cuts, sizes = _cut_by_weight(sorted(weights), low, high, max(1, -(-size // most)))
     return tuple(
         KeyRange(start, end, some_bytes, not older.overlaps(start, end))
         for (start, end), some_bytes in zip(pairwise(cuts), sizes, strict=True)
     )
 
 
-def _opened(
+def _open_segments(
     context: Context, namespace: str, segments: Sequence[VisibleSegment]
 ) -> Iterator[tuple[VisibleSegment, SegmentSource]]:
     """Yield segments with their tails in memory, a few of them at a time."""
@@ -201,7 +201,7 @@ def _has_row_at(one: VisibleSegment, key: bytes, low: bytes) -> bool:
     return is_whole and key < one.key_end and (key > max(low, one.key_min) or key == ref.key_min)
 
 
-def _cut(
+def _cut_by_weight(
     weights: Sequence[_Weight], low: bytes, high: bytes, count: int
 ) -> tuple[list[bytes], list[int]]:
     """Return up to `count` + 1 keys from `low` to `high`, and the weight between each two.

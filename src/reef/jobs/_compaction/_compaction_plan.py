@@ -31,8 +31,8 @@ import msgspec
 
 from reef.engine import Context, face_of
 from reef.format import SegmentRef
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._ranges import (
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._key_ranges import (
     Covered,
     KeyRange,
     VisibleSegment,
@@ -40,10 +40,10 @@ from reef.jobs._compaction._ranges import (
     components,
     cut_ranges,
     depth,
+    in_key_range,
     inside_each,
     total,
     visible_segments,
-    within,
 )
 from reef.manifest import no_namespace
 
@@ -109,7 +109,7 @@ def plan_compaction(
     manifest = head.manifest
     options = (options or CompactionOptions()).settled(face_of(manifest).name, context.settings)
     tiers = tiers_of(visible_segments(context, manifest))
-    windows = _windows(tiers, options)
+    windows = _tier_windows(tiers, options)
     plan = _GroupBuilder(context, namespace, options)
     for first, end in windows:
         plan.add(tiers[first:end], Covered([one for tier in tiers[end:] for one in tier]))
@@ -152,7 +152,7 @@ class _GroupBuilder:
         level = _level(window)
         first = len(self.groups)
         moves: list[VisibleSegment] = []
-        for chosen in _in_turn(_candidates(window, self._options, moves), self._options):
+        for chosen in _in_turn(_candidate_groups(window, self._options, moves), self._options):
             ranges = self._fitting(chosen, older)
             keys = [(some[0].start, some[-1].end) for some in ranges]
             for some, inside in zip(ranges, inside_each(chosen.segments, keys), strict=True):
@@ -184,26 +184,26 @@ class _GroupBuilder:
             self._options,
         )
         groups: list[tuple[KeyRange, ...]] = []
-        held: list[KeyRange] = []
+        group: list[KeyRange] = []
         size = 0
         for at, one in enumerate(ranges):
             if self._room is not None and one.bytes_in > self._room:
                 self._is_short = True
                 self._skip(chosen, sum(some.bytes_in for some in ranges[at:]), one.start)
                 break
-            if held and size + one.bytes_in > self._options.group_size_bytes:
-                groups.append(tuple(held))
-                held, size = [], 0
-            held.append(one)
+            if group and size + one.bytes_in > self._options.group_size_bytes:
+                groups.append(tuple(group))
+                group, size = [], 0
+            group.append(one)
             size += one.bytes_in
             if self._room is not None:
                 self._room -= one.bytes_in
-        return [*groups, tuple(held)] if held else groups
+        return [*groups, tuple(group)] if group else groups
 
     def _skip(self, chosen: _Candidate, size: int, start: bytes) -> None:
         where = "" if start == chosen.low else f", from key {start!r} on"
         self.skipped.append(
-            f"{len(within(chosen.segments, start, chosen.high))} segments of {size} bytes{where}: "
+            f"{len(in_key_range(chosen.segments, start, chosen.high))} segments of {size} bytes{where}: "
             f"more than is left of max_bytes, {self._options.max_bytes}"
         )
 
@@ -222,7 +222,7 @@ def tiers_of(segments: _Segments) -> list[list[VisibleSegment]]:
     return tiers
 
 
-def _windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
+def _tier_windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
     """Return the first tier and the end of each window.
 
     With `full` they cover all tiers: one does, unless that is more than a task may merge.
@@ -256,13 +256,13 @@ def _fits(inside: _Segments, more: _Segments, options: CompactionOptions) -> boo
     return len(together) <= options.runs_max or depth(together) <= options.runs_max
 
 
-def _candidates(
+def _candidate_groups(
     window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
 ) -> Iterator[_Candidate]:
     """Yield what is worth rewriting of some tiers; add what is only moved to `moves`."""
-    for segments in _stretches(window, options, moves):
+    for segments in _component_groups(window, options, moves):
         low, high = _keys_to_rewrite(segments, options)
-        inside = within(segments, low, high)
+        inside = in_key_range(segments, low, high)
         reason = _reason(inside, low, high, options)
         if reason:
             yield _Candidate(inside, low, high, reason)
@@ -276,35 +276,37 @@ def _in_turn(chosen: Iterator[_Candidate], options: CompactionOptions) -> list[_
     return listed
 
 
-def _stretches(
+def _component_groups(
     window: Sequence[_Segments], options: CompactionOptions, moves: list[VisibleSegment]
 ) -> Iterator[list[VisibleSegment]]:
     """Yield neighbouring components together, up to the target size."""
-    held: list[VisibleSegment] = []
+    neighbours: list[VisibleSegment] = []
     for component in components([one for tier in window for one in tier]):
         is_settled = (
-            not options.full and len(component) == 1 and not _is_small(component[0], options)
+            not options.full and len(component) == 1 and not _is_below_target(component[0], options)
         )
         is_in_range = _is_in_range(component, options)
-        if held and (is_settled or not is_in_range or not _has_room(held, component, options)):
+        if neighbours and (
+            is_settled or not is_in_range or not _has_room(neighbours, component, options)
+        ):
             # Components on both sides of a segment that stays are not joined.
-            yield held
-            held = []
+            yield neighbours
+            neighbours = []
         if is_settled or not is_in_range:
             if is_settled and is_in_range and component[0].ref.level == 0:
                 moves += component
             continue
-        held += component
-        if total(held) >= options.target_bytes:
-            yield held
-            held = []
-    if held:
-        yield held
+        neighbours += component
+        if total(neighbours) >= options.target_bytes:
+            yield neighbours
+            neighbours = []
+    if neighbours:
+        yield neighbours
 
 
-def _has_room(held: _Segments, more: _Segments, options: CompactionOptions) -> bool:
+def _has_room(neighbours: _Segments, more: _Segments, options: CompactionOptions) -> bool:
     """Return whether one pass may read both, so that the next does not begin with its outputs."""
-    return options.max_bytes is None or total(held) + total(more) <= options.max_bytes
+    return options.max_bytes is None or total(neighbours) + total(more) <= options.max_bytes
 
 
 def _reason(segments: _Segments, low: bytes, high: bytes, options: CompactionOptions) -> str:
@@ -316,7 +318,7 @@ def _reason(segments: _Segments, low: bytes, high: bytes, options: CompactionOpt
         return f"{runs} runs have keys in common"
     if runs > 1 and any(one.is_cut for one in segments):
         return f"the rest of {runs} runs that were compacted in part"
-    small = sum(_is_small(one, options) for one in segments)
+    small = sum(_is_below_target(one, options) for one in segments)
     if small >= options.inputs_min:
         return f"{small} files are too small"
     return ""
@@ -333,7 +335,7 @@ def _levels(segments: _Segments) -> set[int]:
     return {one.ref.level for one in segments}
 
 
-def _is_small(one: VisibleSegment, options: CompactionOptions) -> bool:
+def _is_below_target(one: VisibleSegment, options: CompactionOptions) -> bool:
     return one.size < options.target_bytes * GOOD_SIZE
 
 

@@ -1,4 +1,4 @@
-"""What verify and repair report about a namespace's objects: findings, each a problem or a note."""
+"""What verify and repair report about a namespace's objects: problems and notes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 AT_ONCE_BYTES = 32 << 20
 AT_ONCE_OBJECTS = 16
 
-_T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProblemOrNote:
     """A problem with one object, or a note about it."""
 
     kind: str
@@ -41,8 +41,8 @@ def describe(error: UnreadableError) -> str:
     return f"{error.what} at byte {error.offset}: expected {error.expected}, got {error.got}"
 
 
-def portions(items: Sequence[_T], size: Callable[[_T], int]) -> Iterator[Sequence[_T]]:
-    """Cut `items` into portions to fetch at once; only a single large item exceeds the bytes."""
+def cut_to_fetch(items: Sequence[_Item], size: Callable[[_Item], int]) -> Iterator[Sequence[_Item]]:
+    """Cut `items` into what to fetch at once; only a single large item exceeds the bytes."""
     first, nbytes = 0, 0
     for at, item in enumerate(items):
         if at > first and (at - first >= AT_ONCE_OBJECTS or nbytes + size(item) > AT_ONCE_BYTES):

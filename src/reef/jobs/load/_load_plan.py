@@ -19,7 +19,7 @@ from reef.engine import (
     open_for_writing,
 )
 from reef.errors import FencedError, InvalidInputError, NotFoundError
-from reef.jobs.load._rows import (
+from reef.jobs.load._segment_rows import (
     PAIRS_SCHEMA,
     row_schema,
     schema_for,
@@ -59,12 +59,12 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def base_schema(self) -> Schema:
         """Documents: the schema that the namespace had."""
-        return _schema(self.base)
+        return _unpacked_schema(self.base)
 
     @property
     def document_schema(self) -> Schema:
         """Documents: the schema that rows are stored by."""
-        return _schema(self.schema)
+        return _unpacked_schema(self.schema)
 
     def stored(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         """Return rows in the columns of segments. Raises InvalidInputError as `upsert` does."""
@@ -107,9 +107,11 @@ def plan_load(
     arrow = _current_schema(context, namespace, FACES[face])
     base = schema = b""
     if face == "documents":
-        found = Schema.from_arrow(arrow)
-        base = packed_schema(found)
-        schema = packed_schema(found if columns is None else schema_for(found, columns, declared))
+        current = Schema.from_arrow(arrow)
+        base = packed_schema(current)
+        schema = packed_schema(
+            current if columns is None else schema_for(current, columns, declared)
+        )
     return LoadPlan(
         namespace=namespace,
         face=face,
@@ -142,5 +144,5 @@ def _current_schema(context: Context, namespace: str, face: Face) -> pa.Schema:
     return face.schema if schema is None else schema
 
 
-def _schema(data: bytes) -> Schema:
+def _unpacked_schema(data: bytes) -> Schema:
     return Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(data)))

@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from reef.doctor._examine import Diagnosis, diagnose
-from reef.doctor._findings import Finding, Progress, no_progress
-from reef.doctor._repair_plan import Planner, RepairPlan, RepairStep, StepState
+from reef.doctor._problems import ProblemOrNote, Progress, no_progress
+from reef.doctor._repair_plan import RepairPlan, RepairStep, StepState, plan_repair
 from reef.doctor._restore_rows import Restored
 from reef.engine import Context, lost_pins, write_window
 from reef.errors import FencedError, InvariantError, NotFoundError, StalePlanError
@@ -81,9 +81,9 @@ class RepairReport:
     """Whether a step fences writers."""
     generation: int | None
     """The newest generation that can be read, after the repair."""
-    problems: tuple[Finding, ...]
+    problems: tuple[ProblemOrNote, ...]
     """The problems; after the repair, those that are left."""
-    notes: tuple[Finding, ...]
+    notes: tuple[ProblemOrNote, ...]
 
     @property
     def is_mended(self) -> bool:
@@ -109,7 +109,7 @@ def repair(
     done: list[RepairStep] = []
     for attempt in range(1, _ATTEMPTS + 1):
         diagnosis = diagnose(context, namespace, deep=True, progress=progress)
-        plan = Planner(context, diagnosis, accept_loss=accept_loss).run()
+        plan = plan_repair(context, diagnosis, accept_loss=accept_loss)
         if not apply or not any(step.state == "planned" for step in plan.steps):
             return _report(diagnosis, plan, done, diagnosis)
         try:

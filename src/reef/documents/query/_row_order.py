@@ -73,7 +73,7 @@ class Order:
 
     def position(self, rows: pa.RecordBatch, row: int) -> list[Any]:
         """Return the position of a row: the stored values that it is ordered by, and its key."""
-        values = [_stored(rows.column(name)[row]) for name in self.columns]
+        values = [_cursor_value(rows.column(name)[row]) for name in self.columns]
         return [*values, rows.column(KEY)[row].as_py()]
 
     def check_position(self, position: object) -> list[Any]:
@@ -92,7 +92,7 @@ class Order:
         last = pa.scalar(position[-1], pa.binary())
         behind = pc.less(keys, last) if self.is_id_descending else pc.greater(keys, last)
         for term, value in reversed([*zip(self.terms, position[:-1], strict=True)]):
-            after, same = _compared(rows.column(term.attribute.column), term, value)
+            after, same = _after_and_equal(rows.column(term.attribute.column), term, value)
             behind = pc.or_(after, pc.and_(same, behind))
         return behind
 
@@ -155,7 +155,7 @@ def _term(term: object) -> tuple[str, bool]:
     raise InvalidInputError.of("order_by", term, _RULE)
 
 
-def _compared(column: pa.Array, term: Term, value: Any) -> tuple[pa.Array, pa.Array]:
+def _after_and_equal(column: pa.Array, term: Term, value: Any) -> tuple[pa.Array, pa.Array]:
     """Return which values come after `value`, and which are the same to the order."""
     is_null = column.is_null()
     if value is None:
@@ -171,13 +171,13 @@ def _compared(column: pa.Array, term: Term, value: Any) -> tuple[pa.Array, pa.Ar
     return after, pc.equal(column, scalar).fill_null(False)
 
 
-def _stored(scalar: pa.Scalar) -> Any:
+def _cursor_value(scalar: pa.Scalar) -> Any:
     """Return a value as a number, text or bytes."""
     return scalar.value if pa.types.is_timestamp(scalar.type) else scalar.as_py()
 
 
 def _scalar(value: Any, attribute: Attribute) -> pa.Scalar:
-    """Return a value that `_stored` made. Raises ValueError if it is none of that attribute."""
+    """Return a value that `_cursor_value` made. Raises ValueError if it is none of that attribute."""
     types = {"string": str, "float64": float, "bool": bool, "uuid": bytes, "bytes": bytes}
     expected = types.get(attribute.type.kind, int)
     if value is not None and type(value) is not expected:

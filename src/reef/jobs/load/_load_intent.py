@@ -17,7 +17,7 @@ from contextlib import suppress
 from reef.engine import Context, open_for_writing
 from reef.errors import AlreadyExistsError, NotFoundError, StalePlanError
 from reef.format import Manifest
-from reef.jobs.load._plan import FACES, LOAD_KIND, LoadPlan
+from reef.jobs.load._load_plan import FACES, LOAD_KIND, LoadPlan
 from reef.manifest import Head, end_intent, no_namespace, register_intent
 from reef.types import check_namespace, check_object_key
 
@@ -78,7 +78,7 @@ def abandon_load(context: Context, plan: LoadPlan, *, may_be_committed: bool = T
         open_for_writing(context, plan.namespace, FACES[plan.face]).close()
         end_load(context, plan)
     else:
-        _end(context, plan, "")
+        _end_intents(context, plan, "")
 
 
 def end_load(context: Context, plan: LoadPlan) -> None:
@@ -87,7 +87,7 @@ def end_load(context: Context, plan: LoadPlan) -> None:
     Call it only after the namespace was opened for writing since the last of them may have been
     committed. Quiet if none stands. Raises UnavailableError, OutcomeUnknownError, NotFoundError.
     """
-    _end(context, plan, plan.attempts)
+    _end_intents(context, plan, plan.attempts)
 
 
 def close_load(context: Context, namespace: str, job: str) -> None:
@@ -116,7 +116,7 @@ def _stands(head: Head, plan: LoadPlan) -> bool:
     return any(intent.id == plan.job for intent in head.manifest.intents)
 
 
-def _end(context: Context, plan: LoadPlan, attempts: str) -> None:
+def _end_intents(context: Context, plan: LoadPlan, attempts: str) -> None:
     """End the intent of a load, and those whose ids begin with `attempts`."""
 
     def ended(head: Head | None) -> Manifest | None:

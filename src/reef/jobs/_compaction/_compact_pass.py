@@ -34,14 +34,14 @@ import msgspec
 from reef.engine import Context
 from reef.errors import InvariantError, StalePlanError
 from reef.format import Manifest, SegmentRef
+from reef.jobs._compaction._compaction_options import CompactionOptions
+from reef.jobs._compaction._compaction_plan import CompactionGroup, CompactionPlan, plan_compaction
+from reef.jobs._compaction._compaction_result import CompactionResult, GroupResult, group_result
 from reef.jobs._compaction._floor import reachable_floor
-from reef.jobs._compaction._options import CompactionOptions
-from reef.jobs._compaction._plan import CompactionGroup, CompactionPlan, plan_compaction
-from reef.jobs._compaction._ranges import VisibleSegment, inside_each
-from reef.jobs._compaction._result import CompactionResult, GroupResult, group_result
-from reef.jobs._compaction._task import MergedRange, MergeTask, merge_ranges
+from reef.jobs._compaction._key_ranges import VisibleSegment, inside_each
+from reef.jobs._compaction._merge_task import MergedRange, MergeTask, merge_key_ranges
 from reef.jobs._job import Job
-from reef.jobs._pass import Figures, TaskTimes, Work
+from reef.jobs._pass_protocol import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import (
     end_intent,
@@ -243,7 +243,7 @@ def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
         for first in range(0, len(plan.groups), at_once):
             groups = plan.groups[first : first + at_once]
             tasks = [compaction.tasks(group) for group in groups]
-            outcomes = iter((yield merge_ranges(list(chain.from_iterable(tasks)))))
+            outcomes = iter((yield merge_key_ranges(list(chain.from_iterable(tasks)))))
             for group, its_tasks in zip(groups, tasks, strict=True):
                 made = [next(outcomes) for _ in its_tasks]
                 is_last = group is plan.groups[-1]

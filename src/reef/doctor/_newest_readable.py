@@ -9,7 +9,7 @@ from reef.format import Manifest, decode_manifest, parse_manifest_key
 from reef.store import ObjectMeta, Store
 
 
-def newest_manifest(
+def newest_readable_manifest(
     store: Store, listed: Iterable[ObjectMeta]
 ) -> tuple[Manifest | None, dict[int, ReefError]]:
     """Return the newest of the listed manifests that can be read, and why each newer one cannot."""

@@ -18,9 +18,9 @@ from reef.engine import (
 )
 from reef.errors import InvalidInputError, NotFoundError, ReefError
 from reef.format import SegmentRef
-from reef.jobs.load._intent import end_load
-from reef.jobs.load._part import LoadedPart
-from reef.jobs.load._plan import LoadPlan
+from reef.jobs.load._load_intent import end_load
+from reef.jobs.load._load_part import LoadedPart
+from reef.jobs.load._load_plan import LoadPlan
 from reef.kv import KeyValue
 from reef.log import LogReader, Replay
 

@@ -28,10 +28,12 @@ class DamagedSlot(msgspec.Struct, frozen=True, array_like=True):
     got: str
 
     @classmethod
-    def of(cls, found: Damaged) -> DamagedSlot:
+    def of(cls, damaged: Damaged) -> DamagedSlot:
         """Return a damaged object as it crosses."""
-        error = found.error
-        return cls(found.slot, found.checksum, error.key, error.offset, error.expected, error.got)
+        error = damaged.error
+        return cls(
+            damaged.slot, damaged.checksum, error.key, error.offset, error.expected, error.got
+        )
 
     def damaged(self) -> Damaged:
         """Return what `of` was given."""
@@ -46,7 +48,7 @@ class ChainState(msgspec.Struct, frozen=True):
     """The last valid object; 0 before the first."""
     checksum: int
     epoch: int
-    given_up: tuple[SkippedSlot, ...] = ()
+    skipped: tuple[SkippedSlot, ...] = ()
     """Damaged objects since the last valid one that the manifest names."""
     damaged: tuple[DamagedSlot, ...] = ()
     """Damaged objects right before that slot, which only a fence there can still name."""
@@ -72,17 +74,17 @@ class ChainState(msgspec.Struct, frozen=True):
         valid from here too, all decisions after it follow from what it names.
         """
         is_there = self.point.prev == assumed.point.prev
-        is_lost = any(skip.slot == assumed.slot for skip in self.given_up)
+        is_lost = any(skip.slot == assumed.slot for skip in self.skipped)
         return (is_there or is_lost) and self.epoch <= assumed.epoch and not self.damaged
 
     def last_decided(self, slot_last: int) -> int:
         """Return up to which slot the log is decided for good, once it was read to `slot_last`.
 
-        Not past a damaged object: what comes next either gives it up or makes it an error. And not
-        past one that the manifest gave up while no valid object follows: the first that follows
-        cannot name its predecessor, and only a reader that has passed the gap knows it as valid.
+        Not past a damaged object: what comes next either names it as skipped or makes it an error. And
+        not past a skipped one while no valid object follows: the first that follows cannot name its
+        predecessor, and only a reader that has passed the gap knows it as valid.
         """
-        open_slots = [*(skip.slot for skip in self.given_up), *(d.slot for d in self.damaged)]
+        open_slots = [*(skip.slot for skip in self.skipped), *(d.slot for d in self.damaged)]
         return min([slot_last, *(slot - 1 for slot in open_slots)])
 
 
@@ -111,27 +113,27 @@ class PartFold:
     def add(self, log: LogObject, checksum: int, size: int) -> LogEntry:
         """Decide the next object.
 
-        Raises CorruptError if there is a damaged object below it that nothing gave up.
+        Raises CorruptError if there is a damaged object below it that is not skipped.
         """
         if self._fold is None:
             self.entered = ChainState.before(log)
             self._fold = self._begin(self.entered)
-            for found in self._early:
-                self._fold.add_damaged(found)
+            for damaged in self._early:
+                self._fold.add_damaged(damaged)
         if log.slot != self._fold.reach:
-            raise InvariantError(f"log object {log.slot} came where {self._fold.reach} should")
+            raise InvariantError(f"log object {log.slot} follows where {self._fold.reach} should")
         return self._fold.add(log, checksum, size)
 
-    def add_damaged(self, found: Damaged) -> None:
+    def add_damaged(self, damaged: Damaged) -> None:
         """Take note that the next object is damaged."""
         if self._fold is None:
-            self._early.append(found)
+            self._early.append(damaged)
         else:
-            self._fold.add_damaged(found)
+            self._fold.add_damaged(damaged)
 
     def _begin(self, entered: ChainState) -> Replay:
         fold = Replay(entered.point, self._slot_first - len(entered.damaged), self._skipped)
-        fold.skipped += entered.given_up
+        fold.skipped += entered.skipped
         for damaged in entered.damaged:
             fold.add_damaged(damaged.damaged())
         return fold
