@@ -66,7 +66,7 @@ def test_what_keeps_an_export_from_being_written_is_told_in_a_line(
             str(tmp_path / "file" / "out"),
             "could not write .*/file/out: .*Parent path is not a directory",
         ),
-        ("none://b/out", "No FileSystem for scheme.*remove what is there"),
+        ("none://b/out", "No FileSystem for scheme.*remove what was written there"),
     ):
         with pytest.raises(UnavailableError, match=text) as told:
             export(spark, bucket.url, "ns", where, columns=["x"])

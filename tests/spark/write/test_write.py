@@ -214,7 +214,9 @@ def test_names_may_have_dots_and_backticks(spark: SparkSession, bucket: Bucket) 
 def test_maps_are_objects_and_variants_are_refused(spark: SparkSession, bucket: Bucket) -> None:
     df = spark.sql("select 'a' id, map('x', 1, 'y', null) m, parse_json('[1]') v")
     for column in ("v", "array(v)", "named_struct('v', v)"):
-        with pytest.raises(PySparkException, match=r"variant.*give it as JSON, with to_json"):
+        with pytest.raises(
+            PySparkException, match=r"variant.*convert it to JSON text with to_json"
+        ):
             save(df.selectExpr("id", f"{column} as v"), bucket)
     save(df.selectExpr("id", "m", "to_json(v) v"), bucket, declared="v=json")
     assert content(bucket) == {"a": {"m": '{"x":1,"y":null}', "v": "[1]"}}

@@ -307,7 +307,7 @@ def test_commands_that_cannot_be(run: Run, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "out.db").write_text("mine")
     code, _, err = run("export", str(tmp_path / "out.db"))
     assert code == 2
-    assert "out.db is there" in err
+    assert "out.db exists already" in err
     assert (tmp_path / "out.db").read_text() == "mine"
     mine = tmp_path / "new.db.partial"
     mine.write_text("mine")
