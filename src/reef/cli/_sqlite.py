@@ -56,8 +56,12 @@ def shell(
 
     unwind()
     mode = "r" if read_only else "w"
-    connection = connect(url, branch=branch, mode=mode, **given_version(at))
+    given = given_version(at)
+    connection = connect(url, branch=branch, mode=mode, **given)
     try:
+        if "time" in given:
+            lsn = connection.execute("PRAGMA reef_lsn").get
+            print(f"reef: at LSN {lsn}", file=sys.stderr)
         # The error below reports a failure, once. At a prompt, the shell also shows where, and goes on.
         at_prompt = not statements and sys.stdin.isatty()
         runner = apsw.shell.Shell(db=connection, stderr=None if at_prompt else io.StringIO())

@@ -21,6 +21,7 @@ from reef.kv import KeyValue
 from reef.testing import Operation
 from tests.support.engine.branching import NS, Grove
 from tests.support.jobs.compactor import Compactor
+from tests.support.jobs.dying_tasks import CHANGES, Killed, Mortal
 
 SMALL_LOG = {"log_segment_max_bytes": 8 << 10, "delta_layer_target_bytes": 8 << 10}
 
@@ -234,3 +235,40 @@ def test_dropped_attributes_stay_dropped_and_types_stay(
         assert [(row["_op"], row["id"]) for row in changes] == [
             ("upsert", "a"), ("upsert", "b"), ("delete", "c"), ("delete", "d"),
         ]  # fmt: skip
+
+
+# Crashes.
+
+
+@pytest.mark.parametrize("settings", [{}, SMALL_LOG])
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_restore_whose_process_dies_is_there_whole_or_not_at_all(
+    is_sent: bool, settings: dict[str, Any]
+) -> None:
+    outcomes = set()
+    for dies_at in (1, 2, 3, 5, 8):
+        grove = Grove(pitr_window="7d", **settings)
+        with grove.kv() as kv:
+            for number in range(30):
+                lsn = kv.put(b"k%02d" % number, bytes(500)).lsn
+            then = contents(kv)
+            kv.write({b"k%02d" % number: b"new" for number in range(0, 30, 2)}, [b"k01", b"k03"])
+            kv.put(b"late", b"1")
+            before = contents(kv)
+        # Opening takes two PUTs; from then on it may die anywhere.
+        mortal = Mortal(grove.inner, dies_at + 2, is_sent=is_sent, among=CHANGES)
+        try:
+            grove.database(mortal).kv(NS).restore(lsn=lsn)
+            outcomes.add("done")
+        except Killed:
+            outcomes.add("killed")
+        after = grove.contents()
+        assert after in (before, then)
+        outcomes.add("restored" if after == then else "as before")
+        with grove.kv() as kv:
+            kv.restore(lsn=lsn)
+            assert contents(kv) == then
+            grove.age()
+            grove.collect()
+            assert grove.contents() == then
+    assert {"done", "killed", "restored"} <= outcomes
