@@ -15,6 +15,7 @@ from weakref import WeakSet
 from reef.clock import Clock, SystemClock
 from reef.engine import Context, Namespace, are_live, drop_namespace, list_namespaces
 from reef.errors import ClosedError
+from reef.fork import abandon_in_child, forked_error
 from reef.kv import KeyValue
 from reef.metrics import Metrics
 from reef.segment import BlockCache, DiskCache
@@ -46,7 +47,7 @@ class Database:
         loaded = load_settings(settings)
         clock = clock or SystemClock()
         self._metrics = Metrics()
-        self._is_closed = False
+        self._is_closed = self._is_abandoned = False
         self._opened: WeakSet[Namespace] = WeakSet()
         disk = None
         if loaded.disk_cache_dir:
@@ -66,6 +67,11 @@ class Database:
             author=author or f"{host}:{os.getpid()}",
             host=host,
         )
+        abandon_in_child(self)
+
+    def abandon(self) -> None:
+        """Be closed, in a forked process."""
+        self._is_closed = self._is_abandoned = True
 
     @property
     def store(self) -> Store:
@@ -152,6 +158,8 @@ class Database:
         return opened
 
     def _check_open(self) -> None:
+        if self._is_abandoned:
+            raise forked_error(f"the database at {self.store.url}")
         if self._is_closed:
             raise ClosedError(f"the database at {self.store.url} was closed: connect again")
 
