@@ -21,12 +21,15 @@ from reef.metrics import Metrics
 from reef.segment import BlockCache, DiskCache
 from reef.settings import load_settings
 from reef.store import MeteredStore, Store, open_store
-from reef.threads import SystemThreads, Threads
+from reef.threads import SystemThreads, Threads, for_each
 from reef.types import namespace_of
 
 if TYPE_CHECKING:
     from reef.documents import Documents
     from reef.pages import Pages
+
+
+_CLOSING_WIDTH = 16  # namespaces that `close` waits for side by side
 
 
 class Database:
@@ -190,12 +193,28 @@ class Database:
         drop_namespace(self._context, namespace_of(name, branch))
 
     def close(self) -> None:
-        """Close the open namespaces; release connections and threads."""
+        """Close the open namespaces, several at a time; release connections and threads.
+
+        Waits for the writes and flushes in flight, and begins nothing. If a namespace cannot be
+        closed, all others are, and then its error is raised.
+        """
         self._is_closed = True
-        for opened in list(self._opened):
-            if opened.is_open:
+        errors: list[Exception] = []
+
+        def close(opened: Namespace) -> None:
+            try:
                 opened.close()
-        self._context.store.close()
+            except Exception as error:  # noqa: BLE001 raised below
+                errors.append(error)
+
+        still_open = [one for one in list(self._opened) if one.is_open]
+        threads, width = self._context.threads, min(_CLOSING_WIDTH, len(still_open))
+        try:
+            for_each(still_open, close, width=width, threads=threads)
+        finally:
+            self._context.store.close()
+        if errors:
+            raise errors[0]
 
     def __enter__(self) -> Self:
         return self
