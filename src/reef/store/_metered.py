@@ -14,6 +14,7 @@ from reef.errors import AlreadyExistsError, NotFoundError
 from reef.fork import abandon_in_child, forked_error
 from reef.metrics import Metrics
 from reef.store._base import Data, ObjectMeta, Store, size_of
+from reef.threads import check_may_wait
 
 LIST_PAGE = 1000
 """Entries that one LIST request brings, on every service there is."""
@@ -27,6 +28,7 @@ class MeteredStore(Store):
     The kind is the name of the method. Merged ranges and each object of `get_many` count as the
     requests that are really made; an upload counts as one, a list as one per 1000 entries begun.
     "Not found" and "already exists" are answers, not errors. Closing it closes `inner`.
+    Under `without_waiting`, every request but a PUT raises before it is made.
     """
 
     def __init__(self, inner: Store, metrics: Metrics, clock: Clock) -> None:
@@ -79,6 +81,7 @@ class MeteredStore(Store):
         return self._request("head", lambda: self.inner.head(key))
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
+        check_may_wait()
         self._metrics.count("reef_requests_total", kind="list")
         entries = self.inner.list(prefix, start_after)
         for count in itertools.count():
@@ -99,9 +102,11 @@ class MeteredStore(Store):
         return f"{type(self).__name__}({self.inner!r})"
 
     def _executor(self) -> Executor:
+        check_may_wait()
         return self.inner._executor()
 
     def _request(self, kind: str, call: Callable[[], T]) -> T:
+        check_may_wait()
         self._metrics.count("reef_requests_total", kind=kind)
         return self._watch(kind, call)
 
