@@ -53,7 +53,7 @@ from reef.types import LSN_MAX, new_ulid
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS_MAX = 1 << 16
-_FIRST_ROWS = 1 << 10
+_FIRST_ROWS = 1 << 6
 _ROUNDS_MAX = 20
 _NO_LSN = 1  # in files, where every version is at least 1
 

@@ -216,10 +216,10 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class Copied(Struct, frozen=True, forbid_unknown_fields=True):
-    """The log objects that came from another bucket: their Last-Modified says nothing of their age."""
+    """What came from another bucket, where the Last-Modified of its objects says nothing of their age."""
 
     last_slot: SlotOrZero
-    """The newest of them."""
+    """Slots up to here are those of the source, whether their objects came along or not."""
     newest_us: Micros
     """The latest `created_at_us` of what was copied: of these log objects, those that the copied
     segments have folded, and the generation copied."""

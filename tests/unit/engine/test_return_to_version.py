@@ -95,6 +95,23 @@ def test_where_nothing_was_written_since_nothing_is_written(grove: Grove) -> Non
     assert grove.objects(None, "wal") == slots
 
 
+def test_a_branch_returns_to_what_its_parent_was(grove: Grove) -> None:
+    kv = grove.kv()
+    kv.write({b"a": b"1", b"b": b"1"})
+    kv.flush()
+    early = kv.write({b"a": b"2"}, [b"b"]).lsn
+    kv.put(b"a", b"3")
+    kv.flush()
+    kv.put(b"c", b"3")
+    kv.branch("b")
+    with grove.kv("b") as branch:
+        branch.write({b"b": b"4", b"d": b"4"}, [b"a"])
+        branch.flush()
+        assert branch.restore(lsn=early)[1:] == (early, 1, 3)
+        assert contents(branch) == {b"a": b"2"} == grove.contents("b")
+    assert contents(kv) == {b"a": b"3", b"c": b"3"}
+
+
 def test_what_is_refused(grove: Grove) -> None:
     kv = grove.kv()
     lsn = kv.put(b"a", b"1").lsn

@@ -16,7 +16,7 @@ from reef.kv import KeyValue
 from reef.manifest import set_retention
 from reef.pages import WalRecord
 from reef.settings import iso_time
-from reef.store import MemoryStore
+from reef.store import MemoryStore, ObjectMeta
 from reef.testing import CountingStore, ManualClock
 from tests.support.engine.branching import Grove
 from tests.support.engine.collecting import GRACE_S, NAMESPACE, World, filled
@@ -84,6 +84,29 @@ def test_a_long_log_is_searched_with_few_requests() -> None:
             assert store.counts.total <= 11, store.counts
             assert store.counts.requests["list"] <= 3
             assert store.counts.requests["head"] <= 4
+
+
+class RoundedHeads(MemoryStore):
+    """HEAD answers in HTTP's dates, of whole seconds; LIST in milliseconds."""
+
+    def head(self, key: str) -> ObjectMeta:
+        meta = super().head(key)
+        return meta._replace(last_modified_us=meta.last_modified_us // SECOND_US * SECOND_US)
+
+
+def test_a_head_may_be_less_exact_than_a_list() -> None:
+    clock = ManualClock()
+    world = World(RoundedHeads(clock=clock), flush_threshold_slots=10**6)
+    world.clock = clock
+    world.db = world.database()
+    kv = world.kv()
+    versions = []
+    for number in range(2500):
+        clock.advance(0.002)
+        versions.append((clock.now_us(), kv.put(b"k", b"%d" % number).lsn))
+    clock.advance(10)
+    for at_us, lsn in versions[::97]:
+        assert kv.at(time=at_us).lsn == lsn
 
 
 def test_a_void_object_does_not_name_the_version_where_callers_give_lsns() -> None:

@@ -39,6 +39,8 @@ from reef.store import ObjectMeta
 
 _LISTED = 1000 - PARALLEL_WRITES_MAX
 """So many slots are listed rather than halved: a LIST returns 1,000 objects at a time."""
+_ROUNDING_US = 999_999
+"""A HEAD may round to seconds where a LIST does not; what a LIST says counts."""
 
 
 class TimedVersion(NamedTuple):
@@ -111,7 +113,7 @@ class _Search:
         while above - below > _LISTED:
             middle = (below + above) // 2
             found = self._at_or_behind(middle)
-            if found is not None and found[0] < above and found[1] <= self._at_us:
+            if found is not None and found[0] < above and found[1] + _ROUNDING_US <= self._at_us:
                 below = found[0]
             else:
                 above = middle
