@@ -19,7 +19,7 @@ TESTS = SOURCE.parent / "tests"
 
 # From the ground up. A module imports from lower layers and from its own package only.
 LAYERS = (
-    ("errors", "types", "clock", "threads"),
+    ("errors", "types", "clock", "threads", "fork"),
     ("metrics", "settings"),
     ("store",),
     ("format",),

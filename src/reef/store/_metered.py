@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from typing_extensions import Buffer
 
 from reef.clock import Clock
 from reef.errors import AlreadyExistsError, NotFoundError
+from reef.fork import abandon_in_child, forked_error
 from reef.metrics import Metrics
 from reef.store._base import Data, ObjectMeta, Store, size_of
 from reef.threads import check_may_wait
@@ -41,6 +42,11 @@ class MeteredStore(Store):
             *("reef_requests_total", "reef_request_bytes_total", "reef_put_seconds"),
             kind="put_if_absent",
         )
+        abandon_in_child(self)
+
+    def abandon(self) -> None:
+        """Send nothing more, in a forked process: connections are the parent's."""
+        self.inner = _ParentStore(self.url)
 
     def put_if_absent(self, key: str, data: Data) -> None:
         size = size_of(data)
@@ -120,3 +126,13 @@ class MeteredStore(Store):
 
     def _sent(self, kind: str, size: int) -> None:
         self._metrics.count("reef_request_bytes_total", size, kind=kind)
+
+
+class _ParentStore(Store):
+    """The store of a database in a forked process."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise forked_error(f"the database at {self.url}")
+
+    put_if_absent = upload = sweep = get = get_range = head = list = delete = _refuse
+    _executor = _refuse
