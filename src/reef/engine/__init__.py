@@ -2,16 +2,17 @@
 
 Opening     open_for_writing, open_for_reading: recovery, fencing; a Writer, a Reader; Context is what
             they share; Face and face_of, FACE: what a face asks of a namespace; newest_manifest
-Writing     WriteRequest, Receipt: a batch to commit, and its result; CreateOnly, MustExist, Equals
+Writing     WriteRequest, Receipt: a batch to commit, and its result; Restored; CreateOnly, MustExist, Equals
             (Condition): what must hold of a row for its write to count; resolve, Resolved, refuse,
             encode_condition, plain_codes; check_idempotency_key, check_stream, check_number
 Outcomes    WRITTEN, DELETED, EXISTS, MISSING, DIFFERS, OUTCOMES, unpack_codes: what became of a row
 Handles     Namespace, HeldSnapshot: what every face offers of a namespace and of a snapshot;
-            DEFAULT_TTL
+            DEFAULT_TTL; Time: what a time may be given as
 Reading     View, SnapshotView, ReadState: reads at one version; Latest, FEW_ROWS_MAX: many keys;
             candidates, matching, are_newest, Cover: rows found source by source, without a merge;
             lookup_counted: a point read that counts what it reads; take_snapshot
-Branches    create_branch, list_branches, Branch, drop_namespace, refuse_branches, lost_pins
+Branches    create_branch, list_branches, Branch, drop_namespace, expire_branch, reset_branch,
+            refuse_branches, lost_pins
 Namespaces  list_namespaces, are_live
 Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
             operation; its columns COMMITTED_AT, OP, BEFORE, EXISTED
@@ -20,7 +21,12 @@ For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, write_window, ATTA
 """
 
 from reef.engine._branch._create_branch import Branch, create_branch
-from reef.engine._branch._drop import drop_namespace, refuse_branches
+from reef.engine._branch._drop import (
+    drop_namespace,
+    expire_branch,
+    refuse_branches,
+    reset_branch,
+)
 from reef.engine._branch._list import list_branches, lost_pins
 from reef.engine._commit._attach import ATTACH_DIGEST
 from reef.engine._commit._conditions import (
@@ -59,6 +65,7 @@ from reef.engine._namespace import (
     DEFAULT_TTL,
     HeldSnapshot,
     Namespace,
+    Time,
     check_idempotency_key,
     check_number,
     check_stream,
@@ -80,6 +87,7 @@ from reef.engine._read._snapshot_view import SnapshotView, take_snapshot
 from reef.engine._read._thresholds import FEW_ROWS_MAX
 from reef.engine._read._view import ReadState, View
 from reef.engine._reader import Reader
+from reef.engine._return_to_version import Restored
 from reef.engine._tail import Tail
 from reef.engine._writer import Writer
 
@@ -120,8 +128,10 @@ __all__ = [
     "Reader",
     "Receipt",
     "Resolved",
+    "Restored",
     "SnapshotView",
     "Tail",
+    "Time",
     "View",
     "WriteRequest",
     "Writer",
@@ -134,6 +144,7 @@ __all__ = [
     "create_branch",
     "drop_namespace",
     "encode_condition",
+    "expire_branch",
     "face_of",
     "list_branches",
     "list_namespaces",
@@ -148,6 +159,7 @@ __all__ = [
     "plain_codes",
     "refuse",
     "refuse_branches",
+    "reset_branch",
     "resolve",
     "take_snapshot",
     "unpack_codes",

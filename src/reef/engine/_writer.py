@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from reef.engine._commit._admission import NoRoomError
 from reef.engine._commit._attach import attach_request, check_spared, check_uploaded
+from reef.engine._commit._conditions import Resolve
 from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._flush import plan_flush, publish_flush, write_flush
 from reef.engine._commit._log_writer import LogWriter
@@ -208,6 +209,7 @@ class Writer(Handle):
         source: str | None = None,
         sequence: int | None = None,
         lsn: int | None = None,
+        resolve: Resolve | None = None,
     ) -> Receipt:
         """Make the rows of uploaded `segments` visible at one version, all or none.
 
@@ -215,7 +217,8 @@ class Writer(Handle):
         writer's epoch. Whatever versions
         their rows have, they get that of the receipt, which has no codes. A request of the same key,
         or of a place in its stream that was reached before, attaches nothing and returns the old
-        receipt; without a `digest`, two attaches of one key are the same request.
+        receipt; without a `digest`, two attaches of one key are the same request. What `resolve`
+        raises, looking at all rows under the writer's lock, comes out, and nothing is attached.
 
         Raises InvalidInputError, also for a segment that is not there; StalePlanError if the intent was
         ended; and what `write` raises.
@@ -229,6 +232,7 @@ class Writer(Handle):
             source=source,
             sequence=sequence,
             lsn=lsn,
+            resolve=resolve,
         )
         # First: the segments may have been compacted away since.
         receipt = self.known(idempotency_key, request.digest, source, sequence)

@@ -73,6 +73,8 @@ class Branch(NamedTuple):
     """The newest of its manifests."""
     last_applied_lsn: int
     """The newest version that its segments reflect."""
+    expires_at_us: int
+    """When collection may drop it, by the store's clock, in microseconds since 1970; 0 is never."""
 
     @staticmethod
     def of(manifest: Manifest) -> Branch:
@@ -85,15 +87,24 @@ class Branch(NamedTuple):
             None if origin is None else origin.lsn,
             manifest.generation,
             manifest.last_applied_lsn,
+            0 if origin is None else origin.expires_at_us,
         )
 
 
 def create_branch(
-    context: Context, parent: str, child: str, lsn: int | None = None, *, born: int | None = None
+    context: Context,
+    parent: str,
+    child: str,
+    lsn: int | None = None,
+    *,
+    born: int | None = None,
+    ttl_s: float | None = None,
+    expires_at_us: int = 0,
 ) -> Branch:
     """Make `child` a branch of `parent` at `lsn`; None: at the newest version that is durable.
 
-    `born` is the life of the parent that is meant, if not any. Raises AlreadyExistsError,
+    `born` is the life of the parent that is meant, if not any. The branch expires after `ttl_s`, or
+    at `expires_at_us`, by the store's clock; else never. Raises AlreadyExistsError,
     NotFoundError if there is no such parent, RetentionError below its floor, InvalidInputError beyond
     its newest version, NotWrittenError if a collection aborted it (retry),
     OutcomeUnknownError, UnavailableError, CorruptError.
@@ -103,7 +114,9 @@ def create_branch(
     making = _Making(context, parent, child, new_nonce(context.rng).hex())
     try:
         point, segments = making.prepare(0 if old is None else old.writer_epoch, lsn, born)
-        return Branch.of(_publish(chain, old, point, segments).manifest)
+        if ttl_s is not None:
+            expires_at_us = making.now_us + round(ttl_s * 1_000_000)
+        return Branch.of(_publish(chain, old, point, segments, expires_at_us).manifest)
     except OutcomeUnknownError:
         raise
     except ReefError as error:
@@ -123,6 +136,11 @@ class _Making:
 
     def __post_init__(self) -> None:
         self._pinned: list[ManifestChain] = []
+
+    @property
+    def now_us(self) -> int:
+        """The store's time, as the PUT of the latest pin has shown it."""
+        return self._pinned[-1].estimated_now_us
 
     def prepare(
         self, epoch: int, lsn: int | None, born: int | None
@@ -328,6 +346,7 @@ def _publish(
     old: Manifest | None,
     point: BranchPoint,
     segments: tuple[SegmentRef, ...],
+    expires_at_us: int,
 ) -> Head:
     fresh = chain.first(point.parent.gc.grace_ms)
 
@@ -340,7 +359,7 @@ def _publish(
                 f"making {chain.namespace!r} took so long that garbage collection aborted it; nothing "
                 "was branched: retry"
             )
-        return begin_branch(point, fresh, old, segments)
+        return begin_branch(point, fresh, old, segments, expires_at_us=expires_at_us)
 
     return chain.publish(begun)
 
