@@ -38,6 +38,8 @@ import msgspec
 
 from reef.engine import (
     Context,
+    Reader,
+    Time,
     create_branch,
     drop_namespace,
     face_of,
@@ -72,6 +74,7 @@ from reef.jobs._progress import PassProgress, Watch
 from reef.log import list_slots
 from reef.manifest import Head, ManifestChain, release_snapshot, renew, set_grace
 from reef.segment import check_segment, merge_versions, versions_schema, write_segment
+from reef.settings import parse_time
 from reef.store import Store
 from reef.threads import for_each
 from reef.types import namespace_of, new_nonce, new_ulid, split_namespace
@@ -111,27 +114,54 @@ def copy_namespace(
     namespace: str,
     *,
     lsn: int | None = None,
+    time: Time | None = None,
     watch: Watch | None = None,
 ) -> CopyResult:
     """Copy a namespace to the bucket of `target`, or bring an earlier copy up to date.
 
-    What is copied is the version at `lsn`, or the newest. Safe beside its writer, its jobs and its
+    What is copied is the version at `lsn`, or as of `time`, or the newest. Safe beside its writer, its jobs and its
     collection; stopped at any point, it is simply called again. Raises NotFoundError, RetentionError
     for an LSN below the floor, InvalidInputError for a destination that is no copy of it, or was
     written to, CorruptError for damage on either side, UnavailableError, OutcomeUnknownError.
     """
-    if source.store.url == target.store.url:
-        raise InvalidInputError(
-            f"source and destination are both {source.store.url}: give another bucket or folder "
-            "to copy to; a branch is a copy in the same bucket"
-        )
     chain = target.chain(namespace)
-    born = newest_manifest(source, namespace).born
+    root = newest_manifest(source, namespace)
     with contextlib.ExitStack() as stack:
-        held = _hold_past(source, namespace, lsn, stack) if lsn is not None else namespace
-        hold = stack.enter_context(_Hold(source, held, target.store.url, born))
+        past = _past_version(source, namespace, lsn, time)
+        held = namespace if past is None else _hold_past(source, namespace, past, stack)
+        hold = stack.enter_context(_Hold(source, held, target.store.url, root))
         _check_destination(chain.load(), hold)
         return _Copying(source, target, hold, chain, watch).run()
+
+
+def _past_version(
+    context: Context, namespace: str, lsn: int | None, time: Time | None
+) -> int | None:
+    if lsn is not None and time is not None:
+        raise InvalidInputError("lsn and time are both given: give at most one")
+    if time is None:
+        return lsn
+    reader = _reader(context, namespace)
+    try:
+        return reader.version_by_time(parse_time("time", time)).lsn
+    finally:
+        reader.close()
+
+
+def _as_root(branch: Manifest, root: Manifest) -> Manifest:
+    """Return the manifest of a branch as one of the namespace that it was made from for this copy."""
+    if branch.namespace == root.namespace or branch.origin is None:
+        return branch
+    return _replace(
+        branch,
+        wal_anchor=branch.origin.head,
+        writer_epoch=root.writer_epoch,
+        compactor_epoch=root.compactor_epoch,
+    )
+
+
+def _reader(context: Context, namespace: str) -> Reader:
+    return open_for_reading(context, namespace, face_of(newest_manifest(context, namespace)))
 
 
 def _hold_past(context: Context, namespace: str, lsn: int, stack: contextlib.ExitStack) -> str:
@@ -147,16 +177,16 @@ def _hold_past(context: Context, namespace: str, lsn: int, stack: contextlib.Exi
 class _Hold:
     """A version of the source, which a snapshot keeps readable while it is copied."""
 
-    def __init__(self, context: Context, namespace: str, target_url: str, born: int) -> None:
+    def __init__(self, context: Context, namespace: str, target_url: str, root: Manifest) -> None:
+        """Hold the newest version of `namespace`: the one to copy, whose head `root` is, or a branch."""
         self.namespace = namespace
-        self.born = born
-        """The life of the namespace that is copied, which a branch of it has not."""
+        self.root = root
         self._chain = context.chain(namespace)
         self._clock = context.clock
         # The same for each copy to that bucket, so that an unfinished one leaves no more than one.
         self.id = f"copy-{hashlib.sha256(target_url.encode()).hexdigest()[:16]}"
         self._lock = threading.Lock()
-        reader = open_for_reading(context, namespace, face_of(newest_manifest(context, namespace)))
+        reader = _reader(context, namespace)
         try:
             self._release()
             self.lsn = reader.newest_lsn()
@@ -166,7 +196,7 @@ class _Hold:
         finally:
             reader.close()
         self._renewed_at = self._clock.monotonic()
-        self.manifest = self._chain.at(held.generation).manifest
+        self.manifest = _as_root(self._chain.at(held.generation).manifest, root)
         # Folded since: then the segments have it, and what they attach.
         self.slot_last = max(slot_last, self.manifest.wal_floor - 1)
         named = {ref.id for ref in self.manifest.segments}
@@ -209,7 +239,7 @@ def _check_destination(head: Head | None, hold: _Hold) -> None:
         return
     there, copied = head.manifest, head.manifest.copied
     what = f"the namespace {there.namespace!r} at the destination"
-    instead = "copy into an empty bucket or folder, or drop and collect what is there first"
+    instead = "copy into an empty bucket or folder"
     if there.state != "live" or copied is None:
         raise InvalidInputError(f"{what} is not a copy: {instead}")
     if there.writer_epoch != copied.writer_epoch:
@@ -217,7 +247,7 @@ def _check_destination(head: Head | None, hold: _Hold) -> None:
             f"{what} was opened for writing since it was copied, so it has a history of its own: "
             f"{instead}"
         )
-    if copied.born != hold.born or there.last_applied_lsn > hold.lsn:
+    if copied.born != hold.root.born or there.last_applied_lsn > hold.lsn:
         raise InvalidInputError(f"{what} is a copy of another namespace of that name: {instead}")
     waiting = {one.key for one in there.gc.pending}
     again = (segment_key(there.namespace, ref.id) for ref in hold.manifest.segments)
@@ -281,6 +311,9 @@ class _Copying:
         prefix = f"namespaces/{self._namespace}/"
         there = {meta.key: meta.size for meta in self._target.store.list(prefix)}
         work: _Work = []
+        copied = None if head is None else head.manifest.copied
+        if copied is not None and copied.last_slot == self._hold.slot_last:
+            named.update((ref.id, ref) for ref in self._hold.attached)  # by the log that came along
         for ref in (*self._hold.manifest.segments, *self._hold.attached):
             work += self._segment_work(ref, named, there)
         return [*work, *self._window_work(head, there), *self._log_work(head, there)]
@@ -458,14 +491,6 @@ class _Copying:
         m, slot_last = self._hold.manifest, self._hold.slot_last
         before = None if head is None else head.manifest
         generation = 1 if before is None else before.generation + 1
-        copied = Copied(
-            born=self._hold.born,
-            writer_epoch=m.writer_epoch,
-            last_slot=slot_last,
-            newest_us=self._newest_us,
-        )
-        if before is not None and before.copied == copied:
-            return None
         segments = [self._written[ref] for ref in m.segments]
         manifest = _replace(
             m,
@@ -480,9 +505,16 @@ class _Copying:
             skipped_slots=tuple(one for one in m.skipped_slots if one.slot <= slot_last),
             snapshots=self._snapshots(before, generation),
             segments=tuple(ref for ref in segments if ref is not None),
-            copied=copied,
+            copied=Copied(
+                born=self._hold.root.born,
+                generation=m.generation,
+                writer_epoch=m.writer_epoch,
+                last_slot=slot_last,
+                newest_us=self._newest_us,
+            ),
         )
-        return _replace(manifest, gc=self._gc(before, manifest))
+        manifest = _replace(manifest, gc=self._gc(before, manifest))
+        return None if before is not None and _says_the_same(manifest, before) else manifest
 
     def _snapshots(self, before: Manifest | None, generation: int) -> tuple[Snapshot, ...]:
         """Return the source's snapshots of versions that the copy has, each of a generation here."""
@@ -515,6 +547,17 @@ class _Copying:
             pending=(*before.gc.pending, *(PendingDelete(key, number) for key in keys)),
             boundary=_replace(before.gc.boundary, slot=max(before.gc.boundary.slot, slot)),
         )
+
+
+def _says_the_same(after: Manifest, before: Manifest) -> bool:
+    """Return whether a copy would change nothing; that it was made is not worth a generation."""
+    if after.copied is None or before.copied is None:
+        return False
+    at = before.copied
+    copied = _replace(after.copied, newest_us=at.newest_us, generation=at.generation)
+    names = ("generation", "author", "nonce", "created_at_us", "predecessor_checksum")
+    stamp = {name: getattr(before, name) for name in (*names, "repaired_from", "born")}
+    return before == _replace(after, **stamp, copied=copied)
 
 
 def _owner_of(ref: SegmentRef, namespace: str) -> str:
