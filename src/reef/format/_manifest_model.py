@@ -223,6 +223,13 @@ class Copied(Struct, frozen=True, forbid_unknown_fields=True):
     newest_us: Micros
     """The latest `created_at_us` of what was copied: of these log objects, those that the copied
     segments have folded, and the generation copied."""
+    born: Generation
+    """The generation with which the life of the source began."""
+    generation: Generation
+    """That of the source which was copied."""
+    writer_epoch: Epoch
+    """That of the source. A greater one in the same manifest: the copy was opened for writing since,
+    and takes no further copy."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

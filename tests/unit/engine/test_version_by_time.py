@@ -318,7 +318,9 @@ def copied(world: World) -> list[tuple[int, int]]:
     set_times(world.inner, NAMESPACE, [world.clock.now_us()] * last_slot)
 
     def marked(m: Manifest) -> Manifest:
-        return msgspec.structs.replace(m, copied=Copied(last_slot, newest_us))
+        return msgspec.structs.replace(
+            m, copied=Copied(last_slot, newest_us, m.born, 1, m.writer_epoch)
+        )
 
     world.publish(marked)
     world.clock.advance(10)
@@ -361,7 +363,11 @@ def test_the_clocks_of_the_writers_of_a_copy_need_not_agree() -> None:
                 versions.append((clock.now_us(), kv.put(b"k", b"").lsn))
     newest_us = max(at_us for at_us, _ in versions)
     last_slot = world.slots()[-1]
-    world.publish(lambda m: msgspec.structs.replace(m, copied=Copied(last_slot, newest_us)))
+    world.publish(
+        lambda m: msgspec.structs.replace(
+            m, copied=Copied(last_slot, newest_us, m.born, 1, m.writer_epoch)
+        )
+    )
     world.clock.advance(2 * 3600)
     with world.database().kv(NAMESPACE, mode="r") as reader:
         assert reader.at(time=versions[3][0]).lsn == versions[3][1]

@@ -110,7 +110,10 @@ def test_only_what_uses_an_optional_member_is_of_version_2() -> None:
 
 @pytest.mark.parametrize(
     ("member", "value"),
-    [("copied", Copied(90, 1_700_000_000_000_000)), ("expires_at_us", 1_800_000_000_000_000)],
+    [
+        ("copied", Copied(90, 1_700_000_000_000_000, 1, 1, 1)),
+        ("expires_at_us", 1_800_000_000_000_000),
+    ],
 )
 def test_later_members_read_back_and_make_it_version_2(member: str, value: object) -> None:
     assert SAMPLE.origin is not None
