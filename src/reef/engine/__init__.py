@@ -15,8 +15,8 @@ Branches    create_branch, list_branches, Branch, drop_namespace, refuse_branche
 Namespaces  list_namespaces, are_live
 Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
             operation; its columns COMMITTED_AT, OP, BEFORE, EXISTED
-For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, write_window, ATTACH_DIGEST: the parts of
-            recovery and flush that a fold on Spark shares
+For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, read_window, write_window, ATTACH_DIGEST: the
+            parts of recovery and flush that a fold on Spark shares
 """
 
 from reef.engine._branch._create_branch import Branch, create_branch
@@ -35,7 +35,7 @@ from reef.engine._commit._conditions import (
     resolve,
 )
 from reef.engine._commit._dedup_index import DedupIndex
-from reef.engine._commit._flush import write_window
+from reef.engine._commit._flush import read_window, write_window
 from reef.engine._commit._receipt import (
     DELETED,
     DIFFERS,
@@ -146,6 +146,7 @@ __all__ = [
     "open_for_writing",
     "operations",
     "plain_codes",
+    "read_window",
     "refuse",
     "refuse_branches",
     "resolve",

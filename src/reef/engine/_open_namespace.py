@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.engine._commit._dedup_index import DedupIndex
+from reef.engine._commit._flush import read_window
 from reef.engine._commit._log_writer import is_collected
 from reef.engine._context import Context
 from reef.engine._reader import Reader
@@ -32,7 +33,6 @@ from reef.errors import (
     InvariantError,
     NotFoundError,
     UnavailableError,
-    UnreadableError,
 )
 from reef.format import (
     DedupWindow,
@@ -40,9 +40,7 @@ from reef.format import (
     LsnPolicy,
     Manifest,
     Retention,
-    decode_dedup,
     decode_schema,
-    dedup_key,
     log_key,
     manifest_key,
 )
@@ -282,13 +280,10 @@ def check_whole(manifest: Manifest, tail: Tail) -> None:
 
 
 def load_dedup(context: Context, manifest: Manifest) -> DedupIndex:
+    """Return the requests that the window of `manifest` remembers; raises like `read_window`."""
     window: DedupWindow | None = None
     if manifest.dedup is not None:
-        key = dedup_key(manifest.namespace, manifest.dedup.id)
-        try:
-            window = decode_dedup(context.store.get(key), key=key)
-        except UnreadableError:  # perhaps in flight: only the second look counts
-            window = decode_dedup(context.store.get(key), key=key)
+        window = read_window(context.store, manifest.namespace, manifest.dedup)
     return DedupIndex(
         window,
         keys_max=context.settings.dedup_max_keys,
