@@ -16,7 +16,8 @@ Namespaces  list_namespaces, are_live
 Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
             operation; its columns COMMITTED_AT, OP, BEFORE, EXISTED
 For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, read_window, write_window, ATTACH_DIGEST: the
-            parts of recovery and flush that a fold on Spark shares
+            parts of recovery and flush that a fold on Spark shares; list_unfolded, check_end, log_object_gone: the
+            unfolded log, if it has no hole
 """
 
 from reef.engine._branch._create_branch import Branch, create_branch
@@ -52,6 +53,7 @@ from reef.engine._feed._before import BEFORE, EXISTED
 from reef.engine._feed._change_feed import COMMITTED_AT, OP, Feed, operations
 from reef.engine._feed._feed_log import FeedLog, LinkedHeader
 from reef.engine._feed._position import Position
+from reef.engine._holes import check_end, list_unfolded, log_object_gone
 from reef.engine._listing import are_live, list_namespaces
 from reef.engine._memtable._fold_rows import FoldRows
 from reef.engine._memtable._memtable import Memtable
@@ -128,6 +130,7 @@ __all__ = [
     "are_live",
     "are_newest",
     "candidates",
+    "check_end",
     "check_idempotency_key",
     "check_number",
     "check_stream",
@@ -137,7 +140,9 @@ __all__ = [
     "face_of",
     "list_branches",
     "list_namespaces",
+    "list_unfolded",
     "load_dedup",
+    "log_object_gone",
     "lookup_counted",
     "lost_pins",
     "matching",

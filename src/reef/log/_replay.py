@@ -77,6 +77,8 @@ class Replay:
         """Damaged objects since the last valid one that were named beforehand."""
         self.at_head: list[Damaged] = []
         """Damaged objects at the head, which only the next fence can still name."""
+        self.ahead: tuple[int, ...] = ()
+        """Slots behind `reach`, which is absent, in which something was found."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Replay:
