@@ -5,8 +5,8 @@ from the oldest retained generation whose log is still whole. At the `wal_floor`
 generation it must stand where that generation says. A damaged object is reported and then passed over,
 so that the objects behind it are checked too.
 
-The log ends at the first absent slot behind which lie no more objects than a writer may have had in
-flight. An absent slot before that was deleted.
+The log ends at the first absent slot behind which no log object lies further than a writer may have
+had in flight. An absent slot before that is a hole: it was deleted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, log_key
 from reef.log import (
     ChainPoint,
     Damaged,
+    ListedLog,
     LogEntry,
     LogPart,
+    LogReader,
     LogRun,
     ReadLogPart,
     Replay,
@@ -104,7 +106,14 @@ class LogCheck:
         self._head = head
         slots = list_slots(store, head.namespace)
         boundary, floor = head.gc.boundary.slot, head.wal_floor
-        end, missing = find_end(slots, head, parallel)
+        end, missing = find_end(_counted(store, head, slots, parallel), head, parallel)
+        if missing:
+            # The log may have grown while it was listed: what lay before an object is there by now.
+            last = max(slots, default=0)
+            again = list_slots(store, head.namespace).items()
+            slots |= {slot: size for slot, size in again if slot < last}
+            slots = dict(sorted(slots.items()))
+            end, missing = find_end(_counted(store, head, slots, parallel), head, parallel)
         lost = [slot for slot in range(boundary, floor) if slot not in slots]
         self.result = CheckedLog(slots, end, missing, lost)
         self._floors = {m.wal_floor: m for m in (*retained, head)}
@@ -260,7 +269,7 @@ class LogCheck:
             )
             yield ProblemOrNote("log-damaged", self._key(harmless[0]), text, is_problem=False)
         for missing, text in (
-            (log.missing, "the log goes on behind it: opening for writing would lose the rest"),
+            (log.missing, "the log goes on behind it, and nobody reads or writes there"),
             (log.missing_folded, "its rows are in segments, but no collection removed it"),
         ):
             if missing:
@@ -284,6 +293,18 @@ class LogCheck:
 
     def _key(self, slot: int) -> str:
         return log_key(self._head.namespace, slot)
+
+
+def _counted(
+    store: Store, head: Manifest, slots: Mapping[int, int], parallel: int
+) -> Mapping[int, int]:
+    """Return `slots` up to the last that proves how far the log reaches, if there is a doubt."""
+    unfolded = ListedLog.of(head.wal_floor, slots.items())
+    if not unfolded.ahead or unfolded.ahead[-1] - unfolded.end < parallel:
+        return slots
+    reader = LogReader(store, head.namespace, head.lsn_policy)
+    last = next(filter(reader.has_object, reversed(unfolded.ahead)), unfolded.end)
+    return {slot: size for slot, size in slots.items() if slot <= last}
 
 
 def _in_order(part: ReadLogPart) -> Iterator[tuple[int, LogRun | UnreadableSlot]]:

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from reef.engine._context import Context
-from reef.errors import CorruptError, NotFoundError, UnavailableError, UnreadableError
-from reef.format import Manifest, decode_log, log_key
-from reef.log import ListedLog, list_log
+from reef.errors import CorruptError, NotFoundError, UnavailableError
+from reef.format import Manifest, log_key
+from reef.log import ListedLog, LogReader, list_log
 from reef.manifest import Head, ManifestChain
 
 _LOOKS_MAX = 10
@@ -61,7 +61,8 @@ def check_end(
     """
     namespace = head.manifest.namespace
     far = sorted((at for at in ahead if at - slot >= head.parallel_writes_max), reverse=True)
-    witness = next((at for at in far if _is_log_object(context, head.manifest, at)), None)
+    reader = LogReader(context.store, namespace, head.manifest.lsn_policy)
+    witness = next(filter(reader.has_object, far), None)
     if witness is None:
         return False
     for _ in range(_LOOKS_MAX):
@@ -114,15 +115,5 @@ def _is_there(context: Context, key: str) -> bool:
     try:
         context.store.get(key)
     except NotFoundError:
-        return False
-    return True
-
-
-def _is_log_object(context: Context, manifest: Manifest, slot: int) -> bool:
-    """Return whether a log object lies in a slot, and not something else under its name."""
-    key = log_key(manifest.namespace, slot)
-    try:
-        decode_log(context.store.get(key), key=key, slot=slot, lsn_policy=manifest.lsn_policy)
-    except (NotFoundError, UnreadableError):
         return False
     return True

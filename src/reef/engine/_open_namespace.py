@@ -227,7 +227,6 @@ def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: in
             dedup.apply(entry.log)
 
     tail, reader = _replay(context, manifest, decided, last_known=last_known)
-    check_whole(manifest, tail, last_known)
     slot_fenced = tail.replay.reach
     fencing = Fencing(
         namespace=namespace,
@@ -239,9 +238,10 @@ def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: in
         clock=context.clock,
         rng=context.rng,
     )
-    for entry in put_fences(context.store, reader, tail.replay, fencing):
-        decided(entry)
-        tail.apply(entry)
+    if not _missing(manifest, tail, last_known):
+        for entry in put_fences(context.store, reader, tail.replay, fencing):
+            decided(entry)
+            tail.apply(entry)
     newest = chain.load()
     if newest is None:
         raise InvariantError(f"namespace {namespace!r} lost its manifests while it was opened")
@@ -253,6 +253,7 @@ def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: in
         )
     if newest.manifest.gc.boundary.slot > slot_fenced:
         return None
+    check_whole(manifest, tail, last_known)
     newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
     writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
     writer.adopt(newest)

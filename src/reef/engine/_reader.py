@@ -79,11 +79,12 @@ class Reader(Handle):
     def _refresh(self) -> int:
         now = self._context.clock.monotonic()
         grace_s = self.manifest.gc.grace_ms / 1000
-        is_due = now - self._seen_at >= grace_s / 2 or self._chain.is_out_of_touch
-        if is_due:
+        probes = False
+        if now - self._seen_at >= grace_s / 2 or self._chain.is_out_of_touch:
             self._look_at_head()
+            probes = True
         try:
-            self._replay(self._live.tail, probes=is_due)
+            self._replay(self._live.tail, probes=probes)
         except DamagedError:
             self._look_at_head()  # repair may have skipped the damaged object
             self._replay(self._live.tail, probes=True)

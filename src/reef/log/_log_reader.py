@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from reef.errors import DamagedError, UnreadableError
+from reef.errors import DamagedError, NotFoundError, UnreadableError
 from reef.format import LogObject, LsnPolicy, damaged_checksum, decode_log, log_checksum, log_key
 from reef.log._replay import Damaged, LogEntry, Replay
 from reef.store import Store
@@ -48,8 +48,9 @@ class LogReader:
             objects = self._fetch(slots, probed)
             for slot, data in zip(slots, objects, strict=True):
                 if data is None:
-                    found = [at for at, one in zip(slots, objects, strict=True) if one is not None]
-                    replay.ahead = tuple(at for at in (*found, *probed.found) if at > slot)
+                    if parallel:
+                        there = [at for at, one in zip(slots, objects, strict=True) if one]
+                        replay.ahead = tuple(at for at in (*there, *probed.found) if at > slot)
                     return
                 decoded = self.decode(slot, data)
                 if isinstance(decoded, Damaged):
@@ -65,6 +66,13 @@ class LogReader:
         (data,) = self._fetch(range(slot, slot + 1), probed)
         return tuple(probed.found) if data is None else ()
 
+    def has_object(self, slot: int) -> bool:
+        """Return whether a slot has a log object of its own, and not something else of that name."""
+        try:
+            return not isinstance(self.decode(slot, self._store.get(self._key(slot))), Damaged)
+        except (NotFoundError, UnreadableError):
+            return False
+
     def decode(self, slot: int, data: bytes) -> tuple[LogObject, int, int] | Damaged:
         """Return a log object, its checksum and its size; one that can't be read is fetched again.
 
@@ -73,7 +81,7 @@ class LogReader:
         try:
             return self._decode(slot, data)
         except UnreadableError:
-            again = self._store.get(log_key(self._namespace, slot))
+            again = self._store.get(self._key(slot))
         try:
             return self._decode(slot, again)
         except DamagedError as error:
@@ -83,16 +91,18 @@ class LogReader:
         """Return the objects in `slots`; probe behind them, side by side, where that is due."""
         probes = probed.due(slots.stop)
         wanted = [slot for slot in slots if slot not in probed.kept]
-        keys = [log_key(self._namespace, slot) for slot in (*wanted, *probes)]
-        objects = iter(self._store.get_many(keys))
+        objects = iter(self._store.get_many([*map(self._key, (*wanted, *probes))]))
         found = [probed.kept.pop(slot) if slot in probed.kept else next(objects) for slot in slots]
         probed.take(probes, objects)
         return found
 
     def _decode(self, slot: int, data: bytes) -> tuple[LogObject, int, int]:
-        key = log_key(self._namespace, slot)
+        key = self._key(slot)
         log = decode_log(data, key=key, slot=slot, lsn_policy=self._lsn_policy)
         return log, log_checksum(data, key=key), len(data)
+
+    def _key(self, slot: int) -> str:
+        return log_key(self._namespace, slot)
 
 
 class _Probed:

@@ -48,7 +48,9 @@ class Head:
         """How many log objects a writer may have in flight, at most."""
         manifest = self.manifest
         if self.damaged or manifest.repaired_from is not None:
-            # What the damaged ones allowed is lost, and repair's fences may not stand yet.
+            # What the damaged ones allowed is lost, and repair's fences may not stand yet. All that
+            # the format allows would be too many: what counts as in flight is voided by repair's
+            # fences, and may have been acknowledged.
             return max(manifest.max_parallel_writes, WRITES_ASKED_MAX)
         return manifest.max_parallel_writes
 

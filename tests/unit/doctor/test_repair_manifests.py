@@ -146,7 +146,7 @@ def test_no_fold_goes_on_from_another_window(serial: Bucket) -> None:
         kv.put(b"later", b"1", idempotency_key="later")
     an_older_window(serial.root / f"namespaces/{NAMESPACE}/dedup/{dedup_id(serial)}.dedup")
     generation = serial.manifest.generation
-    with pytest.raises(reef.CorruptError, match="another window.*reef repair"):
+    with pytest.raises(reef.CorruptError, match=r"another window.*reef repair"):
         index(serial.context(), NAMESPACE)
     assert serial.manifest.generation == generation + 2, "the intent, and its end"
     assert serial.manifest.wal_floor <= serial.commits[-1].slot + 1
