@@ -62,6 +62,16 @@ class UnreadableObject(NamedTuple):
     error: UnreadableError
 
 
+class Claim(NamedTuple):
+    """What an object says of the slot that it names as the one before it."""
+
+    epoch: int
+    checksum: int
+    """Of the object that was in that slot, as its author saw it."""
+    by: SkippedSlot
+    """Slot and checksum of the object itself."""
+
+
 _PROBLEMS = (
     UnreadableKind.FOLLOWED,
     UnreadableKind.IN_FLIGHT,
@@ -87,6 +97,8 @@ class CheckedLog:
     attached: list[SegmentRef] = field(default_factory=list)
     """The segments that the unfolded log attaches: as live as those that the head names."""
     objects: int = 0
+    claims: dict[int, list[Claim]] = field(default_factory=dict)
+    """By damaged or missing slot: the objects behind it that name it as the one before them."""
     spans: dict[int, Span] = field(default_factory=dict)
     """The LSNs that a damaged or missing slot may have held, by its neighbours."""
     reported: list[ProblemOrNote] = field(default_factory=list)
@@ -94,6 +106,16 @@ class CheckedLog:
     def slots(self, *kinds: UnreadableKind) -> list[int]:
         """Return the slots of unreadable objects, kind after kind."""
         return [slot for kind in kinds for slot, one in self.unreadable.items() if one.kind is kind]
+
+    def refuted(self, slot: int) -> list[SkippedSlot]:
+        """Return the objects that do not follow what was in a lost slot, though they name it.
+
+        An object of a newer writer's was in that slot, and they were in flight behind one that lost it.
+        The newest writer that names the slot knew: whoever took it from that one would be newer still.
+        """
+        claims = self.claims.get(slot, [])
+        newest = max(claims, key=lambda claim: claim.epoch, default=None)
+        return [claim.by for claim in claims if newest and claim.checksum != newest.checksum]
 
 
 class LogCheck:
@@ -120,6 +142,7 @@ class LogCheck:
         after_hole = max((*lost, boundary - 1)) + 1
         self._start = min(f for f in (*self._floors, floor) if after_hole <= f <= floor)
         self._fold = Replay.of(self._floors[self._start])
+        self._missing = frozenset(missing)
         self._damaged: dict[int, Damaged] = {}
         self._since: list[Damaged] = []
         """The objects passed over since the last valid one."""
@@ -194,6 +217,10 @@ class LogCheck:
             self._spans_open.append(slot)
             return
         self._last_readable = decoded.slot_last
+        if self._is_lost(decoded.prev.slot):
+            by = SkippedSlot(decoded.slot_first, decoded.checksum_first)
+            claim = Claim(decoded.epoch, decoded.prev.checksum, by)
+            self.result.claims.setdefault(decoded.prev.slot, []).append(claim)
         unnamed = {skip.slot for skip in self._fold.damaged}
         try:
             entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
@@ -206,6 +233,9 @@ class LogCheck:
         else:
             self._named_by_fence |= unnamed
         self._decided(entry, decoded)
+
+    def _is_lost(self, slot: int) -> bool:
+        return slot in self._damaged or slot in self._missing
 
     def _decided(self, entry: LogEntry, run: LogRun) -> None:
         """Take note of what a run is; the fold has seen its first object."""

@@ -119,17 +119,18 @@ class _Probed:
         """Return the slots to probe with a window that ends before `stop`.
 
         As many as a writer may have in flight, so that behind each slot of the window all of those are
-        looked at, and the first that proves a hole; then doubling distances, up to where earlier
-        probes found nothing. None if the log is known to reach beyond the window.
+        looked at, and the first that proves a hole; then doubling distances, unless an earlier probe
+        found nothing nearby. None if the log is known to reach beyond the window.
         """
         parallel = self._parallel
         if not parallel or any(slot >= stop - 1 + parallel for slot in self.found):
             return []
-        limit = min((slot for slot in self._absent if slot >= stop), default=stop + _PROBED_MAX)
         probes = [*range(stop, stop + parallel)]
         distance = 2 * parallel
-        while stop - 1 + distance < limit:
-            probes.append(stop - 1 + distance)
+        while distance <= _PROBED_MAX:
+            slot = stop - 1 + distance
+            if not any(2 * abs(slot - absent) < distance for absent in self._absent):
+                probes.append(slot)
             distance *= 2
         done = {*self.found, *self._absent}
         return [slot for slot in probes if slot <= SLOT_MAX and slot not in done]

@@ -12,7 +12,8 @@ Invariants:
   acknowledged, because otherwise a later object would exist. Followed by any other object, it is
   an error.
 - The successor of an object that repair skipped cannot name a valid one. It is accepted as it is,
-  because the chain below it is known to be lost.
+  because the chain below it is known to be lost. Where several objects claim to be that successor,
+  repair names those that are not, and they are void.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Replay:
 
         Raises CorruptError if a damaged object lies below it that nothing names.
         """
-        is_valid = self._is_valid(log)
+        is_valid = self._is_valid(log) and not self.is_named(log.slot, checksum)
         if self.at_head and not (is_valid and self._is_named_by(log)):
             raise _followed(self.at_head[0], log.slot)
         if is_valid:
@@ -128,6 +129,10 @@ class Replay:
         self.at_head.clear()
         self.next_slot = log.slot + 1
         return LogEntry(log.slot, log, checksum, size, is_valid)
+
+    def is_named(self, slot: int, checksum: int) -> bool:
+        """Return whether an object was skipped by name beforehand."""
+        return SkippedSlot(slot, checksum) in self._named
 
     def append(self, point: ChainPoint) -> None:
         """Take note of a durable object of one's own, which names the last valid one."""
