@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 import reef
 from reef.doctor import repair, verify
 from reef.engine import check_end
 from reef.errors import CorruptError, UnavailableError
-from reef.format import LogKind, Prev, log_key
+from reef.format import LogKind, Prev, decode_log, encode_log, log_key
 from reef.kv import KeyValue
 from reef.log import list_log
 from reef.manifest import open_writer
 from reef.store import Store
-from reef.testing import CountingStore
-from reef.testing._wrapper import WrapperStore
+from reef.testing import CountingStore, WrapperStore
+from reef.types import pack_lsn
 from tests.support.engine.log_script import LogScript
 from tests.support.engine.open_database import contents, database
 from tests.support.engine.open_handles import writer_of
@@ -181,10 +182,9 @@ def test_the_end_is_judged_by_the_number_of_parallel_writes_of_that_moment(store
 
 def relocated(store: Store, slot: int) -> bytes:
     """Return a log object for a slot that nobody has come to."""
-    script = LogScript.__new__(LogScript)
-    script.store, script.rng, script.slot, script.epoch = store, __import__("random").Random(1), slot, 1
-    script.prev = Prev(1, 1)
-    return script._make(LogKind.DATA, script._records([{b"x": b"y"}], None, None, 0))
+    log = decode_log(store.get(log_key("ns", slot_of(0))))
+    record = msgspec.structs.replace(log.records[0], lsn=pack_lsn(slot, 0))
+    return encode_log(msgspec.structs.replace(log, slot=slot, records=(record,)))
 
 
 def test_an_open_writer_flushes_what_was_deleted_behind_its_back(
