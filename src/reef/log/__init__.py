@@ -8,6 +8,7 @@ check_epoch           refuses an object of a newer writer with FencedError
 list_slots, find_end  the log objects that are there; where the log ends, and which slots are
                       missing, at most MISSING_MAX of them
 list_log, ListedLog   the log from a slot on: what is there without a gap, and what lies behind one
+absent                which numbers of a range are not there
 LogPart, cut_log, read_log_part
                       some log objects to read and check by themselves; read_log_part gives a
                       ReadLogPart, with a LogRun for any number of objects and each UnreadableSlot
@@ -20,6 +21,7 @@ from reef.log._log_runs import LogPart, LogRun, ReadLogPart, UnreadableSlot, cut
 from reef.log._log_slots import (
     MISSING_MAX,
     ListedLog,
+    absent,
     find_end,
     list_log,
     list_slots,
@@ -40,6 +42,7 @@ __all__ = [
     "ReadLogPart",
     "Replay",
     "UnreadableSlot",
+    "absent",
     "check_epoch",
     "cut_log",
     "find_end",

@@ -69,6 +69,22 @@ def list_log(store: Store, namespace: str, first: int) -> ListedLog:
     return ListedLog.of(first, ((slot, size) for slot, size in slots if slot is not None))
 
 
+def absent(numbers: Iterable[int], first: int, end: int) -> list[range]:
+    """Return what is missing of the numbers from `first` up to `end` among `numbers`, in order.
+
+    As ranges: `first` and `end` come from the bucket, and there may be any number between them.
+    """
+    gaps: list[range] = []
+    at = first
+    for number in numbers:
+        if number >= end:
+            break
+        if number > at:
+            gaps.append(range(at, number))
+        at = max(at, number + 1)
+    return [*gaps, range(at, end)] if at < end else gaps
+
+
 def find_end(slots: Mapping[int, int], manifest: Manifest, parallel: int) -> tuple[int, list[int]]:
     """Return the first slot behind the unfolded log, and those before it that are missing.
 
