@@ -25,6 +25,7 @@ from reef.errors import CorruptError, NotFoundError, RetentionError
 from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
 from reef.kv import KeyValue
 from reef.log import list_log
+from tests.support.code_without_guards import Edit, Guard, removed
 from tests.support.engine.log_script import copied
 from tests.support.engine.open_database import database as open_database
 from tests.support.engine.open_handles import handle_of
@@ -263,7 +264,7 @@ def people(world: KernelWorld, rng: random.Random) -> None:
         world.others.append(start(f"reader-{n}", live_as_reader, rounds=20))
     for n in range(rng.choice(shape.compactors)):
         world.others.append(start(f"compactor-{n}", live_as_compactor, rounds=6))
-    world.others.append(start("prober", live_as_prober, rounds=rng.choice((0, 8))))
+    world.others.append(start("prober", live_as_prober, rounds=rng.choice((0, 12))))
     world.others.append(start("collector", live_as_collector, rounds=rng.choice(shape.collections)))
     start("nemesis", live_as_nemesis, strikes=rng.choice(shape.strikes))
 
@@ -276,3 +277,30 @@ def test_every_run_is_one_that_can_be(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_repeats_itself(seed: int) -> None:
     check_replay(run, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if _is_there(context, log_key(namespace, slot)):", "if False:"),
+        ("if newest is None or _is_past(newest.manifest, head.manifest, slot):", "if False:"),
+        ("if at - slot >= head.parallel_writes_max", "if at > slot"),
+    ],
+)
+def test_a_false_alarm_is_found(old: str, new: str) -> None:
+    """Without one of the checks that a hole has to pass, somebody is told of damage."""
+    edits = [Edit("reef.engine._holes:check_end", old, new)]
+    if "at > slot" in new:
+        where = "reef.engine._holes:check_end"
+        edits.append(Edit(where, "if witness - slot < parallel:", "if False:"))
+    with removed(Guard("no false alarm", tuple(edits))):
+        assert any(_is_told_of_damage(seed) for seed in SEEDS)
+
+
+def _is_told_of_damage(seed: int) -> bool:
+    try:
+        run(seed)
+    except CorruptError:
+        return True
+    return False

@@ -362,10 +362,10 @@ def live_as_reader(world: KernelWorld, process: Process, *, rounds: int) -> None
 
 def live_as_prober(world: KernelWorld, process: Process, *, rounds: int) -> None:
     """Look for the end of the log slowly, while it grows, is folded and taken over."""
-    rng = process.rng
-    slow = Dozing(process, replace(world.shape, dozes=0.2, naps=(0.3, 3.0)))
+    rng, pause = process.rng, world.shape.pause
+    slow = Dozing(process, replace(world.shape, dozes=0.2, naps=(4 * pause,)))
     for _ in range(rounds):
-        process.clock.sleep(rng.choice((0.1, 1.0, 10.0)) * rng.random())
+        process.clock.sleep(rng.uniform(0, pause))
         db = Database(slow, clock=process.clock, rng=rng, threads=process.threads, **world.settings)
         tolerated(lambda db=db: db.kv(NAMESPACE, mode="r"))  # type: ignore[misc]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -10,14 +11,15 @@ import pytest
 import reef
 from reef.doctor import repair, verify
 from reef.engine import check_end
-from reef.errors import CorruptError, UnavailableError
+from reef.errors import AlreadyExistsError, CorruptError, UnavailableError
 from reef.format import LogKind, Prev, decode_log, encode_log, log_key
 from reef.kv import KeyValue
 from reef.log import list_log
 from reef.manifest import open_writer
-from reef.store import Store
+from reef.store import ObjectMeta, Store
 from reef.testing import CountingStore, WrapperStore
 from reef.types import pack_lsn
+from tests.support.code_without_guards import Edit, Guard, removed
 from tests.support.engine.log_script import LogScript
 from tests.support.engine.open_database import contents, database
 from tests.support.engine.open_handles import writer_of
@@ -130,36 +132,29 @@ def test_other_things_under_the_name_of_log_objects_are_no_sign_of_a_hole(store:
     assert contents(store) == {**ROWS, b"more": b"1"}
 
 
-class _GrowingStore(WrapperStore):
-    """Something happens right before the first GET of one object."""
-
-    def __init__(self, inner: Store, key: str, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self._key = key
-        self._happens: Callable[[], object] | None = happens
-
-    def get(self, key: str) -> bytes:
-        if key == self._key and self._happens is not None:
-            happens, self._happens = self._happens, None
-            happens()
-        return super().get(key)
-
-
 def test_what_is_there_at_the_second_look_was_on_the_way(store: Store) -> None:
-    """Slots are not asked for at one moment: the log may grow in between, or what was read be old."""
-    kv = written(store)
+    """Slots are not asked for at one moment: the log may grow in between."""
+    written(store).close()
+    context = database(store).context()
+    chain = context.chain("ns")
+    head = chain.load()
+    assert head is not None
     last = slot_of(len(ROWS)) - 1
-    data = {slot: store.get(log_key("ns", slot)) for slot in (last - 1, last)}
-    for slot in data:
-        store.delete(log_key("ns", slot))
+    data = store.get(log_key("ns", last - 1))
+    store.delete(log_key("ns", last - 1))
 
-    def grow() -> None:
-        for slot, one in data.items():
-            store.put_if_absent(log_key("ns", slot), one)
+    class Growing(WrapperStore):
+        """The writer puts the object right before somebody asks for the one behind it."""
 
-    growing = _GrowingStore(store, log_key("ns", last), grow)
-    assert contents(growing) == ROWS
-    kv.close()
+        def get(self, key: str) -> bytes:
+            if key == log_key("ns", last):
+                with suppress(AlreadyExistsError):
+                    store.put_if_absent(log_key("ns", last - 1), data)
+            return super().get(key)
+
+    growing = database(Growing(store)).context()
+    assert check_end(growing, chain, head, last - 1, [last])
+    assert contents(store) == ROWS
 
 
 def test_the_end_is_judged_by_the_number_of_parallel_writes_of_that_moment(store: Store) -> None:
@@ -178,6 +173,31 @@ def test_the_end_is_judged_by_the_number_of_parallel_writes_of_that_moment(store
     other.publish(lambda head: open_writer(head.manifest, max_parallel_writes=2))  # type: ignore[union-attr]
     with pytest.raises(CorruptError, match=log_key("ns", end)):
         contents(store)
+
+
+def test_a_number_that_rose_and_fell_in_between_was_not_seen(store: Store) -> None:
+    """Between two looks at the head one writer may have had more in flight, and another fenced it."""
+    written(store).close()
+    context = database(store).context()
+    end = slot_of(len(ROWS))
+    store.put_if_absent(log_key("ns", end + 3), relocated(store, end + 3))
+    looks = iter(range(2))
+
+    class Taken(WrapperStore):
+        """Between the second look at the slot and that at the head, the log is taken over."""
+
+        def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectMeta]:
+            if "/manifest/" in prefix and next(looks, 2) == 1:
+                other = context.chain("ns")
+                other.publish(lambda head: open_writer(head.manifest))  # type: ignore[union-attr]
+                store.put_if_absent(log_key("ns", end), relocated(store, end))
+            return super().list(prefix, after)
+
+    taken = database(Taken(store)).context()
+    chain = taken.chain("ns")
+    head = chain.load()
+    assert head is not None
+    assert check_end(taken, chain, head, end, [end + 3]), "the slot is not absent any more"
 
 
 def relocated(store: Store, slot: int) -> bytes:
@@ -248,3 +268,67 @@ def test_repair_tells_a_write_that_was_never_committed_from_those_that_were(stor
         index(context, "ns", options=options)
     assert contents(store) == rows
     assert list_log(store, "ns", 1).ahead.tolist() == []
+
+
+def test_a_slot_that_was_folded_or_is_of_an_ended_life_is_no_hole(store: Store) -> None:
+    """It was collected since the head was read, or stays empty between two lives."""
+    db = database(store)
+    kv = db.kv("ns")
+    kv.put(b"a", b"1")
+    context = database(store).context()
+    chains = context.chain("ns"), context.chain("ns")
+    heads = [chain.load() for chain in chains]
+    for i in range(5):
+        kv.put(b"%d" % i, b"1")
+    kv.flush()
+    slot = slot_of(2)
+    store.delete(log_key("ns", slot))
+    assert heads[0] is not None
+    assert check_end(context, chains[0], heads[0], slot, [slot + 2])
+    kv.close()
+    db.drop("ns")
+    with database(store, seed=2).kv("ns") as again:
+        again.put(b"b", b"1")
+    lives = [decode_log(store.get(m.key)).slot for m in store.list("namespaces/ns/wal/")]
+    empty = next(slot for slot in lives if slot + 1 not in lives and slot != lives[-1]) + 1
+    assert heads[1] is not None
+    assert check_end(context, chains[1], heads[1], empty, [lives[-1]])
+    assert contents(store) == {b"b": b"1"}
+
+
+CHECKS: list[tuple[str, str, Callable[[Store], None]]] = [
+    (
+        "if _is_there(context, log_key(namespace, slot)):",
+        "if False:",
+        test_what_is_there_at_the_second_look_was_on_the_way,
+    ),
+    (
+        "if newest is None or _is_past(newest.manifest, head.manifest, slot):",
+        "if False:",
+        test_a_slot_that_was_folded_or_is_of_an_ended_life_is_no_hole,
+    ),
+    (
+        "if newest.manifest.writer_epoch == head.manifest.writer_epoch:",
+        "if True:",
+        test_a_number_that_rose_and_fell_in_between_was_not_seen,
+    ),
+    (
+        "if witness - slot < parallel:",
+        "if False:",
+        test_the_end_is_judged_by_the_number_of_parallel_writes_of_that_moment,
+    ),
+    (
+        "next(filter(reader.has_object, far), None)",
+        "next(iter(far), None)",
+        test_other_things_under_the_name_of_log_objects_are_no_sign_of_a_hole,
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "scenario"), CHECKS, ids=lambda value: str(value)[:40])
+def test_each_check_keeps_a_false_alarm_away(
+    store: Store, old: str, new: str, scenario: Callable[[Store], None]
+) -> None:
+    guard = Guard("no false alarm", (Edit("reef.engine._holes:check_end", old, new),))
+    with removed(guard), pytest.raises((AssertionError, CorruptError)):
+        scenario(store)
