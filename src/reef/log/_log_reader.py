@@ -17,7 +17,7 @@ from reef.store import Store
 from reef.types import SLOT_MAX
 
 WINDOW_SLOTS_MAX = 16
-_PROBED_MAX = 4096  # slots behind a window; a log is flushed long before it is that long
+_PROBED_MAX = 1024  # slots behind a window; a log of that length is flushed, by default
 _KEPT_BYTES_MAX = 1 << 20  # of an object that a probe found; a larger one is fetched again
 
 

@@ -58,7 +58,7 @@ def test_an_idle_reader_costs_one_get_per_look_and_writes_nothing(store: Store) 
         clock.advance(2)
         assert reader.get(b"a") == b"1"
     # Beside, the head of the manifest every half grace period, with probes behind the log's end.
-    assert counted(counting) == {"get": 1000 + 4 * 13, "list": 4}
+    assert counted(counting) == {"get": 1000 + 4 * 11, "list": 4}
     assert [meta.key for meta in store.list("namespaces/ns/manifest/")] == before
 
 

@@ -195,7 +195,7 @@ def test_rfc_0032_idle_polling_asks_for_one_object(parallel: int) -> None:
         reader.get(b"0-0")
     polled = dict(counting.reset().requests)
     polled.pop("get_range", None)  # the row itself, once
-    probes = {1: 13, 8: 17}[parallel]
+    probes = {1: 11, 8: 15}[parallel]
     assert polled == {"get": 1000 + 4 * probes, "list": 4}, f"idle polling costs {polled}"
     world.store.requests.clear()
     world.clock.advance(3600)
