@@ -120,7 +120,9 @@ class Replay:
 
         Raises CorruptError if a damaged object lies below it that nothing names.
         """
-        is_valid = self._is_valid(log) and not self.is_named(log.slot, checksum)
+        is_valid = self._is_valid(log)
+        if self._named and SkippedSlot(log.slot, checksum) in self._named:
+            is_valid = False
         if self.at_head and not (is_valid and self._is_named_by(log)):
             raise _followed(self.at_head[0], log.slot)
         if is_valid:
@@ -129,10 +131,6 @@ class Replay:
         self.at_head.clear()
         self.next_slot = log.slot + 1
         return LogEntry(log.slot, log, checksum, size, is_valid)
-
-    def is_named(self, slot: int, checksum: int) -> bool:
-        """Return whether an object was skipped by name beforehand."""
-        return SkippedSlot(slot, checksum) in self._named
 
     def append(self, point: ChainPoint) -> None:
         """Take note of a durable object of one's own, which names the last valid one."""
