@@ -16,8 +16,9 @@ Branches    create_branch, list_branches, Branch, drop_namespace, expire_branch,
 Namespaces  list_namespaces, are_live
 Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
             operation; its columns COMMITTED_AT, OP, BEFORE, EXISTED
-For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, write_window, ATTACH_DIGEST: the parts of
-            recovery and flush that a fold on Spark shares
+For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, read_window, write_window, ATTACH_DIGEST: the
+            parts of recovery and flush that a fold on Spark shares; list_unfolded, check_end, log_object_gone: the
+            unfolded log, if it has no hole
 """
 
 from reef.engine._branch._create_branch import Branch, create_branch
@@ -41,7 +42,7 @@ from reef.engine._commit._conditions import (
     resolve,
 )
 from reef.engine._commit._dedup_index import DedupIndex
-from reef.engine._commit._flush import write_window
+from reef.engine._commit._flush import read_window, write_window
 from reef.engine._commit._receipt import (
     DELETED,
     DIFFERS,
@@ -58,6 +59,7 @@ from reef.engine._feed._before import BEFORE, EXISTED
 from reef.engine._feed._change_feed import COMMITTED_AT, OP, Feed, operations
 from reef.engine._feed._feed_log import FeedLog, LinkedHeader
 from reef.engine._feed._position import Position
+from reef.engine._holes import check_end, list_unfolded, log_object_gone
 from reef.engine._listing import are_live, list_namespaces
 from reef.engine._memtable._fold_rows import FoldRows
 from reef.engine._memtable._memtable import Memtable
@@ -138,6 +140,7 @@ __all__ = [
     "are_live",
     "are_newest",
     "candidates",
+    "check_end",
     "check_idempotency_key",
     "check_number",
     "check_stream",
@@ -148,7 +151,9 @@ __all__ = [
     "face_of",
     "list_branches",
     "list_namespaces",
+    "list_unfolded",
     "load_dedup",
+    "log_object_gone",
     "lookup_counted",
     "lost_pins",
     "matching",
@@ -157,6 +162,7 @@ __all__ = [
     "open_for_writing",
     "operations",
     "plain_codes",
+    "read_window",
     "refuse",
     "refuse_branches",
     "reset_branch",

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from reef.engine._commit._flush import FlushPlan, write_flush
 from reef.engine._context import Context
+from reef.engine._holes import check_end
 from reef.engine._open_namespace import check_whole
 from reef.engine._tail import Tail
 from reef.errors import (
@@ -163,6 +164,11 @@ class _Making:
             found: _Replayed | ReefError
             try:
                 found = _Replayed(self.context, manifest, lsn)
+                replay, head = found.tail.replay, chain.head
+                assert head is not None
+                if check_end(self.context, chain, head, replay.reach, replay.ahead):
+                    manifest = self._live(chain.head, born)
+                    continue
             except (CorruptError, InvalidInputError) as error:
                 found = error
             if isinstance(found, _Replayed) and not chain.is_out_of_touch:
@@ -241,7 +247,11 @@ class _Replayed:
         self._schema = self.tail.schema
         is_past = lsn is not None and lsn < manifest.last_applied_lsn
         reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
-        for entry in reader.read(self.tail.replay, last_known=manifest.wal_last_seen):
+        parallel = manifest.max_parallel_writes
+        entries = reader.read(
+            self.tail.replay, last_known=manifest.wal_last_seen, parallel=parallel
+        )
+        for entry in entries:
             upto = None if is_past else _upto(entry, lsn)
             if upto is None:
                 is_past = True
