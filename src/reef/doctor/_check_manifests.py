@@ -129,12 +129,12 @@ def check_generations(
 
 def _superseded_by_repair(generations: Sequence[ReadGeneration]) -> set[int]:
     """Return the damaged generations that a repair has published a new head above."""
-    return {
-        number
+    repaired = [
+        (read.manifest.repaired_from, read.number)
         for read in generations
         if read.manifest is not None and read.manifest.repaired_from is not None
-        for number in range(read.manifest.repaired_from + 1, read.number)
-    }
+    ]
+    return {read.number for read in generations if any(a < read.number < b for a, b in repaired)}
 
 
 def _unreadable_generation(
