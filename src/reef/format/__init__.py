@@ -4,14 +4,17 @@ Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum),
                LogObject, LogRecord, LogKind, Prev (the valid object before it)
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
-               Boundary, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy, PARALLEL_WRITES_MAX
+               Boundary, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy,
+               PARALLEL_WRITES_MAX
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
-               tail_length, check_preamble; SegmentTail, Section, Footer, Merged (what a compaction
-               put into it), slots_of, joined_slots, ulid_number, pack_numbers; BlockPlace, BlockPlaces, Bloom, hash_key, hash_keys, bounds_of, ordered_columns
+               tail_length, check_preamble, decode_framed (a block without its index); SegmentTail, Section,
+               Footer, Merged (what a compaction put into it), slots_of, joined_slots, ulid_number,
+               pack_numbers; BlockPlace, BlockPlaces, Bloom, hash_key, hash_keys, bounds_of,
+               ordered_columns
 Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, vector_columns,
-               decode_schema, schema_fingerprint, field_id, with_field_id;
+               decode_schema, decode_stream, schema_fingerprint, field_id, with_field_id;
                owned, owned_rows, OwnedRows, SingleRows: rows on memory that no caller has
 Damage         Unreadable: why an object cannot be read, as a value; damaged_checksum names a damaged object by the checksum of all its bytes
 
@@ -61,6 +64,7 @@ from reef.format._manifest_model import (
     Pin,
     Retention,
     SegmentRef,
+    ShortenedGrace,
     SkippedSlot,
     Snapshot,
     WalAnchor,
@@ -73,11 +77,13 @@ from reef.format._row_stream import (
     SEGMENT_COLUMNS,
     TOMBSTONE,
     decode_schema,
+    decode_stream,
     field_id,
     log_schema,
     segment_schema,
     with_field_id,
 )
+from reef.format._segment_block import decode_framed
 from reef.format._segment_model import (
     Footer,
     Merged,
@@ -137,6 +143,7 @@ __all__ = [
     "SegmentRef",
     "SegmentTail",
     "SegmentWriter",
+    "ShortenedGrace",
     "SingleRows",
     "SkippedSlot",
     "Snapshot",
@@ -146,10 +153,12 @@ __all__ = [
     "check_preamble",
     "damaged_checksum",
     "decode_dedup",
+    "decode_framed",
     "decode_log",
     "decode_manifest",
     "decode_schema",
     "decode_segment",
+    "decode_stream",
     "decode_tail",
     "dedup_checksum",
     "dedup_key",

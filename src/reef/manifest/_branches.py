@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 import msgspec
 
@@ -35,8 +36,9 @@ from reef.format import (
     schema_fingerprint,
     segment_key,
 )
-from reef.manifest._retention import check_above_floor, last_seen
+from reef.manifest._retention import check_above_floor, last_seen, set_grace
 
+_NAMED_MAX = 20
 _replace = msgspec.structs.replace
 
 
@@ -154,8 +156,7 @@ def go_on(old: Manifest | None, fresh: Manifest, *, slot_last: int = 0) -> Manif
         wal_floor=seen + 1,
         wal_last_seen=seen,
         gc=_replace(
-            fresh.gc,
-            pending=old.gc.pending,
+            set_grace(old.gc, fresh.gc.grace_ms, since_generation=old.generation + 1),
             boundary=Boundary(slot=seen + 1, generation=old.gc.boundary.generation),
         ),
     )
@@ -238,12 +239,18 @@ def has_branches(
     named = set(children)
     said = ""
     if attached := named.difference(detached):
-        said += f"; drop or detach first: {', '.join(sorted(attached))}"
+        said += f"; drop or detach first: {_names_text(attached)}"
     if waiting := named.intersection(detached):
         said += (
             f"; detached, but their older generations still need it until `reef gc` of each "
-            f"collects them: {', '.join(sorted(waiting))}"
+            f"collects them: {_names_text(waiting)}"
         )
     return InvalidInputError(
         f"namespace {namespace!r} cannot be dropped or detached while it has branches{said}"
     )
+
+
+def _names_text(names: Collection[str]) -> str:
+    more = len(names) - _NAMED_MAX
+    listed = ", ".join(nsmallest(_NAMED_MAX, names))
+    return f"{listed} and {more} more" if more > 0 else listed
