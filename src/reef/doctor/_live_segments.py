@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import islice
 
 import msgspec
 
@@ -160,9 +160,9 @@ class _Choice:
 
     def _published(self) -> list[FoundSegment]:
         """Return the outputs without those that were never published and stand beside others."""
-        outputs = list(self._outputs)
+        outputs = sorted(self._outputs, key=lambda one: one.keys[0])
         while True:
-            pair = next((p for p in combinations(outputs, 2) if self._collide(*p)), None)
+            pair = next((p for p in _neighbours(outputs) if self._collide(*p)), None)
             if pair is None:
                 return outputs
             losers = self._losers(*pair)
@@ -171,7 +171,7 @@ class _Choice:
     def _collide(self, a: FoundSegment, b: FoundSegment) -> bool:
         if a.number in self._replaced[b.number] or b.number in self._replaced[a.number]:
             return False
-        return _keys_meet(a.keys, b.keys) and _meet(a.slots or (), b.slots or ())
+        return _meet(a.slots or (), b.slots or ())
 
     def _losers(self, a: FoundSegment, b: FoundSegment) -> list[FoundSegment]:
         """Return which of two outputs to leave out. Both, if all inputs of both are there."""
@@ -317,6 +317,16 @@ class _Choice:
         )
 
 
+def _neighbours(outputs: Sequence[FoundSegment]) -> Iterator[tuple[FoundSegment, FoundSegment]]:
+    """Yield pairs of outputs that have keys in common, in the order in which their keys begin."""
+    for at, one in enumerate(outputs):
+        end = one.keys[1]
+        for other in islice(outputs, at + 1, None):
+            if end is not None and other.keys[0] >= end:
+                break
+            yield one, other
+
+
 def _clipped(ref: SegmentRef, low: bytes, high: bytes) -> SegmentRef:
     return msgspec.structs.replace(
         ref,
@@ -340,10 +350,6 @@ def _meet(a: Spans, b: Spans) -> bool:
 
 def _within(a: Spans, b: Spans) -> bool:
     return all(any(y[0] <= x[0] and x[1] <= y[1] for y in b) for x in a)
-
-
-def _keys_meet(a: tuple[bytes, bytes | None], b: tuple[bytes, bytes | None]) -> bool:
-    return (b[1] is None or a[0] < b[1]) and (a[1] is None or b[0] < a[1])
 
 
 def _keys_within(one: FoundSegment, other: FoundSegment) -> bool:

@@ -53,8 +53,9 @@ _TRAILER_BYTES = 40
 _END_BYTES = 64 << 10
 _ROWS = 64
 
-SchemaOf = Callable[[Sequence[pa.Field], int], pa.Schema | None]
-"""Makes the schema of a face from the columns of its rows and the bytes of a value; None: it cannot."""
+SchemaOf = Callable[[Sequence[pa.Field], int], tuple[pa.Schema, bool] | None]
+"""Makes the schema of a face from the columns of its rows and the bytes of a value, and says whether the
+face has no others; None: no face has them."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ class _Planner:
             self._unproven.append(
                 "origin: no namespace has a pin for this branch: it counts as detached"
             )
+            self._parent_schema = self._schema_now(split_namespace(self._namespace)[0])
             return None, []
         if len({pin.nonce for _, pin in held}) > 1:
             raise CorruptError(
@@ -208,9 +210,7 @@ class _Planner:
             if names - {holder.namespace} <= {ref.namespace for ref in m.segments}
         ]
         pin, parent = max(parents, key=lambda one: len(one[1].namespace))
-        with closing(open_for_reading(self._context, parent.namespace, face_of(parent))) as reader:
-            if reader.tail.schema is not None:
-                self._parent_schema = bytes(reader.tail.schema.serialize().to_pybytes())
+        self._parent_schema = self._schema_now(parent.namespace)
         head = WalAnchor(slot=log.lowest.slot, checksum=log.lowest.checksum, epoch=0)
         origin = Origin(parent.namespace, pin.generation, pin.lsn, head, pin.nonce)
         point = BranchPoint(
@@ -218,6 +218,20 @@ class _Planner:
         )
         attached = attached_until(self._context, parent, pin.lsn)
         return origin, list(point.share((*attached, *parent.segments)))
+
+    def _schema_now(self, namespace: str) -> bytes:
+        """Return the newest schema of a namespace; b"" if there is none.
+
+        The branch had a newer one only if its own log says so, or one whose attributes the parent
+        has dropped since.
+        """
+        head = self._context.chain(namespace).load()
+        if head is None or head.manifest.state != "live":
+            return b""
+        face = face_of(head.manifest)
+        with closing(open_for_reading(self._context, namespace, face)) as reader:
+            schema = reader.tail.schema
+            return b"" if schema is None else bytes(schema.serialize().to_pybytes())
 
     def _is_other_attempts(self, one: FoundSegment, origin: Origin) -> bool:
         """Return whether an unfinished attempt at this branch uploaded a segment, at a later version."""
@@ -278,8 +292,9 @@ class _Planner:
         if log.first <= begins_at:
             return LiveSegments((), (), ())
         lsn_end = pack_lsn(log.first, 0) if is_packed else log.lsn_first or LSN_MAX
-        own = [ref for ref in shared if ref.namespace or any(ref.id == one.ref.id for one in found)]
-        missing = [ref.id for ref in shared if ref not in own]
+        there = {one.ref.id for one in found}
+        own = [ref for ref in shared if ref.namespace or ref.id in there]
+        missing = [ref.id for ref in shared if not ref.namespace and ref.id not in there]
         if missing:
             consumed = {n for one in found for n in one.replaced}
             self._unproven += [
@@ -322,18 +337,16 @@ class _Planner:
                     fields.setdefault(column.name, column)
             if not largest:
                 largest = self._largest_value(ref)
-        schema = self._schema_of([*fields.values()], largest)
-        if schema is None:
+        told = self._schema_of([*fields.values()], largest)
+        if told is None:
+            self._unproven.append("face: no schema and no rows tell what the namespace was made as")
+            return b""
+        schema, is_fixed = told
+        if not is_fixed:
             self._unproven.append(
-                "attributes: no log object sets a schema; those of the rows are taken"
-                if fields
-                else "face: there are no rows and no schema that show what the namespace was made as"
+                "attributes: no log object sets a schema; those of the rows are taken, also such as "
+                "were dropped"
             )
-            schema = pa.schema([*fields.values()])
-            if not fields:
-                return b""
-        else:
-            self._unproven.append("face: taken from the columns of the rows")
         return bytes(schema.serialize().to_pybytes())
 
     def _largest_value(self, ref: SegmentRef) -> int:

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.doctor import fence_writers, plan_without_manifests, stored_size
+from reef.documents.types import schema_of_columns
 from reef.engine import FACE, Context, Face
 from reef.errors import CorruptError
 from reef.format import PARALLEL_WRITES_MAX, Manifest, SegmentRef, field_id, segment_key
@@ -77,12 +78,13 @@ def _check(
             )
 
 
-def _schema_of(fields: Sequence[pa.Field], value_bytes: int) -> pa.Schema | None:
-    """Return the schema of the face that has such columns; None: only its schema tells."""
+def _schema_of(fields: Sequence[pa.Field], value_bytes: int) -> tuple[pa.Schema, bool] | None:
+    """Return the schema of the face that has such columns, and whether it always has just those."""
     for face in (KV_FACE, face_of_pages(max(1, value_bytes), "packed")):
         if [(f.name, field_id(f)) for f in fields] == [(f.name, field_id(f)) for f in face.schema]:
-            return _recorded(face)
-    return None
+            return _recorded(face), True
+    known = schema_of_columns(fields)
+    return None if known is None else (known.to_arrow(), False)
 
 
 def _recorded(face: Face) -> pa.Schema:
