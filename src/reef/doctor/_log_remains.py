@@ -88,7 +88,7 @@ def read_remains(
     reader = LogReader(context.store, namespace, "caller")
     runs = _runs(sizes)
     below, last = runs[:-1], runs[-1]
-    if below and _is_in_flight(context, reader, namespace, below[-1], last, folded):
+    if below and _is_in_flight(context, reader, namespace, below, last, folded):
         below, last = runs[:-2], runs[-2]
     return _Reading(context, reader, namespace, sizes, segments).read(below, last)
 
@@ -107,20 +107,48 @@ def _is_in_flight(
     context: Context,
     reader: LogReader,
     namespace: str,
-    below: tuple[int, int],
+    below: Sequence[tuple[int, int]],
     last: tuple[int, int],
     folded: Sequence[tuple[int, int]],
 ) -> bool:
-    """Return whether the last run was never committed: the slots before it were never taken."""
-    if last[1] - below[1] > PARALLEL_WRITES_MAX:
+    """Return whether the last run was never committed: the slots before it were never taken.
+
+    A writer has as many objects in flight at most as it has put fences. Else the slots before were
+    collected, so all below was folded. Raises CorruptError if both may be.
+    """
+    gap = last[0] - below[-1][1] - 1
+    if gap >= PARALLEL_WRITES_MAX or _is_folded(last[0] - 1, folded):
         return False
-    if any(first <= last[0] - 1 <= end for first, end in folded):
-        return False  # it was, and folded since
-    found = _decoded(context, reader, namespace, range(last[0], last[1] + 1))
+    run = range(last[0], min(last[1], last[0] + PARALLEL_WRITES_MAX) + 1)
+    logs = [
+        f[0] for _, f in _decoded(context, reader, namespace, run) if not isinstance(f, Damaged)
+    ]
     # A fence is put at the first slot that is absent: once, all below was there.
-    return not any(
-        not isinstance(log, Damaged) and log[0].kind is LogKind.FENCE for _, log in found
-    )
+    if not logs or last[1] not in run or any(log.kind is LogKind.FENCE for log in logs):
+        return False
+    slots = [slot for first, end in below for slot in range(first, end + 1)]
+    epoch, fences, is_unfolded = 0, 0, False
+    for slot, found in _decoded(context, reader, namespace, slots):
+        if isinstance(found, Damaged) or found[0].epoch < epoch:
+            continue
+        epoch = found[0].epoch
+        fences += found[0].kind is LogKind.FENCE and epoch == logs[0].epoch
+        is_unfolded |= found[0].kind is LogKind.DATA and not _is_folded(slot, folded)
+    if gap >= (fences or PARALLEL_WRITES_MAX):
+        return False
+    if not is_unfolded:
+        raise CorruptError(
+            log_key(namespace, last[0]),
+            0,
+            "to know whether it was committed: no segment is known to be folded from the slots before it",
+            f"a gap of {gap} slots, and a writer that may have had {fences} objects in flight; nothing "
+            "was changed: restore a manifest from a backup",
+        )
+    return True
+
+
+def _is_folded(slot: int, folded: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= slot <= end for first, end in folded)
 
 
 def _decoded(

@@ -114,7 +114,7 @@ def rebuild_namespace(
     for plans in range(1, options.fold.plans_max + 1):
         try:
             plan = plan_rebuild(context, namespace)
-        except NotFoundError:
+        except CorruptError:
             if not has_no_manifest(context, namespace):
                 raise
             return (yield from rebuild_without_manifests(context, namespace, options))
