@@ -24,7 +24,7 @@ from reef.engine import Context
 from reef.errors import FormatVersionError
 from reef.format import Manifest, SegmentRef, manifest_key, segment_key
 from reef.log import LogPart, ReadLogPart, read_log_part
-from reef.manifest import Head, no_namespace, overlaps
+from reef.manifest import Head, ManifestReader, manifests_gone, no_namespace, overlaps
 from reef.segment import CheckedSegment, check_segment
 from reef.store import Store
 from reef.types import check_namespace
@@ -119,7 +119,12 @@ class Examination:
             namespace, generations, Quarantine(store, namespace)
         )
         if not generations:
-            raise no_namespace(store.url, namespace)
+            left = ManifestReader(store, namespace).left_behind()
+            if left is None:
+                raise no_namespace(store.url, namespace)
+            gone = manifests_gone(namespace, left)
+            diagnosis.reported = [ProblemOrNote("manifest-missing", gone.key, describe(gone))]
+            return
         head = newest_readable(generations)
         if head is None:
             diagnosis.reported = [
@@ -200,7 +205,7 @@ class Examination:
         diagnosis = self._diagnosis
         if not diagnosis.problems:
             return False
-        newest = manifest_key(self.namespace, diagnosis.newest)
+        newest = manifest_key(self.namespace, diagnosis.newest) if diagnosis.newest else ""
         return any(self._store.list(f"namespaces/{self.namespace}/manifest/", newest))
 
 

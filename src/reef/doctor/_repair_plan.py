@@ -96,14 +96,14 @@ def plan_repair(context: Context, diagnosis: Diagnosis, *, accept_loss: bool) ->
     """Return the plan; to learn what can be restored, that is read. Raises UnavailableError."""
     head, log = diagnosis.head, diagnosis.log
     if head is None or log is None:
-        step = RepairStep(
-            "republish-manifest",
-            manifest_key(diagnosis.namespace, diagnosis.newest),
-            "no generation can be read, so none can be published again; restore one "
-            "generation from a backup",
-            state="impossible",
-        )
-        return RepairPlan([step])
+        text = "so none can be published again; restore one generation from a backup"
+        if diagnosis.generations:
+            key = manifest_key(diagnosis.namespace, diagnosis.newest)
+            text = f"no generation can be read, {text}"
+        else:
+            key = f"namespaces/{diagnosis.namespace}/manifest/"
+            text = f"no generation is left, {text}, or run `reef rebuild`, which goes by the rest"
+        return RepairPlan([RepairStep("republish-manifest", key, text, state="impossible")])
     return RepairPlanner(context, diagnosis, head, log, accept_loss=accept_loss).run()
 
 

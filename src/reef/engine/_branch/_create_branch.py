@@ -310,6 +310,7 @@ class _Replayed:
             attached=self.tail.attached,
             memtable=self.tail.memtable,
             window=None,
+            is_packed=self.manifest.lsn_policy == "packed",
         )
         if self.slot_last < self.manifest.wal_floor:
             return ()

@@ -41,7 +41,7 @@ from reef.format import (
 from reef.manifest import Head, ManifestChain, advance_floor
 from reef.segment import write_segment
 from reef.store import Store
-from reef.types import new_ulid
+from reef.types import new_ulid, unpack_lsn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,20 @@ class FlushPlan:
     memtable: Memtable
     window: DedupWindow | None
     """None: the manifest's window is still current."""
+    is_packed: bool
+    """Whether versions tell slots."""
+
+    def slots(self, above: int, lsn: int) -> tuple[int, int]:
+        """Return the slots of the versions above `above` up to `lsn`, at each of which it is cut.
+
+        The slots of attached segments are not among them. Where callers give the versions, that
+        is not known.
+        """
+        if not self.is_packed:
+            return self.slot_first, self.slot_last
+        first = unpack_lsn(above)[0] + 1 if above else self.slot_first
+        is_attached = any(ref.lsn_max == lsn for ref in self.attached)
+        return first, unpack_lsn(lsn)[0] - 1 if is_attached else self.slot_last
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,7 @@ def plan_flush(manifest: Manifest, tail: Tail, dedup: DedupIndex, now_us: int) -
         attached=tail.attached,
         memtable=tail.memtable,
         window=dedup.window(tail.lsn, now_us) if is_window_new else None,
+        is_packed=manifest.lsn_policy == "packed",
     )
 
 
@@ -94,16 +109,15 @@ def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -
     # and the versions of segments whose keys overlap never do.
     cuts = sorted({0, plan.lsn, *(ref.lsn_max for ref in plan.attached)})
     opened = [
-        (first, batches)
+        (plan.slots(above, lsn), first, batches)
         for above, lsn in pairwise(cuts)
         if (first := next(batches := plan.memtable.flush_batches(lsn, above=above), None))
         is not None
     ]
     segments = plan.attached
-    for number, (first, batches) in enumerate(opened, 1):
+    for slots, first, batches in opened:
         rows = chain((first,), batches)
-        part = (number, len(opened))
-        segments += (_write_rows(context, namespace, epoch, plan, part, first.schema, rows),)
+        segments += (_write_rows(context, namespace, epoch, slots, first.schema, rows),)
     dedup = None if plan.window is None else write_window(context, namespace, plan.window)
     return FlushedFiles(segments, dedup)
 
@@ -139,8 +153,7 @@ def _write_rows(
     context: Context,
     namespace: str,
     epoch: int,
-    plan: FlushPlan,
-    part: tuple[int, int],
+    slots: tuple[int, int],
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
 ) -> SegmentRef:
@@ -150,8 +163,7 @@ def _write_rows(
         level=0,
         author=context.author,
         created_at_us=context.clock.now_us(),
-        replaced_slots=(plan.slot_first, plan.slot_last),
-        part=part,
+        replaced_slots=slots,
     )
     options = SegmentOptions(row_block_bytes=context.settings.row_block_bytes)
     return write_segment(context.store, namespace, schema, origin, options, batches)
