@@ -8,7 +8,7 @@ ReefError
 ├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
 ├── FencedError               re-open: another writer took over, for good
 ├── DroppedError              open anew: the namespace was dropped while this handle had it open
-├── ClosedError               open a new handle: this one was closed
+├── ClosedError               open a new handle: this one was closed, or is the parent process's
 ├── NotFoundError             nothing is there
 ├── AlreadyExistsError        the name is taken
 │   └── ConflictError         the name is taken by another writer's object, which it carries
@@ -139,7 +139,10 @@ class DroppedError(ReefError):
 
 
 class ClosedError(ReefError):
-    """The handle was closed, by its owner or after a failure that it names: open a new one."""
+    """The handle was closed, by its owner or after a failure that it names: open a new one.
+
+    In a forked process, every handle of the parent is closed.
+    """
 
 
 class NotFoundError(ReefError):

@@ -258,6 +258,8 @@ class Writer(Handle):
 
     def close(self) -> None:
         """Wait for writes in flight, then release the handle. Commits stay in the log, for replay."""
+        if self._is_abandoned:
+            return  # whatever is in flight is the parent's
         self._is_closed = True
         self._commits.close()
         with self._cond:

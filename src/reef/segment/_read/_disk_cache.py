@@ -33,6 +33,7 @@ from crc32c import crc32c
 from reef.clock import Clock
 from reef.errors import InvalidInputError
 from reef.metrics import Metrics
+from reef.threads import check_may_wait
 
 _MAGIC = b"RFCACH1\0"
 _TRAILER = struct.Struct("<8sII")
@@ -87,6 +88,7 @@ class DiskCache:
 
     def get(self, name: str) -> pa.Buffer | None:
         """Return the bytes kept under `name`, checked, or None."""
+        check_may_wait()
         digest = _digest(name)
         try:
             data = self._read(digest)
