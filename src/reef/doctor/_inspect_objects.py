@@ -9,8 +9,9 @@ is read instead of a damaged one.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -127,7 +128,7 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
     key = log_key(namespace, slot)
     data = context.store.get(key)
     about = {"key": key, "slot": slot, "size": len(data)}
-    names = _names(context, namespace)
+    names = cache(partial(attribute_names, context.store, namespace))
     try:
         log = decode_log(data, key=key, slot=slot)
     except UnreadableError as error:
@@ -267,14 +268,7 @@ def readable(value: Any) -> Any:
     return text if text.isprintable() else {"base64": json_value(value)}
 
 
-def _names(context: Context, namespace: str) -> dict[str, str]:
-    """Return the names of attributes by column, as far as a manifest can be read."""
-    listed = context.store.list(f"namespaces/{namespace}/manifest/")
-    head, _ = newest_readable_manifest(context.store, listed)
-    return {} if head is None else attribute_names(head.schema)
-
-
-def _envelope(envelope: Any, rows: int, names: Mapping[str, str]) -> Any:
+def _envelope(envelope: Any, rows: int, names: Callable[[], Mapping[str, str]]) -> Any:
     """Return the envelope of a damaged object's record, which may be anything."""
     if not isinstance(envelope, Mapping):
         return json_value(envelope)
@@ -290,12 +284,12 @@ def _envelope(envelope: Any, rows: int, names: Mapping[str, str]) -> Any:
     return decoded
 
 
-def _condition(record: Any, names: Mapping[str, str]) -> Any:
+def _condition(record: Any, names: Callable[[], Mapping[str, str]]) -> Any:
     """Return the condition of a request; what cannot be decoded is returned as it is."""
     if not isinstance(record, bytes):
         return json_value(record)
     try:
-        return readable(decode_condition(record, names))
+        return readable(decode_condition(record, names()))
     except (ValueError, RecursionError):
         return readable(record)
 

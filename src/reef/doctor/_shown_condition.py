@@ -12,19 +12,46 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from reef.format import decode_schema
+from reef.doctor._newest_readable import newest_readable_manifest
+from reef.errors import NotFoundError, UnreadableError
+from reef.format import LogKind, decode_log, decode_schema, log_key
+from reef.gc import read_log_kind
+from reef.log import list_slots
+from reef.store import Store
 
 _NAME = b"reef:name"
 _INCOMING = "Incoming"
+_SLOTS_MAX = 1000  # one small GET each
 
 
-def attribute_names(schema: bytes) -> dict[str, str]:
-    """Return the names of attributes by their columns, from the schema in a manifest."""
-    if not schema:
+def attribute_names(store: Store, namespace: str) -> dict[str, str]:
+    """Return the names that attributes have now, by column, as far as that can be read.
+
+    The newest schema is that of the unfolded log, or else the manifest's.
+    """
+    listed = store.list(f"namespaces/{namespace}/manifest/")
+    head, _ = newest_readable_manifest(store, listed)
+    if head is None:
         return {}
-    fields = list(decode_schema(pa.py_buffer(schema), "", 0))
-    named = {f.name: (f.metadata or {}).get(_NAME, b"").decode(errors="replace") for f in fields}
+    schema = decode_schema(pa.py_buffer(head.schema), "", 0) if head.schema else pa.schema([])
+    unfolded = [slot for slot in list_slots(store, namespace).items() if slot[0] >= head.wal_floor]
+    for slot, size in reversed(unfolded[-_SLOTS_MAX:]):
+        found = _schema_in(store, log_key(namespace, slot), slot, size)
+        if found is not None:
+            schema = found
+            break
+    named = {f.name: (f.metadata or {}).get(_NAME, b"").decode(errors="replace") for f in schema}
     return {"a0": "id", **{column: name for column, name in named.items() if name}}
+
+
+def _schema_in(store: Store, key: str, slot: int, size: int) -> pa.Schema | None:
+    """Return the schema that a log object brings, None if it brings none or cannot be read."""
+    try:
+        if read_log_kind(store, key, slot=slot, size=size) is LogKind.SCHEMA:
+            return decode_log(store.get(key), key=key, slot=slot).records[-1].schema
+    except (NotFoundError, UnreadableError):
+        pass
+    return None
 
 
 def decode_condition(record: bytes, names: Mapping[str, str]) -> Any:
