@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import msgspec
@@ -18,6 +19,7 @@ from crc32c import crc32c
 import reef
 from reef.errors import DamagedError
 from reef.format import (
+    BlockPlace,
     DedupEntry,
     DedupWindow,
     LogKind,
@@ -45,13 +47,13 @@ from reef.format import (
     schema_fingerprint,
     segment_schema,
 )
-from reef.format._log_object import HEADER_BYTES
 from reef.types import LSN_MAX, SLOT_MAX, pack_lsn
 from tests.hostile import forged_arrow
 from tests.support.format.manifest_bytes import sealed
 from tests.support.format.samples import sample_log
 
 NAMESPACE = "stock"
+LOG_HEADER_BYTES = 120
 ULID = "01J9ZQ3V5N8W2X4Y6Z7A8B9C0K"
 
 _replace = msgspec.structs.replace
@@ -154,7 +156,7 @@ class Bucket:
 def log_with_bodies(log: LogObject, bodies: list[bytes]) -> bytes:
     """Return the bytes of `log` with the bodies of its records replaced, under right checksums."""
     data = encode_log(log)
-    header, at, frames = bytearray(data[:HEADER_BYTES]), HEADER_BYTES, []
+    header, at, frames = bytearray(data[:LOG_HEADER_BYTES]), LOG_HEADER_BYTES, []
     for body in bodies:
         length, _ = struct.unpack_from("<II", data, at)
         payload = data[at + 8 : at + 8 + length]
@@ -186,18 +188,25 @@ def segment(codec: str = "lz4", **origin: object) -> tuple[bytes, SegmentRef]:
     return data, writer.ref
 
 
+class _ForgedBlock(NamedTuple):
+    rows: int
+    parts: tuple[bytes, ...]
+    checksum: int
+
+    def place(self, offset: int) -> BlockPlace:
+        return BlockPlace(0, self.rows, offset, sum(map(len, self.parts)), self.checksum)
+
+
 def segment_of_block(body: bytes, codec: int, raw: int) -> tuple[bytes, SegmentRef]:
     """Return a segment whose one block is `body`, said to be `raw` bytes of `codec`."""
-    from reef.format._segment_block import Block, BlockEncoder
 
-    def forged(self: BlockEncoder, batch: pa.RecordBatch) -> Block:
-        head = struct.pack("<BBHI", codec, -len(body) % 8, 0, raw)
-        framed = head + body + bytes(-len(body) % 8)
-        frame = struct.pack("<II", len(framed), crc32c(framed))
-        parts = (frame + head, pa.py_buffer(body), bytes(-len(body) % 8))
-        return Block(0, batch.num_rows, parts, crc32c(framed))
+    def forged(_: object, batch: pa.RecordBatch) -> _ForgedBlock:
+        framed = struct.pack("<BBHI", codec, -len(body) % 8, 0, raw) + body + bytes(-len(body) % 8)
+        checksum = crc32c(framed)
+        frame = struct.pack("<II", len(framed), checksum)
+        return _ForgedBlock(batch.num_rows, (frame, framed), checksum)
 
-    with mock.patch.object(BlockEncoder, "encode", forged):
+    with mock.patch("reef.format._segment_block.BlockEncoder.encode", forged):
         return segment()
 
 
