@@ -36,7 +36,7 @@ from reef.manifest import (
 from reef.settings import Settings
 from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
-from reef.types import unpack_lsn
+from reef.types import LSN_MAX, unpack_lsn
 
 SUPERFLUOUS_KEPT_MAX = 3
 """One run publishes this many generations at most. As many superfluous ones are not worth another
@@ -92,7 +92,7 @@ class CollectionPlanner:
         manifest = expire_snapshots(head.manifest, now_us)
         listed = {found.number: found for found in self._chain.generations()}
         # Readers rely on what the manifest says: a shorter setting does not count.
-        grace_us = max(round(self._settings.gc_grace * 1_000_000), manifest.gc.grace_ms * 1000)
+        grace_us = max(round(self._settings.gc_grace * 1_000_000), _micros(manifest.gc.grace_ms))
         pins = self._pins.judge(manifest, now_us=now_us, grace_us=grace_us)
         if not assume_aborted:
             pins = tuple(_waiting(judged) if judged.aborts else judged for judged in pins)
@@ -239,7 +239,7 @@ class CollectionPlanner:
         window_ms, window_s = manifest.retention.pitr_window_ms, self._settings.pitr_window
         if window_ms is None and window_s is None:
             return None
-        return max((window_ms or 0) * 1000, round((window_s or 0) * 1_000_000))
+        return max(_micros(window_ms or 0), round((window_s or 0) * 1_000_000))
 
     def _pinned(
         self, manifest: Manifest, holdings: Iterable[Holding], limit: int
@@ -331,7 +331,7 @@ class CollectionPlanner:
             namespace=manifest.namespace,
             generation=manifest.generation,
             now_us=now_us,
-            grace_us=manifest.gc.grace_ms * 1000,
+            grace_us=_micros(manifest.gc.grace_ms),
             pitr_us=None,
             boundary=manifest.gc.boundary,
             is_raised=False,
@@ -340,6 +340,11 @@ class CollectionPlanner:
                 "is collected until `reef repair` has repaired it",
             ),
         )
+
+
+def _micros(millis: int) -> int:
+    """Return a manifest's milliseconds as microseconds; what no number on the store holds is the most."""
+    return min(millis * 1000, LSN_MAX)
 
 
 def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int]) -> bool:
