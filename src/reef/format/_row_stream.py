@@ -48,7 +48,8 @@ _SAMPLED_BYTES_MIN = 256 << 10
 _SAMPLE_BYTES_MAX = 128 << 10
 WORTHWHILE = 15 / 16
 
-_SMALL_STREAM_BYTES_MAX = 4 << 10
+_SMALL_STREAM_BYTES_MAX = 64 << 10
+_SMALL_OPENING_BYTES_MAX = 16 << 10
 _MESSAGE = struct.Struct("<II")
 _CONTINUED = 0xFFFFFFFF
 _EXTENSION = b"ARROW:extension:"
@@ -301,7 +302,8 @@ def decode_stream(data: pa.Buffer, key: str, offset: int) -> pa.RecordBatch:
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
         else:
             batch = pa.ipc.open_stream(source, options=_READ_OPTIONS).read_next_batch()
-            _check_text(batch.schema)
+            if opening not in _plain_schemas:
+                _check_text(batch.schema)
         end = source.tell()
         if data.size - end != 8 or data.slice(end).to_pybytes() != _END_OF_STREAM:
             raise CorruptError(key, offset + end, "the end of the Arrow stream", "something else")
@@ -313,7 +315,8 @@ def decode_stream(data: pa.Buffer, key: str, offset: int) -> pa.RecordBatch:
 
 # Most of the time that a small batch takes to read goes into its schema, and most have the same. So
 # schemas are kept by the bytes that streams open with: those of the schema message, and the length
-# of the next one's metadata, which tells plain batches from compressed ones. None: not like that.
+# of the next one's metadata, which tells plain batches from compressed ones. None: not like that,
+# but names are text.
 _plain_schemas: dict[bytes, pa.Schema | None] = {}
 
 
@@ -323,7 +326,8 @@ def _opening(data: pa.Buffer) -> bytes:
         return b""
     marker, length = _MESSAGE.unpack_from(data)
     end = _MESSAGE.size + length + _MESSAGE.size
-    return data.slice(0, end).to_pybytes() if marker == _CONTINUED and end <= data.size else b""
+    is_one = marker == _CONTINUED and end <= min(data.size, _SMALL_OPENING_BYTES_MAX)
+    return data.slice(0, end).to_pybytes() if is_one else b""
 
 
 def _remember(opening: bytes, batch: pa.RecordBatch, size: int) -> None:
