@@ -25,6 +25,7 @@ ReefError
 │   │   ├── CorruptError      the bytes are not what was written
 │   │   └── IncompleteError   the bytes end too early
 │   └── FormatVersionError    written by another version: use one that reads it
+│       └── TooLargeError     it does not fit into this process's memory: give it more
 └── InvariantError            report it: a bug in Reef
 """
 
@@ -57,6 +58,7 @@ __all__ = [
     "RetentionError",
     "SnapshotExpiredError",
     "StalePlanError",
+    "TooLargeError",
     "UnavailableError",
     "UnreadableError",
     "UnsupportedStoreError",
@@ -268,6 +270,16 @@ class FormatVersionError(UnreadableError):
 
     what = "of another format version"
     advice = "use a version of Reef that reads it; nothing was changed"
+
+
+class TooLargeError(FormatVersionError):
+    """This process has no memory for the object, which is not damaged as far as is known.
+
+    Like an object of another version, nobody falls back behind it, skips it or repairs it.
+    """
+
+    what = "too large to be read here"
+    advice = "use a machine with more memory; nothing was changed"
 
 
 class InvariantError(ReefError):

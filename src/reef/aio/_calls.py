@@ -18,6 +18,7 @@ from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from reef.fork import abandon_in_child, forked_error
 from reef.threads import WouldWaitError, without_waiting
 
 S = TypeVar("S")
@@ -32,9 +33,17 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="reef-aio")
+        self._is_abandoned = False
+        abandon_in_child(self)
+
+    def abandon(self) -> None:
+        """Be closed, in a forked process: the threads are the parent's."""
+        self._is_abandoned = True
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what `call` does; cancelled before a thread has taken it, it is not called."""
+        if self._is_abandoned:
+            raise forked_error("this handle")
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def submit(self, call: Callable[[], object]) -> None:

@@ -24,6 +24,7 @@ from reef.gc._judge import (
 from reef.gc._pins import JudgedPin, PinReason, Pins
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
 from reef.gc._survey import ObjectListing
+from reef.log import absent
 from reef.manifest import (
     Generation,
     Head,
@@ -161,9 +162,11 @@ class CollectionPlanner:
         old = manifest.gc.boundary
         stays_from = min(first, old.generation) if is_kept else first
         stood = stood_upon(manifest)
-        holdings, unreadable = self._holdings.of(
-            {*range(stays_from, manifest.generation + 1), *stood}
-        )
+        head = manifest.generation
+        gone = absent(listed, stays_from, head)
+        wanted = {head, *(n for n in listed if stays_from <= n <= head), *stood}
+        holdings, unreadable = self._holdings.of(wanted)
+        unreadable = sorted({*unreadable, *(gap.start for gap in gone)})
         pitr_us = self._pitr_us(manifest)
         # A branch reads no log of others. What only it stands on has to keep its segments alone.
         read_from = {s.generation for s in manifest.snapshots}
@@ -275,7 +278,7 @@ class CollectionPlanner:
         head = inputs.manifest.generation
         newest = head + 2 - self._settings.retained_generations
         why = {head: "the head"}
-        for number in range(inputs.stays_from, head):
+        for number in (n for n in inputs.listed if inputs.stays_from <= n < head):
             why[number] = (
                 "one of the newest"
                 if number >= newest

@@ -125,6 +125,38 @@ with reef.connect(sys.argv[1]) as again:
     assert again.kv("k").get(b"p") == b"parent"
 """
 
+AWAITED = """
+import asyncio
+from reef import aio
+
+async def opened():
+    db = aio.connect(sys.argv[1])
+    kv = await db.kv("k")
+    await asyncio.gather(*(kv.put(b"k", b"v") for _ in range(8)))  # threads that are idle at the fork
+    return db, kv
+
+async def ends(db, kv):
+    await kv.put(b"p", b"parent")
+    await db.close()
+
+async def both(*calls):
+    for call in calls:
+        await call()
+
+db, kv = asyncio.run(opened())
+
+def child():
+    refused(lambda: asyncio.run(both(lambda: kv.put(b"c", b"child"))))
+    refused(lambda: asyncio.run(both(lambda: kv.get(b"k"))))
+    async def own():
+        async with aio.connect(sys.argv[1]) as mine, mine.kv("child") as pairs:
+            await pairs.put(b"c", b"child")
+    asyncio.run(own())
+
+forked(child)
+asyncio.run(ends(db, kv))
+"""
+
 LOCKED = """
 db = reef.connect(sys.argv[1])
 kv = db.kv("k")
@@ -247,6 +279,10 @@ def test_no_handle_works_on_both_sides_of_a_fork(run: Callable[[str, str], None]
 
 def test_a_child_waits_for_no_lock_of_its_parent(run: Callable[[str, str], None], url: str) -> None:
     run(PRELUDE + LOCKED, url)
+
+
+def test_handles_for_asyncio_are_the_parents_too(run: Callable[[str, str], None], url: str) -> None:
+    run(PRELUDE + AWAITED, url)
 
 
 def test_processes_of_a_pool_connect_themselves(

@@ -149,8 +149,9 @@ class DiskCache:
         try:
             size = os.fstat(descriptor).st_size
             length = max(size - _TRAILER.size, 0)
-            data = os.pread(descriptor, length, 0)
-            trailer = os.pread(descriptor, _TRAILER.size, length)
+            is_ours = size <= self.capacity_bytes  # a larger one was put there by somebody else
+            data = os.pread(descriptor, length, 0) if is_ours else b""
+            trailer = os.pread(descriptor, _TRAILER.size, length) if is_ours else b""
             if trailer != _trailer(data):
                 _log.warning("%s in the disk cache is damaged and was removed", path)
                 with self._lock:
