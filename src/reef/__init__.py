@@ -8,6 +8,7 @@ aio, jobs, spark, sqlite                packages, loaded when they are asked for
 every error, by what to do next         see `reef.errors`
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from reef.engine import CreateOnly, Equals, MustExist, Receipt
 
 __version__ = "0.1.0"
+
+# Nothing is printed unless the program says where to: docs/how-to/operate.md lists the loggers.
+logging.getLogger("reef").addHandler(logging.NullHandler())
 
 # Imported on first use: a program that needs only the errors does not load the engine.
 _PACKAGES = ("aio", "jobs", "spark", "sqlite")

@@ -44,7 +44,7 @@ _PLANS_MAX = 10
 _STALL_S = 1.0  # between two looks at whether a flush can be begun
 
 _T = TypeVar("_T")
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.engine")
 
 
 class Writer(Handle):
@@ -376,6 +376,9 @@ class Writer(Handle):
             if self._flush_once():
                 self._context.metrics.count("reef_flushes_total")
                 self._context.metrics.observe("reef_flush_seconds", clock.monotonic() - started)
+                _log.info(
+                    "flushed namespace %r: generation %d", self.namespace, self.manifest.generation
+                )
             not_before = 0.0
         except (FencedError, DroppedError) as error:
             failure = error

@@ -28,7 +28,7 @@ PORTION = 256
 """So many namespaces are planned, run and published together."""
 _WIDTH = 16
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.jobs")
 
 T = TypeVar("T")
 
@@ -187,6 +187,13 @@ class _Ledger(Generic[T]):
             totals=totals,
             tasks=self._times,
             seconds=self._context.clock.monotonic() - self._begun,
+        )
+        _log.info(
+            "pass %s (%s) over %d namespaces took %.3f s",
+            result.id,
+            result.kind,
+            len(self.results),
+            result.seconds,
         )
         missing = {one.namespace for one in self.results if isinstance(one.error, NotFoundError)}
         if any(r.state != "idle" and r.namespace not in missing for r in self._records):
