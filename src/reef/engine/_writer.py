@@ -76,6 +76,10 @@ class Writer(Handle):
         self._flush_failure: ReefError | None = None
         self._flush_not_before = 0.0
         self._flushed_at = context.clock.monotonic()
+        if (tracer := context.metrics.tracer) is not None:
+            for name, call in (("commit", "write"), ("commit", "write_all"), ("flush", "_flush")):
+                traced = tracer.traced(f"reef.{name}", getattr(self, call), namespace=namespace)
+                setattr(self, call, traced)
 
     def write(self, request: WriteRequest) -> Receipt:
         """Make one batch durable and return its receipt.

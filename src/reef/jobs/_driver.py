@@ -86,6 +86,18 @@ def run_pass(
     watch: Watch | None = None,
 ) -> PassResult[T]:
     """Do a pass over namespaces, and leave a record. Raises what keeps tasks from being run."""
+    tracer = context.metrics.tracer
+    run = _run_pass if tracer is None else tracer.traced("reef.pass", _run_pass, kind=what.kind)
+    return run(context, what, names, runner, watch)
+
+
+def _run_pass(
+    context: Context,
+    what: Pass[T],
+    names: Iterable[str],
+    runner: Runner | None,
+    watch: Watch | None,
+) -> PassResult[T]:
     meter = Meter(watch)
     run = PassRun(context, what.kind, runner or InProcess(context), meter)
     ledger = _Ledger(context, what)
