@@ -10,6 +10,7 @@ with is brought in when it runs. So `--help` and `--version` load no engine.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process."""
     end_at_once()
     prepare_streams()
+    if logging.lastResort is not None:  # warnings of the engine go to stderr
+        logging.getLogger("reef").addHandler(logging.lastResort)
     code = run(sys.argv[1:] if arguments is None else arguments)
     end_at_once()  # while Python winds up, too
     sys.exit(code)

@@ -47,7 +47,7 @@ _PLANS_MAX = 10
 _STALL_S = 1.0  # between two looks at whether a flush can be begun
 
 _T = TypeVar("_T")
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.engine")
 
 
 class Writer(Handle):
@@ -79,6 +79,10 @@ class Writer(Handle):
         self._flush_failure: ReefError | None = None
         self._flush_not_before = 0.0
         self._flushed_at = context.clock.monotonic()
+        if (tracer := context.metrics.tracer) is not None:
+            for name, call in (("commit", "write"), ("commit", "write_all"), ("flush", "_flush")):
+                traced = tracer.traced(f"reef.{name}", getattr(self, call), namespace=namespace)
+                setattr(self, call, traced)
 
     def write(self, request: WriteRequest) -> Receipt:
         """Make one batch durable and return its receipt.
@@ -407,6 +411,9 @@ class Writer(Handle):
             if self._flush_once():
                 self._context.metrics.count("reef_flushes_total")
                 self._context.metrics.observe("reef_flush_seconds", clock.monotonic() - started)
+                _log.info(
+                    "flushed namespace %r: generation %d", self.namespace, self.manifest.generation
+                )
             not_before = 0.0
         except (FencedError, DroppedError) as error:
             failure = error

@@ -64,7 +64,8 @@ _SAMPLED_BYTES_MIN = 256 << 10
 _SAMPLE_BYTES_MAX = 128 << 10
 WORTHWHILE = 15 / 16
 
-_SMALL_STREAM_BYTES_MAX = 4 << 10
+_SMALL_STREAM_BYTES_MAX = 64 << 10
+_SMALL_OPENING_BYTES_MAX = 16 << 10
 _EXTENSION = b"ARROW:extension:"
 
 # One column usually outweighs the others, so that threads cost more than they bring.
@@ -383,7 +384,7 @@ def _opening(data: pa.Buffer) -> bytes:
         return b""
     marker, length = PREFIX.unpack_from(data)
     end = PREFIX.size + length
-    if marker != CONTINUED or end > data.size:
+    if marker != CONTINUED or end > min(data.size, _SMALL_OPENING_BYTES_MAX):
         return b""
     opening = data.slice(0, end + PLAIN_BYTES).to_pybytes()
     return opening[: end + PREFIX.size] if is_plain(opening[end:]) else b""

@@ -26,6 +26,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -49,6 +50,8 @@ from reef.metrics import Metrics
 from reef.settings import Settings
 from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
+
+_log = logging.getLogger("reef.gc")
 
 Delete: TypeAlias = Callable[[Iterator[Doomed], int, Callable[[Doomed], None]], None]
 """Deletes a number of objects of one kind, and reports each deleted one. Raises
@@ -134,10 +137,16 @@ class _Collector:
                 )
         self._forget_deleted(plan)
         swept, failure = self._sweep(plan) if sweep else ((), ())
+        deleted = deletion.counter.counts()
+        _log.info(
+            "collected namespace %r: %d objects deleted",
+            plan.namespace,
+            sum(count.objects for count in deleted),
+        )
         return CollectionReport(
             plan=plan,
             applied=True,
-            deleted=deletion.counter.counts(),
+            deleted=deleted,
             published=tuple(self._published),
             swept=swept,
             problems=(*plan.problems, *failure),

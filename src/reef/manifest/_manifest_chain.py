@@ -55,7 +55,7 @@ Change = Callable[[Head | None], Manifest | None]
 # Each lost race is another publisher's success: more than this many in a row are not bad luck.
 RACES_MAX = 100
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.manifest")
 
 
 class ManifestChain(ManifestFollower):
