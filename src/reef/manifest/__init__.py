@@ -5,7 +5,7 @@ ManifestChain, Head, Change
 ManifestReader, Generation
                   reads generations by number; what a LIST says of one
 check_successor   what holds between a generation and its successor
-changes           open_writer, open_compactor, advance_floor, register_intent, end_intent,
+changes           open_writer, end_writer, open_compactor, advance_floor, register_intent, end_intent,
                   replace_segments, add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
                   advance_boundary, set_retention: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
@@ -41,6 +41,7 @@ from reef.manifest._changes import (
     advance_floor,
     check_standing,
     end_intent,
+    end_writer,
     live_inputs,
     open_compactor,
     open_writer,
@@ -82,6 +83,7 @@ __all__ = [
     "detach",
     "drop",
     "end_intent",
+    "end_writer",
     "expire_snapshots",
     "go_on",
     "has_branches",

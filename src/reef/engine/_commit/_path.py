@@ -90,6 +90,15 @@ class CommitPath:
         return self._queue.failure
 
     @property
+    def slot_ended(self) -> int | None:
+        """The first slot that this writer left absent; None if it may not be the last word.
+
+        Only after `close`: it may not be while the outcome of anything sent is unknown.
+        """
+        with self._cond:
+            return self._queue.slot_ended if self._is_closed else None
+
+    @property
     def bytes_max(self) -> int:
         """How large one batch may be."""
         return self._admission.bytes_max
