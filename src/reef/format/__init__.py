@@ -4,7 +4,8 @@ Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum),
                LogObject, LogRecord, LogKind, Prev (the valid object before it)
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
-               Boundary, PendingDelete, SkippedSlot, WalAnchor, Lease, EndedWriter, LsnPolicy,
+               Boundary, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, EndedWriter,
+               LsnPolicy, PARALLEL_WRITES_MAX
                PARALLEL_WRITES_MAX
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
@@ -63,6 +64,7 @@ from reef.format._manifest_model import (
     Pin,
     Retention,
     SegmentRef,
+    ShortenedGrace,
     SkippedSlot,
     Snapshot,
     WalAnchor,
@@ -134,6 +136,7 @@ __all__ = [
     "SegmentRef",
     "SegmentTail",
     "SegmentWriter",
+    "ShortenedGrace",
     "SingleRows",
     "SkippedSlot",
     "Snapshot",

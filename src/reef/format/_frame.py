@@ -88,12 +88,11 @@ def check_head(data: bytes, magic: bytes, key: str) -> None:
     check_version(version, key, at)
 
 
-def check_version(version: int, key: str, offset: int) -> None:
-    """Raise FormatVersionError unless this Reef reads format version `version`."""
-    if version != FORMAT_VERSION:
-        raise FormatVersionError(
-            key, offset, f"format version {FORMAT_VERSION}", f"format version {version}"
-        )
+def check_version(version: int, key: str, offset: int, newest: int = FORMAT_VERSION) -> None:
+    """Raise FormatVersionError unless this Reef reads format version `version` of an object."""
+    if not FORMAT_VERSION <= version <= newest:
+        read = f"{FORMAT_VERSION}" if newest == FORMAT_VERSION else f"{FORMAT_VERSION} to {newest}"
+        raise FormatVersionError(key, offset, f"format version {read}", f"format version {version}")
 
 
 def head(magic: bytes) -> bytes:

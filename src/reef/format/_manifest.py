@@ -1,12 +1,13 @@
 """The manifest: one JSON document per generation of a namespace, framed by fixed-width fields.
 
-    {"magic":"RFMAN1","format_version":1,"bytes":"<16 digits>",   the prefix
+    {"magic":"RFMAN1","format_version":<digit>,"bytes":"<16 digits>",   the prefix
     "namespace":...,"generation":...,...                          the body, a `Manifest`
     ,"checksum":"<8 hex>"}\\n                                     the trailer
 
 Invariants: `bytes` is the length of the object, so a truncated object differs from a damaged one; `checksum` is the
 crc32c of every byte before the trailer, and nothing but the prefix is looked at before it holds.
-Bytes are encoded only if they read back as the manifest that was given.
+Bytes are encoded only if they read back as the manifest that was given. What uses no optional member
+is written as version 1, so an older Reef goes on reading it, and refuses what it would misread.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from reef.format._frame import (
     decode_fields,
 )
 from reef.format._manifest_invariants import check_invariants, find_violation
-from reef.format._manifest_model import Manifest
+from reef.format._manifest_model import MANIFEST_VERSION_MAX, Manifest, format_version
 from reef.types import LSN_MAX, check_namespace
 
 _PREFIX = MANIFEST_MAGIC.decode() + ',"format_version":%d,"bytes":"%016d",'
@@ -44,9 +45,10 @@ PREFIX_BYTES = len(_PREFIX_SAMPLE)
 TRAILER_BYTES = len(_TRAILER % 0)
 
 _AFTER_MAGIC = len(MANIFEST_MAGIC)
+_VERSION_AT = _AFTER_MAGIC + len(',"format_version":')
 # At the end of the bytes the number may be cut short, but no more than that.
 _VERSION = re.compile(rb',"format_version":(0|[1-9][0-9]{0,9})(?:,|\Z)')
-_LENGTH = re.compile(rb',"format_version":1,"bytes":"([0-9]{16})",')
+_LENGTH = re.compile(rb',"format_version":[0-9],"bytes":"([0-9]{16})",')
 _KEY = re.compile(r"namespaces/([^/]+)/manifest/([0-9]{20})\.manifest\.json")
 
 _ENCODER = msgspec.json.Encoder()
@@ -90,7 +92,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         body = _ENCODER.encode(manifest)
     except ENCODE_ERRORS as error:
         raise InvariantError(f"{what} cannot be encoded: {error}; nothing was written") from error
-    data = _frame(body)
+    data = _frame(body, format_version(manifest))
     try:
         decoded = _decode_body(data, what)
     except UnreadableError as error:
@@ -152,10 +154,10 @@ def manifest_checksum(data: bytes, *, key: str = "") -> int:
     return checksum
 
 
-def _frame(body: bytes) -> bytes:
+def _frame(body: bytes, version: int) -> bytes:
     """Return the object around `body`, whose braces give way to the prefix and the trailer."""
     length = PREFIX_BYTES + len(body) - 2 + TRAILER_BYTES
-    covered = (_PREFIX % (FORMAT_VERSION, length)).encode() + body[1:-1]
+    covered = (_PREFIX % (version, length)).encode() + body[1:-1]
     return covered + (_TRAILER % crc32c(covered)).encode()
 
 
@@ -164,7 +166,7 @@ def _check_prefix(data: bytes, key: str) -> int:
     check_magic(data, MANIFEST_MAGIC, key)
     version = _VERSION.match(data[:PREFIX_BYTES], _AFTER_MAGIC)
     if version is not None:
-        check_version(int(version[1]), key, version.start(1))
+        check_version(int(version[1]), key, version.start(1), MANIFEST_VERSION_MAX)
     # What is missing of a short prefix is filled in: it is damaged only if the rest does not fit.
     prefix = data[:PREFIX_BYTES] + _PREFIX_SAMPLE[len(data) :]
     match = _LENGTH.fullmatch(prefix, _AFTER_MAGIC)
@@ -184,7 +186,12 @@ def _decode_body(data: bytes, key: str) -> Manifest:
     """Return what stands between prefix and trailer, each field of its type and in its range."""
     # Blanks instead of the prefix, so that the positions in msgspec's messages are the object's.
     body = b"{".rjust(PREFIX_BYTES) + data[PREFIX_BYTES:-TRAILER_BYTES] + b"}"
-    return decode_fields(_DECODER.decode, body, "the fields of a manifest", key, PREFIX_BYTES)
+    decoded = decode_fields(_DECODER.decode, body, "the fields of a manifest", key, PREFIX_BYTES)
+    version = data[_VERSION_AT : _VERSION_AT + 1].decode()
+    if (needed := format_version(decoded)) > int(version):
+        expected = f"the members of format version {version}"
+        raise CorruptError(key, PREFIX_BYTES, expected, f"one that only version {needed} has")
+    return decoded
 
 
 def _check_same(given: Manifest, decoded: Manifest, what: str) -> None:

@@ -144,6 +144,12 @@ def _collection(m: Manifest) -> Iterator[Violation]:
         yield f"gc.boundary.slot at most wal_floor {m.wal_floor}", str(boundary.slot)
     if boundary.generation > m.generation:
         yield f"gc.boundary.generation at most {m.generation}", str(boundary.generation)
+    shortened = m.gc.shortened
+    if shortened is not None and shortened.from_ms <= m.gc.grace_ms:
+        yield f"gc.shortened.from_ms above grace_ms {m.gc.grace_ms}", str(shortened.from_ms)
+    if shortened is not None and shortened.since_generation > m.generation:
+        got = str(shortened.since_generation)
+        yield f"gc.shortened.since_generation at most {m.generation}", got
     if not m.gc.pending:
         return
     newest = max(p.since_generation for p in m.gc.pending)

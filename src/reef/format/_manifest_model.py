@@ -3,6 +3,10 @@
 Types and ranges stand here and are checked when bytes are decoded; what must hold between fields
 stands in `_manifest_invariants`. Records that come in lists are arrays on the store, because a
 manifest may name 100,000 segments; records that come once are objects, because people read them.
+
+A new member is one of an object, has a default that means "as before", and is left out while it has
+it (`omit_defaults`); with another value the manifest is one of format version 2. Arrays do not grow:
+what is new about their records stands in a member of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from reef.types import LSN_MAX, NAME_BYTES_MAX, SLOT_MAX, U32_MAX
 
@@ -18,6 +22,8 @@ from reef.types import LSN_MAX, NAME_BYTES_MAX, SLOT_MAX, U32_MAX
 ULID_PATTERN = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
 OWNER_PATTERN = r"[a-z0-9-]{1,40}"
 
+MANIFEST_VERSION_MAX = 2
+"""1 has no optional members; 2 has those that are in it."""
 GRACE_MS_DEFAULT = 15 * 60 * 1000
 PARALLEL_WRITES_MAX = 64
 """What any writer of this format may have in flight, whatever the settings of this Reef allow."""
@@ -183,13 +189,23 @@ class Boundary(Struct, frozen=True, forbid_unknown_fields=True):
     generation: Generation
 
 
-class Collection(Struct, frozen=True, forbid_unknown_fields=True):
+class ShortenedGrace(Struct, frozen=True, forbid_unknown_fields=True):
+    """A longer grace period, which readers of the generations before go on relying on."""
+
+    from_ms: Count
+    since_generation: Generation
+    """The first generation with the shorter one; its age is that of its object on the store."""
+
+
+class Collection(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What garbage collection has to remember."""
 
     pending: tuple[PendingDelete, ...]
     boundary: Boundary
     grace_ms: Count
     """How long what nothing names any more stays; readers rely on it."""
+    shortened: ShortenedGrace | None = None
+    """None: no generation that may still be known promised more."""
 
 
 class Origin(Struct, frozen=True, forbid_unknown_fields=True):
@@ -292,3 +308,23 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             gc=Collection(pending=(), boundary=Boundary(slot=1, generation=1), grace_ms=grace_ms),
             segments=(),
         )
+
+
+def _optional(record: type[Struct]) -> tuple[tuple[str, object], ...]:
+    return tuple((f.name, f.default) for f in structs.fields(record) if not f.required)
+
+
+_OPTIONAL: dict[type, tuple[tuple[str, object], ...]] = {
+    record: _optional(record)
+    for record in (Manifest, Collection, Retention, Boundary, Origin, WalAnchor, DedupRef, Lease)
+}
+
+
+def format_version(manifest: Manifest) -> int:
+    """Return the least version that has all members that `manifest` uses."""
+    parts = (manifest.gc, manifest.retention, manifest.origin, manifest.lease, manifest.dedup)
+    for part in (manifest, manifest.wal_anchor, manifest.gc.boundary, *parts):
+        for name, default in _OPTIONAL.get(type(part), ()):
+            if getattr(part, name) != default:
+                return 2
+    return 1

@@ -35,7 +35,7 @@ from reef.format import (
     schema_fingerprint,
     segment_key,
 )
-from reef.manifest._retention import check_above_floor, last_seen
+from reef.manifest._retention import check_above_floor, last_seen, set_grace
 
 _replace = msgspec.structs.replace
 
@@ -154,8 +154,7 @@ def go_on(old: Manifest | None, fresh: Manifest, *, slot_last: int = 0) -> Manif
         wal_floor=seen + 1,
         wal_last_seen=seen,
         gc=_replace(
-            fresh.gc,
-            pending=old.gc.pending,
+            set_grace(old.gc, fresh.gc.grace_ms, since_generation=old.generation + 1),
             boundary=Boundary(slot=seen + 1, generation=old.gc.boundary.generation),
         ),
     )

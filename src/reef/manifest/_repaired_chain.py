@@ -41,6 +41,9 @@ def renumber(m: Manifest, planned: int, number: int) -> Manifest:
         return number if generation == planned else generation
 
     replace = msgspec.structs.replace
+    shortened = m.gc.shortened
+    if shortened is not None:
+        shortened = replace(shortened, since_generation=dated(shortened.since_generation))
     return replace(
         m,
         born=dated(m.born),
@@ -49,6 +52,7 @@ def renumber(m: Manifest, planned: int, number: int) -> Manifest:
         snapshots=tuple(replace(s, generation=dated(s.generation)) for s in m.snapshots),
         gc=replace(
             m.gc,
+            shortened=shortened,
             pending=tuple(
                 replace(p, since_generation=dated(p.since_generation)) for p in m.gc.pending
             ),

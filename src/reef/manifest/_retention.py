@@ -20,7 +20,7 @@ from reef.errors import (
     NotFoundError,
     RetentionError,
 )
-from reef.format import Boundary, Manifest, Snapshot
+from reef.format import Boundary, Collection, Manifest, ShortenedGrace, Snapshot
 from reef.types import unpack_lsn
 
 _replace = msgspec.structs.replace
@@ -144,8 +144,19 @@ def set_retention(
         retention = _replace(retention, floor_lsn=max(retention.floor_lsn, floor_lsn))
     if pitr_window_ms is not UNSET:
         retention = _replace(retention, pitr_window_ms=pitr_window_ms)
-    gc = m.gc if grace_ms is None else _replace(m.gc, grace_ms=grace_ms)
+    gc = m.gc if grace_ms is None else set_grace(m.gc, grace_ms, since_generation=m.generation + 1)
     return _replace(m, retention=retention, gc=gc)
+
+
+def set_grace(gc: Collection, grace_ms: int, *, since_generation: int) -> Collection:
+    """Set the grace, and keep what readers of the generations before it were promised."""
+    from_ms = max(gc.grace_ms, 0 if gc.shortened is None else gc.shortened.from_ms)
+    shortened = gc.shortened
+    if grace_ms >= from_ms:
+        shortened = None
+    elif grace_ms < gc.grace_ms:
+        shortened = ShortenedGrace(from_ms, since_generation)
+    return _replace(gc, grace_ms=grace_ms, shortened=shortened)
 
 
 def advance_boundary(m: Manifest, boundary: Boundary, *, deleted: Keys[str] = ()) -> Manifest:

@@ -43,6 +43,7 @@ def _violations(old: Manifest | None, new: Manifest, repairing: bool) -> Iterato
     yield from _identity(old, new)
     yield from _numbers(old, new)
     yield from _epochs(old, new)
+    yield from _grace(old, new)
     yield from _points(old, new, repairing)
     if not repairing:
         yield from _log(old, new)
@@ -93,6 +94,17 @@ def _rising(old: Manifest, new: Manifest, *names: str) -> Iterator[Violation]:
         before, after = attrgetter(name)(old), attrgetter(name)(new)
         if after < before:
             yield f"{name} at least {before}", after
+
+
+def _grace(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """A shorter grace leaves a note of the longer one, which only collection may take out."""
+    if new.gc.grace_ms >= old.gc.grace_ms:
+        return
+    shortened = new.gc.shortened
+    if shortened is None or shortened.from_ms < old.gc.grace_ms:
+        yield f"gc.shortened from {old.gc.grace_ms} ms or more", shortened
+    elif shortened.since_generation != new.generation:
+        yield f"gc.shortened since generation {new.generation}", shortened.since_generation
 
 
 def _epochs(old: Manifest, new: Manifest) -> Iterator[Violation]:

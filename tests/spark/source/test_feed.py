@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +26,7 @@ from reef.format import SegmentOrigin, segment_schema, with_field_id
 from reef.gc import collect
 from reef.jobs import Bucket
 from reef.kv import KeyValue
-from reef.manifest import end_intent, register_intent
+from reef.manifest import end_intent, register_intent, set_retention
 from reef.segment import write_segment
 from reef.spark.source._data_source import ReefDataSource
 from reef.spark.source._feed_options import FeedOptions, is_feed
@@ -208,7 +207,7 @@ def _collect(db: reef.Database) -> None:
     context = db.context(gc_grace=0, retained_generations=1)
     chain = context.chain("ns")
     for _ in range(5):
-        chain.publish(lambda head: replace(head.manifest, gc=replace(head.manifest.gc, grace_ms=0)))
+        chain.publish(lambda head: set_retention(head.manifest, grace_ms=0))
     collect(chain, context.store, settings=context.settings, clock=context.clock, apply=True)
     assert FeedLog(context, "ns").manifest().gc.boundary.slot > 2
 

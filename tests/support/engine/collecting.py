@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from msgspec.structs import replace
 
 from reef.clock import Clock
 from reef.database import Database
@@ -35,6 +34,7 @@ from reef.manifest import (
     register_intent,
     replace_segments,
     retained_points,
+    set_retention,
 )
 from reef.segment import write_segment
 from reef.settings import Settings, load_settings
@@ -224,7 +224,7 @@ class World:
         return inputs
 
     def set_grace(self, seconds: float) -> None:
-        self.publish(lambda m: replace(m, gc=replace(m.gc, grace_ms=round(seconds * 1000))))
+        self.publish(lambda m: set_retention(m, grace_ms=round(seconds * 1000)))
 
 
 def _rows(keys: list[bytes]) -> pa.Table:

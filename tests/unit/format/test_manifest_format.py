@@ -26,7 +26,14 @@ from reef.format._manifest import (
     manifest_key,
     parse_manifest_key,
 )
-from reef.format._manifest_model import Boundary, Manifest, PendingDelete, SegmentRef, SkippedSlot
+from reef.format._manifest_model import (
+    Boundary,
+    Manifest,
+    PendingDelete,
+    SegmentRef,
+    ShortenedGrace,
+    SkippedSlot,
+)
 from reef.types import LSN_MAX
 from tests.support.format.manifest_bytes import DATA, KEY, SAMPLE, fields, sealed
 from tests.support.format.samples import sample_dedup
@@ -85,6 +92,36 @@ def test_the_checksum_is_what_the_successor_records() -> None:
         manifest_checksum(DATA.replace(b"what-if", b"what-of", 1))
 
 
+# Members that version 1 does not have
+
+SHORTENED = replace(SAMPLE, gc=replace(SAMPLE.gc, shortened=ShortenedGrace(3_600_000, 6)))
+
+
+def test_only_what_uses_an_optional_member_is_of_version_2() -> None:
+    data = encode_manifest(SHORTENED)
+    assert data.startswith(b'{"magic":"RFMAN1","format_version":2,"bytes":"%016d",' % len(data))
+    assert json.loads(data)["gc"]["shortened"] == {"from_ms": 3_600_000, "since_generation": 6}
+    assert decode_manifest(data, key=KEY) == SHORTENED
+    again = replace(SHORTENED, gc=replace(SHORTENED.gc, shortened=None))
+    assert encode_manifest(again) == DATA
+    assert b"shortened" not in DATA
+
+
+def test_version_1_with_a_later_member_is_corrupt() -> None:
+    """The Reef that wrote version 1 knows no such member: these bytes are nobody's."""
+    values = fields()
+    values["gc"]["shortened"] = {"from_ms": 3_600_000, "since_generation": 6}
+    body = json.dumps(values, separators=(",", ":")).encode()
+    assert decode_manifest(sealed(body, version="2"), key=KEY) == SHORTENED
+    with pytest.raises(CorruptError, match="only version 2 has"):
+        decode_manifest(sealed(body), key=KEY)
+
+
+def test_version_2_need_not_use_a_later_member() -> None:
+    body = json.dumps(fields(), separators=(",", ":")).encode()
+    assert decode_manifest(sealed(body, version="2"), key=KEY) == SAMPLE
+
+
 # Damage
 
 
@@ -133,7 +170,7 @@ def test_an_object_of_another_kind_is_named(data: bytes, kind: str) -> None:
     assert KEY in str(caught.value)
 
 
-@pytest.mark.parametrize("version", ["0", "2", "10", "4294967295"])
+@pytest.mark.parametrize("version", ["0", "3", "10", "4294967295"])
 def test_another_version_is_said_to_be_one(version: str) -> None:
     whole = sealed(b'{"what":"ever"}', version=version)
     for data in (whole, whole[:60], whole[: whole.index(b',"bytes')]):

@@ -18,6 +18,7 @@ from reef.format._manifest_model import (
     Boundary,
     Manifest,
     PendingDelete,
+    ShortenedGrace,
     SkippedSlot,
     schema_fingerprint,
 )
@@ -99,6 +100,14 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "applied beyond the floor": (
         lambda m: replace(m, last_applied_lsn=pack_lsn(101, 0)),
         "last_applied_lsn in a slot below",
+    ),
+    "shortened from less": (
+        lambda m: replace(m, gc=replace(m.gc, shortened=ShortenedGrace(900_000, 7))),
+        "shortened.from_ms above",
+    ),
+    "shortened in the future": (
+        lambda m: replace(m, gc=replace(m.gc, shortened=ShortenedGrace(900_001, 8))),
+        "shortened.since_generation at most",
     ),
     "slot skipped twice": (
         lambda m: replace(m, skipped_slots=(*m.skipped_slots, SkippedSlot(97, 1))),
@@ -229,7 +238,7 @@ def test_a_broken_rule_stops_the_writer(name: str) -> None:
 def test_a_broken_rule_is_corrupt_to_the_reader(name: str) -> None:
     spoil, rule = BROKEN[name]
     with pytest.raises(CorruptError) as caught:
-        decode_manifest(sealed(msgspec.json.encode(spoil(SAMPLE))))
+        decode_manifest(sealed(msgspec.json.encode(spoil(SAMPLE)), version="2"))
     assert rule in caught.value.expected
 
 

@@ -206,7 +206,7 @@ class TestDamage:
     def test_another_format_version_is_no_damage(self, world: ChainWorld) -> None:
         """Falling back behind a newer Reef would undo what it wrote."""
         world.grow(2)
-        data = world.inner.get(key(2)).replace(b'"format_version":1', b'"format_version":2')
+        data = world.inner.get(key(2)).replace(b'"format_version":1', b'"format_version":9')
         world.overwrite(2, data)
         chain = world.chain()
         with pytest.raises(FormatVersionError):

@@ -30,6 +30,7 @@ from reef.format import (
     Pin,
     Retention,
     SegmentRef,
+    ShortenedGrace,
     SkippedSlot,
     Snapshot,
     WalAnchor,
@@ -515,6 +516,28 @@ class TestRetention:
         assert (m.retention.pitr_window_ms, m.gc.grace_ms) == (5000, 60_000)
         assert set_retention(m, floor_lsn=pack_lsn(4, 0)).retention.pitr_window_ms == 5000
         assert set_retention(m, pitr_window_ms=None).retention.pitr_window_ms is None
+
+    def test_a_shorter_grace_leaves_a_note_of_the_longest(self) -> None:
+        m = published(base(), set_retention(base(), grace_ms=60_000))
+        first = ShortenedGrace(base().gc.grace_ms, m.generation)
+        assert m.gc.shortened == first
+        same = published(m, set_retention(m, grace_ms=60_000, pitr_window_ms=1))
+        assert same.gc.shortened == first
+        longer = published(same, set_retention(same, grace_ms=90_000))
+        assert longer.gc.shortened == first
+        shortest = published(longer, set_retention(longer, grace_ms=0))
+        assert shortest.gc.shortened == ShortenedGrace(first.from_ms, shortest.generation)
+        whole = published(shortest, set_retention(shortest, grace_ms=first.from_ms))
+        assert whole.gc == base().gc
+
+    def test_a_grace_that_only_shrinks_is_refused(self) -> None:
+        m = base()
+        forgotten = replace(m, gc=replace(m.gc, grace_ms=1))
+        with pytest.raises(InvariantError, match=r"gc\.shortened from"):
+            published(m, forgotten)
+        note = ShortenedGrace(m.gc.grace_ms, m.generation)
+        with pytest.raises(InvariantError, match="since generation"):
+            published(m, replace(m, gc=replace(forgotten.gc, shortened=note)))
 
     def test_the_boundary_only_rises_each_number_by_itself(self) -> None:
         m = published(base(), advance_boundary(base(), Boundary(slot=5, generation=3)))
