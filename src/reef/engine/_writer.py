@@ -275,7 +275,7 @@ class Writer(Handle):
 
     def _publish_end(self) -> None:
         """Tell the next writer that no request of this one is on the way. The caller has the turn."""
-        slot = self._commits.slot_ended
+        slot = self._commits.slot_ended()
         if slot is None or self._is_ended:
             return
         self._is_ended = True

@@ -98,7 +98,6 @@ def test_a_damaged_manifest_serves_reads_loudly_and_refuses_writers(
     kv.flush()
     kv.put(b"b", b"2")
     kv.flush()
-    kv.close()
     flip(store, manifest_key("ns", head_generation(store)))
     with caplog.at_level(logging.ERROR, logger="reef"):
         assert contents(store) == {b"a": b"1", b"b": b"2"}  # the log is still there

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
-from reef.errors import FencedError
+from reef.errors import AlreadyExistsError, FencedError, OutcomeUnknownError, UnavailableError
 from reef.kv import KeyValue
-from reef.testing import Fault
+from reef.store import Store
+from reef.testing import Fault, Operation, WrapperStore
 from tests.support.code_without_guards import Edit
 from tests.support.engine.collecting import NAMESPACE
 from tests.support.jobs.compactor import fold_log
@@ -29,6 +33,8 @@ from tests.support.regressions import (
     stale_writer,
     write,
 )
+
+T = TypeVar("T")
 
 GUARDS = Guards()
 
@@ -91,13 +97,13 @@ def test_1622_writes_in_flight_land_after_a_collection(parallel: int) -> None:
 
 
 BOUNDARY_CHECKED = Edit(
-    "reef.engine._open_namespace:_take_log",
-    "if newest.manifest.gc.boundary.slot > slot_fenced:",
-    "if False:",
+    "reef.engine._open_namespace:_standing",
+    "None if newest.manifest.gc.boundary.slot > slot else newest",
+    "newest",
 )
 EPOCH_CHECKED = (
     Edit(
-        "reef.engine._open_namespace:_take_log",
+        "reef.engine._open_namespace:_standing",
         "if newest.manifest.writer_epoch > epoch:",
         "if False:",
     ),
@@ -236,6 +242,85 @@ def stop_in_opening(parallel: int, stop: int) -> bool:
     check_log(world)
     assert [type(error) for error in errors] == [FencedError], f"two writers, stop {stop}: {errors}"
     return True
+
+
+@parallel_writes
+@GUARDS.needed(
+    "only the next opener goes by an end: whoever comes after it may have a writer to fence",
+    Edit("reef.manifest:open_writer", "m.ended.epoch == m.writer_epoch", "True"),
+    Edit(
+        "reef.engine._open_namespace:_begins_behind_end",
+        "and ended.epoch == manifest.writer_epoch - 1",
+        "",
+    ),
+    Edit(
+        "reef.engine._open_namespace:_begins_behind_end",
+        "and ended.slot == replay.next_slot == replay.reach",
+        "",
+    ),
+    symptom=LOST,
+)
+def test_a_writer_without_a_fence_slept_through_a_collection(parallel: int) -> None:
+    """Behind a writer that was closed, none is put: the next one puts it where this one would write."""
+    world = open_world(parallel)
+    first = another(world)
+    first.close()
+    fences = world.slots()
+    sleeper, _, acked = stale_writer(world)
+    assert [*fences, *range(fences[-1] + 1, fences[-1] + 4)] == world.slots()
+    new = others_go_on(world, acked)
+    errors: list[Exception] = []
+    attempt(sleeper, b"asleep", acked, errors)
+    write(new, acked, rows("after", 3))
+    check(world, acked)
+    check_log(world)
+    assert [type(error) for error in errors] == [FencedError]
+
+
+class LatePuts(WrapperStore):
+    """While it `loses`, nobody learns what became of a log PUT; it lands when it is called."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.loses = False
+        self.late: list[Callable[[], object]] = []
+
+    def _request(self, operation: Operation, key: str, call: Callable[[], T]) -> T:
+        if self.loses and "/wal/" in key:
+            if operation == "put_if_absent":
+                self.late.append(call)
+            raise UnavailableError("no reply in time")
+        return call()
+
+
+@parallel_writes
+@GUARDS.needed(
+    "a writer that does not know what became of a write publishes no end",
+    Edit(
+        "reef.engine._commit._queue:CommitQueue.slot_ended",
+        "if self.in_flight or self.pending or self.failure is not None:",
+        "if False:",
+    ),
+    symptom=DEAD + "|InvariantError",
+)
+def test_a_write_is_on_its_way_when_its_writer_is_closed(parallel: int) -> None:
+    world = open_world(parallel)
+    store = LatePuts(world.inner)
+    closing = another(world, store)
+    acked: Acked = {}
+    write(closing, acked, rows("old", 3))
+    store.loses = True
+    with pytest.raises(OutcomeUnknownError):
+        closing.put(b"unknown", b"u")
+    closing.close()
+    new = another(world)
+    for land in store.late:
+        with contextlib.suppress(AlreadyExistsError):
+            land()
+    write(new, acked, rows("new", 3))
+    check(world, acked)
+    check_log(world)
+    assert b"unknown" not in world.contents()
 
 
 @pytest.mark.parametrize("missed", GUARDS, ids=str)

@@ -28,6 +28,7 @@ from reef.format._manifest import (
 )
 from reef.format._manifest_model import (
     Boundary,
+    EndedWriter,
     Manifest,
     PendingDelete,
     SegmentRef,
@@ -63,7 +64,7 @@ def test_the_hand_made_frame_of_these_tests_is_the_real_one() -> None:
 def test_the_sample_uses_every_field() -> None:
     first = Manifest.first("what-if", author="a", nonce="0" * 32, created_at_us=0)
     same = [f for f in Manifest.__struct_fields__ if getattr(first, f) == getattr(SAMPLE, f)]
-    assert same == ["namespace", "state", "lsn_policy"]
+    assert same == ["namespace", "state", "lsn_policy", "ended"]  # the last one is of version 2
     _, clipped, attached = SAMPLE.segments
     assert None not in msgspec.structs.astuple(replace(clipped, version=attached.version))
     assert clipped.namespace
@@ -105,6 +106,15 @@ def test_only_what_uses_an_optional_member_is_of_version_2() -> None:
     again = replace(SHORTENED, gc=replace(SHORTENED.gc, shortened=None))
     assert encode_manifest(again) == DATA
     assert b"shortened" not in DATA
+
+
+def test_the_end_of_a_writer_is_a_member_of_version_2() -> None:
+    ended = replace(SAMPLE, ended=EndedWriter(epoch=SAMPLE.writer_epoch, slot=SAMPLE.wal_floor))
+    data = encode_manifest(ended)
+    assert data.startswith(b'{"magic":"RFMAN1","format_version":2,')
+    assert json.loads(data)["ended"] == {"epoch": ended.writer_epoch, "slot": ended.wal_floor}
+    assert decode_manifest(data, key=KEY) == ended
+    assert b"ended" not in DATA
 
 
 def test_version_1_with_a_later_member_is_corrupt() -> None:
@@ -260,6 +270,7 @@ def test_the_page_names_every_field_and_its_example_is_real() -> None:
     records = [type(getattr(SAMPLE, name)) for name in Manifest.__struct_fields__]
     records += [type(getattr(SAMPLE, name)[0]) for name in ("segments", "snapshots", "pins")]
     records += [type(SAMPLE.intents[0]), SkippedSlot, PendingDelete, Boundary, Manifest]
+    records += [EndedWriter]
     for record in records:
         for field in getattr(record, "__struct_fields__", ()):
             assert f"`{field}`" in page, field

@@ -89,14 +89,13 @@ class CommitPath:
         """The error that ended this writer for good, or None."""
         return self._queue.failure
 
-    @property
     def slot_ended(self) -> int | None:
-        """The first slot that this writer left absent; None if it may not be the last word.
+        """Return the slot at which this writer has ended, after `close`.
 
-        Only after `close`: it may not be while the outcome of anything sent is unknown.
+        None while it is open, and for good if it failed, or if the outcome of anything is unknown.
         """
         with self._cond:
-            return self._queue.slot_ended if self._is_closed else None
+            return self._queue.slot_ended() if self._is_closed else None
 
     @property
     def bytes_max(self) -> int:

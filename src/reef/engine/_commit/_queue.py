@@ -208,14 +208,14 @@ class CommitQueue:
         self._slot_failed = 0
         """The last slot for which an object was sent and refused."""
 
-    @property
     def slot_ended(self) -> int | None:
-        """The first slot that is not durable, if nothing that was sent can come to lie there or above.
+        """Return the first slot that is not durable, if nothing that was sent can still come there.
 
         A store that refused an object is not relied upon: None until that slot is taken.
         """
-        is_open = self.in_flight or self.pending or self.failure is not None
-        return None if is_open or self._slot_failed == self._slot else self._slot
+        if self.in_flight or self.pending or self.failure is not None:
+            return None
+        return None if self._slot_failed == self._slot else self._slot
 
     # Admitting.
 
