@@ -6,13 +6,14 @@ inspect_namespace   the objects of a namespace; and the content of one: inspect_
                     inspect_segment, inspect_block
 storage_stats       how many objects and bytes a namespace has
 Examination         verify in parts: what to read, for tasks, and the Diagnosis of what was read;
-                    EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
+                    EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile;
+                    changing: the error after that
 plan_rebuild        from where everything can be derived again: a RebuildPlan, with each FoldStart
 read_window         a dedup window that a manifest names
 stored_size             the bytes of an object, None if it is missing
 """
 
-from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
+from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination, changing
 from reef.doctor._inspect_objects import (
     inspect_block,
     inspect_log,
@@ -39,6 +40,7 @@ __all__ = [
     "RepairReport",
     "RepairStep",
     "VerifyReport",
+    "changing",
     "inspect_block",
     "inspect_log",
     "inspect_manifest",

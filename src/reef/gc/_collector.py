@@ -21,7 +21,8 @@ Invariants:
 - Time is the store's. What is published rests on the Last-Modified of generations: where this
   machine's clock promises more than those prove, a generation is published first to learn the time.
 - Nothing outside the namespace's own prefix is deleted, and nothing but "aborted" is written there.
-  Deletes are idempotent, and two collections at once do no harm.
+  Deletes are idempotent, and two collections at once do no harm: what one has deleted is no damage
+  to the other, which plans anew if the newest head does not retain it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from reef.gc._collection import (
     ObjectCounter,
     Progress,
 )
-from reef.gc._collection_plan import CollectionPlanner
+from reef.gc._collection_plan import CollectionPlanner, beside_others
 from reef.gc._judge import DAY_US
 from reef.gc._names import FOLDERS, folder_prefix
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
@@ -79,10 +80,13 @@ def collect(
     if there is no such namespace, UnavailableError, OutcomeUnknownError, CorruptError. Whatever it
     raises, calling it again goes on where it ended.
     """
-    collector = _Collector(
-        chain, store, settings, clock, metrics, threads or SystemThreads(), delete, objects_max
-    )
-    return collector.run(apply=apply, progress=progress, sweep=sweep)
+    threads = threads or SystemThreads()
+
+    def collected() -> CollectionReport:
+        collector = _Collector(chain, store, settings, clock, metrics, threads, delete, objects_max)
+        return collector.run(apply=apply, progress=progress, sweep=sweep)
+
+    return beside_others(collected, chain.namespace)
 
 
 class _Collector:
