@@ -161,7 +161,8 @@ class _Collector:
         if proven.aborted != plan_if_aborted.aborted:
             _, head = self._publish_at(self._proven_us(head), is_needed=True)
             proven = self._planner.plan(head, head.published_at_us, assume_aborted=True)
-        self._planner.abort_unmade(proven)
+        with self._store.reserve():
+            self._planner.abort_unmade(proven)
         return head
 
     def _publish(self, head: Head, plan: CollectionPlan) -> CollectionPlan:
@@ -196,7 +197,8 @@ class _Collector:
             wanted.append(change(head))
             return wanted[-1]
 
-        head = self._chain.publish(noted)
+        with self._store.reserve():
+            head = self._chain.publish(noted)
         if wanted[-1] is not None:
             self._published.append(head.generation)
         return head
