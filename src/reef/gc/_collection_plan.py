@@ -46,6 +46,8 @@ PLANS_MAX = 10
 SUPERFLUOUS_KEPT_MAX = 3
 """One run publishes this many generations at most. As many superfluous ones are not worth another
 generation, or each collection would cause the next one."""
+ENDED_KEPT_MAX = 2
+"""The same where a life has ended and nobody else publishes: one to learn the time, one to delete."""
 
 
 def plan_collection(
@@ -358,10 +360,8 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
         return False
     if any(doomed.kind != "manifest" for doomed in plan.doomed):
         return False
-    return (
-        sum(old.generation <= number < plan.boundary.generation for number in listed)
-        <= SUPERFLUOUS_KEPT_MAX
-    )
+    kept_max = SUPERFLUOUS_KEPT_MAX if manifest.state == "live" else ENDED_KEPT_MAX
+    return sum(old.generation <= number < plan.boundary.generation for number in listed) <= kept_max
 
 
 def _waiting(judged: JudgedPin) -> JudgedPin:
