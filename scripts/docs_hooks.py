@@ -33,6 +33,7 @@ PACKAGES = {
     "reef.kv": "Keys and values.",
     "reef.pages": "Pages.",
     "reef.sqlite": "SQLite.",
+    "reef.aio": "Handles for asyncio.",
     "reef.jobs": "Bulk work.",
     "reef.spark": "Spark as a client.",
     "reef.doctor": "Verify, repair, rebuild, inspect.",

@@ -4,7 +4,7 @@ connect(url) -> Database                a bucket, opened: file://, memory://, s3
 CreateOnly, MustExist, Equals           what must hold of a row for its write to count
 Incoming                                in a condition: the value of the document that comes in
 Receipt                               the result of a commit
-jobs, spark, sqlite                     packages, loaded when they are asked for
+aio, jobs, spark, sqlite                packages, loaded when they are asked for
 every error, by what to do next         see `reef.errors`
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Imported on first use: a program that needs only the errors does not load the engine.
-_PACKAGES = ("jobs", "spark", "sqlite")
+_PACKAGES = ("aio", "jobs", "spark", "sqlite")
 _HOMES = {
     "Database": "reef.database",
     "connect": "reef.database",

@@ -15,17 +15,21 @@ from weakref import WeakSet
 from reef.clock import Clock, SystemClock
 from reef.engine import Context, Namespace, are_live, drop_namespace, list_namespaces
 from reef.errors import ClosedError
+from reef.fork import abandon_in_child, forked_error
 from reef.kv import KeyValue
 from reef.metrics import Metrics
 from reef.segment import BlockCache, DiskCache
 from reef.settings import load_settings
 from reef.store import MeteredStore, Store, open_store
-from reef.threads import SystemThreads, Threads
+from reef.threads import SystemThreads, Threads, for_each
 from reef.types import namespace_of
 
 if TYPE_CHECKING:
     from reef.documents import Documents
     from reef.pages import Pages
+
+
+_CLOSING_WIDTH = 16  # namespaces that `close` waits for side by side
 
 
 class Database:
@@ -46,7 +50,7 @@ class Database:
         loaded = load_settings(settings)
         clock = clock or SystemClock()
         self._metrics = Metrics()
-        self._is_closed = False
+        self._is_closed = self._is_abandoned = False
         self._opened: WeakSet[Namespace] = WeakSet()
         disk = None
         if loaded.disk_cache_dir:
@@ -66,6 +70,11 @@ class Database:
             author=author or f"{host}:{os.getpid()}",
             host=host,
         )
+        abandon_in_child(self)
+
+    def abandon(self) -> None:
+        """Be closed, in a forked process."""
+        self._is_closed = self._is_abandoned = True
 
     @property
     def store(self) -> Store:
@@ -152,6 +161,8 @@ class Database:
         return opened
 
     def _check_open(self) -> None:
+        if self._is_abandoned:
+            raise forked_error(f"the database at {self.store.url}")
         if self._is_closed:
             raise ClosedError(f"the database at {self.store.url} was closed: connect again")
 
@@ -182,12 +193,28 @@ class Database:
         drop_namespace(self._context, namespace_of(name, branch))
 
     def close(self) -> None:
-        """Close the open namespaces; release connections and threads."""
+        """Close the open namespaces, several at a time; release connections and threads.
+
+        Waits for the writes and flushes in flight, and begins nothing. If a namespace cannot be
+        closed, all others are, and then its error is raised.
+        """
         self._is_closed = True
-        for opened in list(self._opened):
-            if opened.is_open:
+        errors: list[Exception] = []
+
+        def close(opened: Namespace) -> None:
+            try:
                 opened.close()
-        self._context.store.close()
+            except Exception as error:  # noqa: BLE001 raised below
+                errors.append(error)
+
+        still_open = [one for one in list(self._opened) if one.is_open]
+        threads, width = self._context.threads, min(_CLOSING_WIDTH, len(still_open))
+        try:
+            for_each(still_open, close, width=width, threads=threads)
+        finally:
+            self._context.store.close()
+        if errors:
+            raise errors[0]
 
     def __enter__(self) -> Self:
         return self

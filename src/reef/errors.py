@@ -8,7 +8,7 @@ ReefError
 ├── OutcomeUnknownError       ask again before anything else: the write may or may not have happened
 ├── FencedError               re-open: another writer took over, for good
 ├── DroppedError              open anew: the namespace was dropped while this handle had it open
-├── ClosedError               open a new handle: this one was closed
+├── ClosedError               open a new handle: this one was closed, or is the parent process's
 ├── NotFoundError             nothing is there
 ├── AlreadyExistsError        the name is taken
 │   └── ConflictError         the name is taken by another writer's object, which it carries
@@ -25,6 +25,7 @@ ReefError
 │   │   ├── CorruptError      the bytes are not what was written
 │   │   └── IncompleteError   the bytes end too early
 │   └── FormatVersionError    written by another version: use one that reads it
+│       └── TooLargeError     it does not fit into this process's memory: give it more
 └── InvariantError            report it: a bug in Reef
 """
 
@@ -57,6 +58,7 @@ __all__ = [
     "RetentionError",
     "SnapshotExpiredError",
     "StalePlanError",
+    "TooLargeError",
     "UnavailableError",
     "UnreadableError",
     "UnsupportedStoreError",
@@ -137,7 +139,10 @@ class DroppedError(ReefError):
 
 
 class ClosedError(ReefError):
-    """The handle was closed, by its owner or after a failure that it names: open a new one."""
+    """The handle was closed, by its owner or after a failure that it names: open a new one.
+
+    In a forked process, every handle of the parent is closed.
+    """
 
 
 class NotFoundError(ReefError):
@@ -265,6 +270,16 @@ class FormatVersionError(UnreadableError):
 
     what = "of another format version"
     advice = "use a version of Reef that reads it; nothing was changed"
+
+
+class TooLargeError(FormatVersionError):
+    """This process has no memory for the object, which is not damaged as far as is known.
+
+    Like an object of another version, nobody falls back behind it, skips it or repairs it.
+    """
+
+    what = "too large to be read here"
+    advice = "use a machine with more memory; nothing was changed"
 
 
 class InvariantError(ReefError):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from reef.errors import InvariantError
+from reef.fork import abandon_in_child
 
 _SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -110,7 +111,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.abandon()
+        abandon_in_child(self)
         self._series: dict[tuple[str, ...], _Series] = {}
         # The same series, by kind, under their labels in whatever order and type they are given.
         self._counters: dict[object, _Series] = {}
@@ -120,6 +122,10 @@ class Metrics:
         for name, metric in METRICS.items():
             if not metric.labels and metric.kind != "gauge":
                 self._find(metric.kind, name, {})
+
+    def abandon(self) -> None:
+        """Take a new lock, in a forked process: a thread of the parent may hold the old one."""
+        self._lock = threading.Lock()
 
     def recorder(self, *names: str, **labels: object) -> Callable[..., None]:
         """Return a function that takes a number for each of some counters and histograms at once.

@@ -149,7 +149,8 @@ class Settings:
     cas_max_retries: int = _setting(8, _ints(0, 1000))
     cas_backoff: tuple[float, float] = _setting((0.001, 0.100), _parse_backoff)
 
-    group_commit_window: float = _setting(0.002, _seconds(high=10.0))
+    group_commit_window: float | None = _setting(None, _or_none(_seconds(high=10.0)))
+    """None: adaptive, and a lone write never waits."""
     group_commit_max_batches: int = _setting(256, _ints(1, ORDINAL_MAX + 1))
     log_segment_max_bytes: int = _setting(16 << 20, _bytes(_BATCH_BYTES, 1 << 30))
     max_parallel_writes: int | None = _setting(None, _or_none(_ints(1, WRITES_ASKED_MAX)))

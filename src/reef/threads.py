@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
@@ -134,6 +135,33 @@ class SystemThreads:
         return thread
 
 
+class _ThisThread(threading.local):
+    may_wait = True
+
+
+_this_thread = _ThisThread()
+
+
+class WouldWaitError(Exception):
+    """A call under `without_waiting` came to where it would ask a store or a disk; nothing was done."""
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Let calls of this thread raise WouldWaitError where they would wait for a store or a disk."""
+    _this_thread.may_wait = False
+    try:
+        yield
+    finally:
+        _this_thread.may_wait = True
+
+
+def check_may_wait() -> None:
+    """Raise WouldWaitError under `without_waiting`."""
+    if not _this_thread.may_wait:
+        raise WouldWaitError
+
+
 T = TypeVar("T")
 
 
@@ -148,6 +176,7 @@ def for_each(
         for item in items:
             work(item)
         return
+    check_may_wait()
     left = iter(items)
     first = [*islice(left, width)]
     lanes = _Lanes(chain(first, left), work)

@@ -19,7 +19,7 @@ TESTS = SOURCE.parent / "tests"
 
 # From the ground up. A module imports from lower layers and from its own package only.
 LAYERS = (
-    ("errors", "types", "clock", "threads"),
+    ("errors", "types", "clock", "threads", "fork"),
     ("metrics", "settings"),
     ("store",),
     ("format",),
@@ -29,7 +29,7 @@ LAYERS = (
     ("doctor",),
     ("documents", "pages", "kv", "tiered"),
     ("database",),
-    ("sqlite",),
+    ("sqlite", "aio"),
     ("jobs",),
     ("spark",),
     ("cli", "server"),
@@ -87,7 +87,8 @@ AMBIENT_ALLOWED = {
     "choose even if it was given the same seed",
 }
 
-# What must come from injected Threads, everywhere above the stores, which have a pool of their own.
+# What must come from injected Threads, everywhere but in the stores and in `aio`, which have pools of
+# their own: what runs in that one are calls of users, like those of their threads.
 # A lock that nobody waits under is no business of a scheduler's.
 THREADS = (
     "threading.Thread",
@@ -102,7 +103,7 @@ THREADS = (
     "asyncio.*",
     "queue.*",
 )
-HAVE_THREADS = frozenset({"threads", "store", "testing"})
+HAVE_THREADS = frozenset({"threads", "store", "testing", "aio"})
 
 # Folders of tests whose sub-folders are named after the package that they test.
 SORTED_BY_PACKAGE = frozenset({"unit", "property", "sim", "crash", "integration", "support"})

@@ -291,7 +291,10 @@ MiB = 1 << 20
 CASES: dict[str, tuple[dict[object, object], list[object]]] = {
     "cas_max_retries": ({0: 0, "1000": 1000}, [-1, 1001]),
     "cas_backoff": ({"0s-1m": (0.0, 60.0)}, ["1m-1s"]),
-    "group_commit_window": ({0: 0.0, "2ms": 0.002, 10: 10.0}, ["11s", -1, None]),
+    "group_commit_window": (
+        {0: 0.0, "2ms": 0.002, 10: 10.0, None: None, "none": None},
+        ["11s", -1],
+    ),
     "group_commit_max_batches": ({1: 1, 1 << 20: 1 << 20}, [0, (1 << 20) + 1, 1.5]),
     "log_segment_max_bytes": (
         {"2KiB": 2048, "4MiB": 4 * MiB, "1GiB": 1 << 30},
@@ -352,7 +355,7 @@ def test_every_default_is_a_value_that_could_be_given() -> None:
 
 def test_the_defaults_that_were_agreed() -> None:
     settings = Settings()
-    assert (settings.group_commit_window, settings.group_commit_max_batches) == (0.002, 256)
+    assert (settings.group_commit_window, settings.group_commit_max_batches) == (None, 256)
     assert (settings.max_parallel_writes, settings.pitr_window) == (None, None)
     assert (settings.dedup_max_keys, settings.dedup_max_age) == (10_000, 86400.0)
     assert settings.row_block_bytes == SegmentOptions().row_block_bytes

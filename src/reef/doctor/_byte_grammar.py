@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from reef.format import Footer, damaged_checksum
+from reef.errors import UnreadableError
+from reef.format import Footer, damaged_checksum, decode_framed, decode_stream
 
 _LOG_HEADER = struct.Struct("<8sIB3sQQQQQ16s16sQQQI4s")
 _LOG_FIELDS = (
@@ -24,9 +25,6 @@ _LOG_FIELDS = (
 )
 FRAME = struct.Struct("<II")
 _TRAILER = struct.Struct("<IIQQI4s8s")
-_BLOCK_HEAD = struct.Struct("<BBHI")
-_CODECS = {1: "lz4_raw", 2: "zstd"}
-_RAW_BYTES_MAX = 1 << 30
 PREAMBLE = b"RFSEG1\0\0\1\0\0\0\0\0\0\0"
 _TEXT_MAX = 2000
 
@@ -70,8 +68,8 @@ def _record(payload: bytes) -> dict[str, Any]:
         record["envelope"] = msgspec.msgpack.decode(payload[4 : 4 + length])
         body = payload[4 + length + -(4 + length) % 8 :]
         if body:
-            record["batch"] = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
-    except (struct.error, msgspec.MsgspecError, ValueError, pa.ArrowException, OSError, EOFError):
+            record["batch"] = decode_stream(pa.py_buffer(body), "", 0)
+    except (struct.error, msgspec.MsgspecError, ValueError, RecursionError, UnreadableError):
         pass  # its checksum holds, but this version cannot decode it
     return record
 
@@ -134,16 +132,10 @@ def block_rows(block: bytes, schema: pa.Schema) -> pa.RecordBatch | None:
     framed = block[FRAME.size :]
     if length != len(framed) or damaged_checksum(framed) != checksum:
         return None
-    codec, padding, _, raw = _BLOCK_HEAD.unpack_from(framed)
-    body = pa.py_buffer(framed[_BLOCK_HEAD.size : len(framed) - padding])
     try:
-        if codec in _CODECS and raw <= _RAW_BYTES_MAX:
-            body = pa.Codec(_CODECS[codec]).decompress(body, decompressed_size=raw)
-        rows = pa.ipc.read_record_batch(body, schema)
-        rows.validate(full=True)
-    except (ValueError, TypeError, pa.ArrowException, OSError, EOFError):
+        return decode_framed(pa.py_buffer(framed), 0, schema, "")
+    except UnreadableError:
         return None  # not of this schema
-    return rows
 
 
 def manifest_parts(data: bytes) -> dict[str, Any]:

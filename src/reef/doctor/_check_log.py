@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain, islice
 from typing import NamedTuple
 
 from reef.doctor._problems import ProblemOrNote, Progress, describe, ranges_text
 from reef.errors import CorruptError, IncompleteError, UnreadableError
 from reef.format import LogKind, Manifest, SegmentRef, SkippedSlot, log_key
 from reef.log import (
+    MISSING_MAX,
     ChainPoint,
     Damaged,
     LogEntry,
@@ -28,6 +30,7 @@ from reef.log import (
     ReadLogPart,
     Replay,
     UnreadableSlot,
+    absent,
     cut_log,
     find_end,
     list_slots,
@@ -79,7 +82,7 @@ class CheckedLog:
     missing: list[int]
     """Absent slots of the unfolded log with log objects behind them."""
     missing_folded: list[int]
-    """Absent slots below `wal_floor`: their rows are in segments."""
+    """Absent slots below `wal_floor`, at most MISSING_MAX: their rows are in segments."""
     unreadable: dict[int, UnreadableObject] = field(default_factory=dict)
     """Every object that cannot be read, by slot."""
     attached: list[SegmentRef] = field(default_factory=list)
@@ -105,10 +108,11 @@ class LogCheck:
         slots = list_slots(store, head.namespace)
         boundary, floor = head.gc.boundary.slot, head.wal_floor
         end, missing = find_end(slots, head, parallel)
-        lost = [slot for slot in range(boundary, floor) if slot not in slots]
+        gaps = absent(slots, boundary, floor)
+        lost = list(islice(chain.from_iterable(gaps), MISSING_MAX))
         self.result = CheckedLog(slots, end, missing, lost)
         self._floors = {m.wal_floor: m for m in (*retained, head)}
-        after_hole = max((*lost, boundary - 1)) + 1
+        after_hole = gaps[-1].stop if gaps else boundary
         self._start = min(f for f in (*self._floors, floor) if after_hole <= f <= floor)
         self._fold = Replay.of(self._floors[self._start])
         self._damaged: dict[int, Damaged] = {}
@@ -156,7 +160,7 @@ class LogCheck:
             damaged = decoded.damaged()
             if damaged is None:
                 error = decoded.reason.error()
-                text = f"{describe(error)}; use a version of Reef that reads it"
+                text = f"{describe(error)}; {error.advice}"
                 self.result.reported.append(ProblemOrNote("format-version", self._key(slot), text))
                 self.result.unreadable[slot] = UnreadableObject(
                     UnreadableKind.FOREIGN, decoded.checksum, error
@@ -264,7 +268,8 @@ class LogCheck:
             (log.missing_folded, "its rows are in segments, but no collection removed it"),
         ):
             if missing:
-                what = f"slot {ranges_text(missing)} is not there"
+                more = ", and perhaps more," if len(missing) >= MISSING_MAX else ""
+                what = f"slot {ranges_text(missing)}{more} is not there"
                 yield ProblemOrNote("log-missing", self._key(missing[0]), f"{what}; {text}")
         ahead = [slot for slot in log.sizes if slot > log.end]
         if ahead:

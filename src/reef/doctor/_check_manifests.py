@@ -6,7 +6,7 @@ is a leftover of a collection, or a writer published it that had slept through o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from reef.doctor._problems import ProblemOrNote, Progress, cut_to_fetch, describe, ranges_text
@@ -26,7 +26,8 @@ from reef.format import (
     manifest_key,
     parse_manifest_key,
 )
-from reef.manifest import Head, check_successor, is_retained
+from reef.log import absent
+from reef.manifest import Head, check_successor, retained_of
 from reef.store import Store
 
 LISTINGS_MAX = 10
@@ -110,10 +111,11 @@ def newest_readable(generations: Sequence[ReadGeneration]) -> Head | None:
 
 def retained_manifests(head: Head, generations: Sequence[ReadGeneration]) -> list[Manifest]:
     """Return the generations that count and can be read, in order, the head last."""
+    retained = set(retained_of(head.manifest, (read.number for read in generations)))
     return [
         read.manifest
         for read in generations
-        if read.manifest is not None and is_retained(head.manifest, read.number)
+        if read.manifest is not None and read.number in retained
     ]
 
 
@@ -122,21 +124,20 @@ def check_generations(
 ) -> Iterator[ProblemOrNote]:
     """Yield what is wrong with the chain."""
     superseded = _superseded_by_repair(generations)
+    there = [read.number for read in generations]
+    retained = set(retained_of(head.manifest, there))
     for read in generations:
         if read.error is not None:
-            yield _unreadable_generation(
-                namespace, head, read, read.number in superseded, quarantine
-            )
-    first, there = head.manifest.gc.boundary.generation, {read.number for read in generations}
-    missing = [n for n in range(first, head.generation) if n not in there]
+            yield _unreadable_generation(namespace, head, read, superseded, retained, quarantine)
+    missing = absent(there, head.manifest.gc.boundary.generation, head.generation)
     if missing:
         yield ProblemOrNote(
             "manifest-missing",
-            manifest_key(namespace, missing[0]),
+            manifest_key(namespace, missing[0].start),
             f"generation {ranges_text(missing)} is not there, and was not collected; reads at it "
             "fail, and a writer that was paused could publish under its number again",
         )
-    leftovers = [n for n in sorted(there) if not is_retained(head.manifest, n)]
+    leftovers = [n for n in there if n not in retained]
     if leftovers:
         yield ProblemOrNote(
             "leftover",
@@ -144,54 +145,54 @@ def check_generations(
             f"generation {ranges_text(leftovers)} lies below the boundary: `reef gc` removes it",
             is_problem=False,
         )
-    yield from _links(namespace, head, generations)
+    yield from _links(namespace, [read for read in generations if read.number in retained])
 
 
 def _superseded_by_repair(generations: Sequence[ReadGeneration]) -> set[int]:
-    """Return the damaged generations that a repair has published a new head above."""
-    return {
-        number
-        for read in generations
-        if read.manifest is not None and read.manifest.repaired_from is not None
-        for number in range(read.manifest.repaired_from + 1, read.number)
-    }
+    """Return the generations that a repair has published a new head above."""
+    superseded: set[int] = set()
+    below: int | None = None
+    for read in reversed(generations):
+        if below is not None and read.number > below:
+            superseded.add(read.number)
+        before = None if read.manifest is None else read.manifest.repaired_from
+        if before is not None:
+            below = before if below is None else min(below, before)
+    return superseded
 
 
 def _unreadable_generation(
-    namespace: str, head: Head, read: ReadGeneration, is_superseded: bool, quarantine: Quarantine
+    namespace: str,
+    head: Head,
+    read: ReadGeneration,
+    superseded: Collection[int],
+    retained: Collection[int],
+    quarantine: Quarantine,
 ) -> ProblemOrNote:
     key = manifest_key(namespace, read.number)
     assert read.error is not None
     what = describe(read.error)
     if isinstance(read.error, FormatVersionError):
-        return ProblemOrNote("format-version", key, f"{what}; use a version of Reef that reads it")
+        return ProblemOrNote("format-version", key, f"{what}; {read.error.advice}")
     if read.number > head.generation:
         text = f"{what}; it is the head: reads fall back to generation {head.generation}, and nothing can be written before `reef repair`"
         return ProblemOrNote("manifest-damaged", key, text)
-    if is_superseded or quarantine.holds(key, read.checksum):
+    if read.number in superseded or quarantine.holds(key, read.checksum):
         text = f"{what}; repair has dealt with it: nothing needs it"
         return ProblemOrNote("manifest-damaged", key, text, is_problem=False)
-    if not is_retained(head.manifest, read.number):
+    if read.number not in retained:
         text = f"{what}; it lies below the boundary, so nothing needs it: `reef gc` removes it"
         return ProblemOrNote("manifest-damaged", key, text, is_problem=False)
     text = f"{what}; newer generations can be read, so only reads at this one fail"
     return ProblemOrNote("manifest-damaged", key, text)
 
 
-def _links(
-    namespace: str, head: Head, generations: Sequence[ReadGeneration]
-) -> Iterator[ProblemOrNote]:
-    by_number = {read.number: read for read in generations}
-    for read in generations:
+def _links(namespace: str, retained: Sequence[ReadGeneration]) -> Iterator[ProblemOrNote]:
+    by_number = {read.number: read for read in retained}
+    for read in retained:
         m = read.manifest
-        if m is None or not is_retained(head.manifest, read.number):
-            continue
-        before = by_number.get(m.repaired_from or read.number - 1)
-        if (
-            before is None
-            or before.manifest is None
-            or not is_retained(head.manifest, before.number)
-        ):
+        before = None if m is None else by_number.get(m.repaired_from or read.number - 1)
+        if m is None or before is None or before.manifest is None:
             continue
         key = manifest_key(namespace, read.number)
         if m.predecessor_checksum != before.checksum:

@@ -9,19 +9,19 @@ is read instead of a damaged one.
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from reef.doctor._byte_grammar import log_parts, manifest_parts, segment_parts
 from reef.doctor._newest_readable import newest_readable_manifest
 from reef.doctor._quarantine import Quarantine, stored_size
 from reef.engine import OUTCOMES, Context, unpack_codes
-from reef.errors import InvalidInputError, UnreadableError
+from reef.errors import CorruptError, InvalidInputError, UnreadableError
 from reef.format import (
     SegmentRef,
     SegmentTail,
@@ -39,7 +39,7 @@ from reef.format import (
     tail_length,
 )
 from reef.log import list_slots
-from reef.manifest import is_retained, no_namespace
+from reef.manifest import no_namespace, retained_of
 from reef.segment import check_segment
 from reef.store import ObjectMeta, Store
 from reef.types import check_namespace
@@ -61,18 +61,20 @@ def inspect_namespace(context: Context, namespace: str) -> dict[str, Any]:
     head, _ = newest_readable_manifest(store, manifests)
     live = {} if head is None else {s.id: s for s in head.segments if not s.namespace}
     pending = set() if head is None else {waiting.key for waiting in head.gc.pending}
+    named = [(n.generation, meta) for meta in manifests if (n := parse_manifest_key(meta.key))]
+    numbers = [number for number, _ in named]
+    retained = set() if head is None else {*retained_of(head, numbers)}
     return {
         "namespace": namespace,
         "head": None if head is None else head.generation,
         "generations": [
             {
-                "generation": named.generation,
+                "generation": number,
                 "size": meta.size,
                 "published_at_us": meta.last_modified_us,
-                "retained": head is not None and is_retained(head, named.generation),
+                "retained": number in retained,
             }
-            for meta in manifests
-            if (named := parse_manifest_key(meta.key)) is not None
+            for number, meta in named
         ],
         "log": [
             {"slot": slot, "size": size, "folded": head is not None and slot < head.wal_floor}
@@ -285,7 +287,7 @@ def _condition(record: Any) -> Any:
         return json_value(record)
     try:
         return readable(msgspec.msgpack.decode(record))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return readable(record)
 
 
@@ -295,9 +297,10 @@ def _outcomes(packed: Any, most: int) -> dict[str, Any]:
         return {"outcomes": json_value(packed), "outcome_counts": None}
     try:
         codes = unpack_codes(packed)
-    except ValueError:
+    except (ValueError, CorruptError):
         return {"outcomes": readable(packed), "outcome_counts": None}
-    counts = {_outcome_name(code): count for code, count in sorted(Counter(codes).items())}
+    found = np.bincount(np.frombuffer(codes, np.uint8))
+    counts = {_outcome_name(code): int(found[code]) for code in np.flatnonzero(found).tolist()}
     return {"outcomes": [_outcome_name(code) for code in codes[:most]], "outcome_counts": counts}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -14,6 +14,8 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 # The most to fetch at once, in bytes and in requests.
 AT_ONCE_BYTES = 32 << 20
 AT_ONCE_OBJECTS = 16
+
+_RANGES_SHOWN_MAX = 100
 
 _Item = TypeVar("_Item")
 
@@ -53,12 +55,15 @@ def cut_to_fetch(items: Sequence[_Item], size: Callable[[_Item], int]) -> Iterat
         yield items[first:]
 
 
-def ranges_text(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as text: "3, 5 to 9"."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
+def ranges_text(numbers: Iterable[int | range]) -> str:
+    """Return ascending numbers, or ranges of them, as text: "3, 5 to 9"."""
+    ranges: list[range] = []
+    for one in numbers:
+        some = one if isinstance(one, range) else range(one, one + 1)
+        if ranges and some.start == ranges[-1].stop:
+            ranges[-1] = range(ranges[-1].start, some.stop)
         else:
-            ranges.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
+            ranges.append(some)
+    texts = [str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in ranges[:_RANGES_SHOWN_MAX]]
+    more = len(ranges) - len(texts)
+    return ", ".join(texts) + (f" and {more} more ranges" if more else "")

@@ -40,13 +40,14 @@ from reef.format import (
     manifest_key,
     parse_manifest_key,
 )
-from reef.log import MISSING_MAX
+from reef.log import MISSING_MAX, absent
 from reef.manifest import Head
 from reef.segment import CheckedSegment
 
 StepState = Literal["planned", "done", "refused", "impossible"]
 
 _UNFIXABLE = ("manifest-rule", "log-unlinked", "segments-overlap")
+_NAMED_MAX = 10
 _UNAVOIDABLE = ("republish-manifest", "skip-log-object", "name-in-fence")
 
 
@@ -207,11 +208,10 @@ class RepairPlanner:
     def _chain_gaps(self) -> None:
         """Plan for generations that are missing or do not link."""
         diagnosis, head = self._diagnosis, self._head
-        there = {read.number for read in diagnosis.generations}
-        first = head.manifest.gc.boundary.generation
-        for number in range(first, head.generation):
-            if number not in there:
-                self._raise_boundary(number + 1, manifest_key(diagnosis.namespace, number))
+        there = [read.number for read in diagnosis.generations]
+        if gaps := absent(there, head.manifest.gc.boundary.generation, head.generation):
+            key = manifest_key(diagnosis.namespace, gaps[0].start)
+            self._raise_boundary(gaps[-1].stop, key)
         for one in diagnosis.reported:
             named = parse_manifest_key(one.key)
             if one.kind == "manifest-unlinked" and named is not None:
@@ -224,7 +224,9 @@ class RepairPlanner:
         self.plan.boundary = max(self.plan.boundary, generation)
         text = f"raise the boundary to generation {generation}, so that no older one is retained"
         if needing:
-            text += f", except those that {', '.join(needing)} need"
+            more = len(needing) - _NAMED_MAX
+            named = ", ".join(needing[:_NAMED_MAX]) + (f" and {more} others" if more > 0 else "")
+            text += f", except those that {named} need"
         self._step("raise-boundary", key, text, lost=f"reads at generations below {generation}")
 
     def _log_objects(self) -> None:

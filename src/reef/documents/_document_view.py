@@ -171,13 +171,32 @@ class DocumentView:
         aligned = (align(some, layout) for some in rows.batches(aggregation.columns))
         return aggregation.run(aligned, layout)
 
-    def sql(self, text: str, parameters: Sequence[Any] | None = None) -> pa.Table:
-        """Return the result of a SELECT over the table `docs`. Raises InvalidInputError."""
-        return run_sql(self, text, parameters)
+    def sql(
+        self,
+        text: str,
+        parameters: Sequence[Any] | None = None,
+        *,
+        timeout: float | str | None = None,
+        memory_limit: int | str | None = None,
+    ) -> pa.Table:
+        """Return the result of a SELECT over the table `docs`.
 
-    def explain_sql(self, text: str, parameters: Sequence[Any] | None = None) -> str:
+        It is ended after `timeout` (seconds, or text such as "30s"; None: never), or if it takes more
+        memory, or gives a larger result, than `memory_limit` (bytes, or text; by default 1 GB).
+        Raises InvalidInputError.
+        """
+        return run_sql(self, text, parameters, timeout=timeout, memory_limit=memory_limit)
+
+    def explain_sql(
+        self,
+        text: str,
+        parameters: Sequence[Any] | None = None,
+        *,
+        timeout: float | str | None = None,
+        memory_limit: int | str | None = None,
+    ) -> str:
         """Run a SELECT, and return how: what its scans evaluated, and DuckDB's plan for the rest."""
-        return explain_sql(self, text, parameters)
+        return explain_sql(self, text, parameters, timeout=timeout, memory_limit=memory_limit)
 
     def to_pandas(self, **query: Any) -> Any:
         """Return what `query` returns as a pandas DataFrame; see `frame_of_pandas`."""

@@ -342,16 +342,35 @@ class Documents(Namespace):
         return self.view(min_lsn=min_lsn).aggregate(aggregates, group_by=group_by, where=where)
 
     def sql(
-        self, text: str, parameters: Sequence[Any] | None = None, *, min_lsn: int | None = None
+        self,
+        text: str,
+        parameters: Sequence[Any] | None = None,
+        *,
+        timeout: float | str | None = None,
+        memory_limit: int | str | None = None,
+        min_lsn: int | None = None,
     ) -> pa.Table:
-        """Return the result of a SELECT over the table `docs`, all at one version."""
-        return self.view(min_lsn=min_lsn).sql(text, parameters)
+        """Return the result of a SELECT over the table `docs`, all at one version.
+
+        It is ended after `timeout` (seconds, or text such as "30s"; None: never), or if it takes more
+        memory, or gives a larger result, than `memory_limit` (bytes, or text; by default 1 GB).
+        Raises InvalidInputError.
+        """
+        view = self.view(min_lsn=min_lsn)
+        return view.sql(text, parameters, timeout=timeout, memory_limit=memory_limit)
 
     def explain_sql(
-        self, text: str, parameters: Sequence[Any] | None = None, *, min_lsn: int | None = None
+        self,
+        text: str,
+        parameters: Sequence[Any] | None = None,
+        *,
+        timeout: float | str | None = None,
+        memory_limit: int | str | None = None,
+        min_lsn: int | None = None,
     ) -> str:
         """Run a SELECT and return its plan: what the scans evaluated, and DuckDB's plan for the rest."""
-        return self.view(min_lsn=min_lsn).explain_sql(text, parameters)
+        view = self.view(min_lsn=min_lsn)
+        return view.explain_sql(text, parameters, timeout=timeout, memory_limit=memory_limit)
 
     def to_pandas(self, *, min_lsn: int | None = None, **query: Any) -> Any:
         """Return the result of `query` as a pandas DataFrame."""

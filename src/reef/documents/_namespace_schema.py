@@ -33,6 +33,7 @@ class NamespaceSchema:
 
     def change(self, writer: Writer, change: Callable[[Schema], Schema]) -> Schema:
         """Make `change(current schema)` the schema, durably; return it."""
+        writer.check_open()
         with self._altering:  # one at a time: each starts from the durable schema
             schema = change(self.current())
             if schema != self.current():

@@ -22,6 +22,7 @@ from reef.errors import (
     SnapshotExpiredError,
     UnavailableError,
 )
+from reef.fork import abandon_in_child, forked_error
 from reef.format import Manifest
 from reef.log import LogReader
 from reef.manifest import Head, ManifestChain
@@ -40,6 +41,12 @@ class Handle(ABC):
         self._log = LogReader(context.store, namespace, head.manifest.lsn_policy)
         self._live = LiveRows(context.segments(namespace), head.manifest, tail)
         self._is_closed = False
+        self._is_abandoned = False
+        abandon_in_child(self)
+
+    def abandon(self) -> None:
+        """Be closed, in a forked process: threads, epoch and slots are the parent's."""
+        self._is_closed = self._is_abandoned = True
 
     @property
     def is_open(self) -> bool:
@@ -159,6 +166,8 @@ class Handle(ABC):
 
     def check_open(self) -> None:
         """Raise ClosedError if the handle was closed."""
+        if self._is_abandoned:
+            raise forked_error(f"namespace {self.namespace!r}")
         if self._is_closed:
             raise ClosedError(f"namespace {self.namespace!r} was closed: open it again")
 

@@ -14,6 +14,7 @@ from reef.engine._tail import Tail
 from reef.errors import DamagedError, DroppedError, UnavailableError
 from reef.format import Manifest
 from reef.manifest import Head, ManifestChain
+from reef.threads import check_may_wait
 
 
 class Reader(Handle):
@@ -39,6 +40,7 @@ class Reader(Handle):
         Raises UnavailableError, CorruptError. Versions seen before stay readable.
         """
         self.check_open()
+        check_may_wait()
         with self._cond:
             return self._refresh()
 
@@ -47,6 +49,7 @@ class Reader(Handle):
         most_s = self._context.settings.max_staleness
         if self.staleness_s > most_s:
             self.check_open()
+            check_may_wait()
             with self._cond:
                 if self.staleness_s > most_s:  # another thread may have looked meanwhile
                     self._refresh()
@@ -60,6 +63,7 @@ class Reader(Handle):
         return self.refresh()
 
     def reload(self) -> None:
+        check_may_wait()
         with self._cond:
             self._look_at_head()
 

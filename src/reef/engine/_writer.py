@@ -265,6 +265,8 @@ class Writer(Handle):
         If nothing is unknown, a manifest records that this writer has ended: the next one needs no
         fence. That is never waited for twice: a failure only costs that fence.
         """
+        if self._is_abandoned:
+            return  # whatever is in flight is the parent's
         self._is_closed = True
         self._commits.close()
         with self._cond:

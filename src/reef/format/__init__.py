@@ -10,10 +10,10 @@ Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
-               tail_length, check_preamble; SegmentTail, Section, Footer, BlockPlace, BlockPlaces,
+               tail_length, check_preamble, decode_framed (a block without its index); SegmentTail, Section, Footer, BlockPlace, BlockPlaces,
                Bloom, hash_key, hash_keys, bounds_of, ordered_columns
 Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, vector_columns,
-               decode_schema, schema_fingerprint, field_id, with_field_id;
+               decode_schema, decode_stream, schema_fingerprint, field_id, with_field_id;
                owned, owned_rows, OwnedRows, SingleRows: rows on memory that no caller has
 Damage         Unreadable: why an object cannot be read, as a value; damaged_checksum names a damaged object by the checksum of all its bytes
 
@@ -77,11 +77,13 @@ from reef.format._row_stream import (
     SEGMENT_COLUMNS,
     TOMBSTONE,
     decode_schema,
+    decode_stream,
     field_id,
     log_schema,
     segment_schema,
     with_field_id,
 )
+from reef.format._segment_block import decode_framed
 from reef.format._segment_model import (
     Footer,
     Section,
@@ -146,10 +148,12 @@ __all__ = [
     "check_preamble",
     "damaged_checksum",
     "decode_dedup",
+    "decode_framed",
     "decode_log",
     "decode_manifest",
     "decode_schema",
     "decode_segment",
+    "decode_stream",
     "decode_tail",
     "dedup_checksum",
     "dedup_key",

@@ -9,7 +9,13 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c as crc32c  # (data, checksum of what precedes it)
 
-from reef.errors import CorruptError, FormatVersionError, IncompleteError, UnreadableError
+from reef.errors import (
+    CorruptError,
+    FormatVersionError,
+    IncompleteError,
+    TooLargeError,
+    UnreadableError,
+)
 
 LOG_MAGIC = b"RFWAL1\0\0"
 SEGMENT_MAGIC = b"RFSEG1\0\0"
@@ -26,7 +32,8 @@ _KINDS = {
 }
 _VERSION = struct.Struct("<I")
 _UNREADABLE: dict[str, type[UnreadableError]] = {
-    kind.__name__: kind for kind in (CorruptError, IncompleteError, FormatVersionError)
+    kind.__name__: kind
+    for kind in (CorruptError, IncompleteError, FormatVersionError, TooLargeError)
 }
 _REPR_MAX = 100
 
@@ -117,6 +124,8 @@ def decode_fields(
     """Return what `decode` reads from `data`; raise CorruptError if that is not `what`."""
     try:
         return decode(data)
+    except MemoryError as error:
+        raise TooLargeError(key, offset, what, "no memory for it") from error
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise CorruptError(key, offset, what, str(error)) from error
 

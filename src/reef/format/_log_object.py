@@ -26,6 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from reef.errors import CorruptError, IncompleteError, InvalidInputError, InvariantError
+from reef.format._arrow_limits import RawRoom
 from reef.format._frame import HEAD_BYTES, LOG_MAGIC, check_head, crc32c, head
 from reef.format._log_model import (
     DIGEST_BYTES,
@@ -38,7 +39,13 @@ from reef.format._log_model import (
     log_problem,
 )
 from reef.format._manifest_model import LsnOrZero, LsnPolicy, SegmentRef, SkippedSlot
-from reef.format._row_stream import check_size, decode_schema, decode_stream, encode_rows
+from reef.format._row_stream import (
+    RECORD_BYTES_MAX,
+    check_size,
+    decode_schema,
+    decode_stream,
+    encode_rows,
+)
 from reef.types import SLOT_MAX, check_namespace, pack_lsn
 
 _HEAD = head(LOG_MAGIC)
@@ -49,9 +56,11 @@ _LENGTH = struct.Struct("<I")
 HEADER_BYTES = HEAD_BYTES + _HEADER.size
 FOOTER_BYTES = _FRAME.size
 
-RECORD_BYTES_MAX = 1 << 30
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - (16 << 20)
 """Uncompressed: every row that is logged must fit into a block of a segment, with what Arrow adds."""
+
+# Uncompressed, all records together: writers gather less than `log_segment_max_bytes` may be.
+_OBJECT_RAW_BYTES_MAX = RECORD_BYTES_MAX + (64 << 20)
 
 _BARE_ENVELOPE_BYTES_MAX = 14  # a version and nothing else, which `log_problem` has checked
 _PART_BYTES_MIN = 64 << 10  # to copy less than that costs next to nothing
@@ -307,7 +316,7 @@ def _decode_body(
         kind = LogKind(header.kind)
     except ValueError:
         raise CorruptError(key, HEAD_BYTES, "a kind from 1 to 4", f"kind {header.kind}") from None
-    whole = pa.py_buffer(data)
+    whole, room = pa.py_buffer(data), RawRoom(_OBJECT_RAW_BYTES_MAX)
     log = LogObject(
         kind=kind,
         slot=header.slot,
@@ -316,7 +325,7 @@ def _decode_body(
         nonce=header.nonce,
         created_at_us=header.created_at_us,
         prev=Prev(header.prev_slot, header.prev_checksum),
-        records=tuple(_decode_record(whole, frame, kind, key) for frame in frames),
+        records=tuple(_decode_record(whole, frame, kind, key, room) for frame in frames),
     )
     problem = log_problem(log)
     if problem:
@@ -329,7 +338,7 @@ def _decode_body(
 
 
 def _decode_record(
-    whole: pa.Buffer, frame: tuple[int, int, int], kind: LogKind, key: str
+    whole: pa.Buffer, frame: tuple[int, int, int], kind: LogKind, key: str, room: RawRoom
 ) -> LogRecord:
     offset, length, checksum = frame
     payload = whole.slice(offset, length)
@@ -351,7 +360,7 @@ def _decode_record(
     body = payload.slice(body_at)
     batch, schema = None, None
     if kind is LogKind.DATA:
-        batch = decode_stream(body, key, offset + body_at)
+        batch = decode_stream(body, key, offset + body_at, room)
     elif kind is LogKind.SCHEMA:
         schema = decode_schema(body, key, offset + body_at)
     elif body.size:

@@ -6,13 +6,28 @@ the version is the record's, so the column is left out there.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
 
-from reef.errors import CorruptError, FormatVersionError, InvariantError, UnreadableError
+from reef.errors import (
+    CorruptError,
+    FormatVersionError,
+    InvariantError,
+    TooLargeError,
+    UnreadableError,
+)
+from reef.format._arrow_limits import (
+    CONTINUED,
+    PLAIN_BYTES,
+    PREFIX,
+    RawRoom,
+    check_batch,
+    check_schema,
+    is_plain,
+    message_bytes,
+)
 from reef.types import KEY_BYTES_MAX
 
 KEY = "_key"
@@ -37,6 +52,7 @@ _VIEWS = (
     pa.types.is_list_view,
     pa.types.is_large_list_view,
 )
+RECORD_BYTES_MAX = 1 << 30
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 # Up to this, a codec costs more than it saves.
@@ -49,8 +65,6 @@ _SAMPLE_BYTES_MAX = 128 << 10
 WORTHWHILE = 15 / 16
 
 _SMALL_STREAM_BYTES_MAX = 4 << 10
-_MESSAGE = struct.Struct("<II")
-_CONTINUED = 0xFFFFFFFF
 _EXTENSION = b"ARROW:extension:"
 
 # One column usually outweighs the others, so that threads cost more than they bring.
@@ -62,7 +76,7 @@ class arrow_errors:
     """Turn whatever Arrow raises on bad bytes into CorruptError.
 
     Its errors have no common root: EOFError, StopIteration and UnicodeDecodeError have been met. Two
-    are no damage: a machine out of memory, which must never pass for a lost object, and a type or
+    are no damage: a process out of memory, which must never pass for a lost object, and a type or
     codec that this build of Arrow does not have.
     """
 
@@ -73,8 +87,10 @@ class arrow_errors:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or isinstance(error, (UnreadableError, MemoryError)):
+        if error is None or isinstance(error, UnreadableError):
             return
+        if isinstance(error, MemoryError):
+            raise TooLargeError(*self._at, f"no memory for it ({str(error)[:200]})") from error
         if isinstance(error, pa.ArrowNotImplementedError):
             raise FormatVersionError(*self._at, f"what Arrow here lacks: {error}") from error
         if isinstance(error, Exception):
@@ -256,12 +272,29 @@ def check_valid(batch: pa.RecordBatch) -> None:
 def decode_schema(data: pa.Buffer, key: str, offset: int) -> pa.Schema:
     """Return the schema of an Arrow IPC schema message. Raises CorruptError."""
     with arrow_errors(key, offset, "an Arrow schema"):
+        message = data.to_pybytes()
+        is_checked = message in _checked_schemas
+        if not is_checked:
+            check_schema(memoryview(message))
         source = pa.BufferReader(data)
         schema = pa.ipc.read_schema(source)
         if source.tell() != data.size:
             raise CorruptError(key, offset + source.tell(), "the end of the schema", "more bytes")
-        _check_text(schema)
+        if not is_checked:
+            _check_fields(message, schema)
     return schema
+
+
+# The schema messages that were found in order lately: most are the same.
+_checked_schemas: set[bytes] = set()
+
+
+def _check_fields(message: bytes, schema: pa.Schema) -> None:
+    """Raise unless the names in `schema`, which `message` holds, are text; else take note of it."""
+    _check_text(schema)
+    if len(_checked_schemas) >= _KNOWN_MAX:
+        _checked_schemas.clear()
+    _checked_schemas.add(message)
 
 
 def _check_text(fields: Iterable[pa.Field]) -> None:
@@ -290,18 +323,32 @@ def encode_stream(
     return buffer.slice(0, sink.tell())
 
 
-def decode_stream(data: pa.Buffer, key: str, offset: int) -> pa.RecordBatch:
-    """Return the one batch of an Arrow IPC stream that fills `data`. Raises CorruptError."""
+def decode_stream(
+    data: pa.Buffer, key: str, offset: int, room: RawRoom | None = None
+) -> pa.RecordBatch:
+    """Return the one batch of an Arrow IPC stream that fills `data`. Raises CorruptError.
+
+    What it takes uncompressed is taken out of `room` before it is allocated: by default, out of what
+    a record may take.
+    """
     with arrow_errors(key, offset, "an Arrow stream of one batch"):
         source = pa.BufferReader(data)
         opening = _opening(data)
         schema = _plain_schemas.get(opening)
         if schema is not None:
-            source.seek(len(opening) - _MESSAGE.size)
+            source.seek(len(opening) - PREFIX.size)
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
         else:
+            view = memoryview(data)
+            at = message_bytes(view)
+            message = view[:at].tobytes()
+            is_checked = message in _checked_schemas
+            if not is_checked:
+                check_schema(view[:at])
+            check_batch(view[at:], room or RawRoom(RECORD_BYTES_MAX))
             batch = pa.ipc.open_stream(source, options=_READ_OPTIONS).read_next_batch()
-            _check_text(batch.schema)
+            if not is_checked:
+                _check_fields(message, batch.schema)
         end = source.tell()
         if data.size - end != 8 or data.slice(end).to_pybytes() != _END_OF_STREAM:
             raise CorruptError(key, offset + end, "the end of the Arrow stream", "something else")
@@ -318,24 +365,27 @@ _plain_schemas: dict[bytes, pa.Schema | None] = {}
 
 
 def _opening(data: pa.Buffer) -> bytes:
-    """Return the bytes that a small stream opens with, or b"" if they are not worth knowing."""
-    if not 2 * _MESSAGE.size <= data.size <= _SMALL_STREAM_BYTES_MAX:
+    """Return the bytes that a small plain stream opens with, or b"" if they are not worth knowing."""
+    if not 2 * PREFIX.size <= data.size <= _SMALL_STREAM_BYTES_MAX:
         return b""
-    marker, length = _MESSAGE.unpack_from(data)
-    end = _MESSAGE.size + length + _MESSAGE.size
-    return data.slice(0, end).to_pybytes() if marker == _CONTINUED and end <= data.size else b""
+    marker, length = PREFIX.unpack_from(data)
+    end = PREFIX.size + length
+    if marker != CONTINUED or end > data.size:
+        return b""
+    opening = data.slice(0, end + PLAIN_BYTES).to_pybytes()
+    return opening[: end + PREFIX.size] if is_plain(opening[end:]) else b""
 
 
 def _remember(opening: bytes, batch: pa.RecordBatch, size: int) -> None:
     """Keep the schema of a batch that was read and found in order, if the next one can use it."""
-    message = opening[: -_MESSAGE.size]
-    # Batches of another byte order or version need what only a stream's reader knows. So may those
-    # of a type that is registered later. Compressed ones would be read with threads.
-    is_plain = (
+    message = opening[: -PREFIX.size]
+    # Batches of another byte order need what only a stream's reader knows. So may those of a type
+    # that is registered later.
+    is_known = (
         _EXTENSION not in message
         and batch.schema.serialize().to_pybytes() == message
         and batch.serialize().size + len(message) + len(_END_OF_STREAM) == size
     )
     if len(_plain_schemas) >= _KNOWN_MAX:
         _plain_schemas.clear()
-    _plain_schemas[opening] = batch.schema if is_plain else None
+    _plain_schemas[opening] = batch.schema if is_known else None

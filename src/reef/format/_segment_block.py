@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from reef.errors import CorruptError, IncompleteError, InvariantError
+from reef.format._arrow_limits import PLAIN_BYTES, RawRoom, check_batch, check_lz4, is_plain
 from reef.format._block_index import BlockPlace
 from reef.format._frame import crc32c
 from reef.format._row_stream import PLAIN, WORTHWHILE, arrow_errors, encode_stream
@@ -86,25 +87,36 @@ def decode_block(
     got = (framed.size, crc32c(framed))
     if not FRAME.unpack_from(block) == got == (place.length - FRAME.size, place.checksum):
         raise CorruptError(key, place.offset, f"crc32c {place.checksum:08x}", f"{got[1]:08x}")
-    with arrow_errors(key, place.offset, "an Arrow record batch"):
-        batch = pa.ipc.read_record_batch(_decompress(framed, place, key), schema)
-        batch.validate(full=True)
+    batch = decode_framed(framed, place.offset, schema, key)
     if batch.num_rows != place.rows:
         raise CorruptError(key, place.offset, f"{place.rows} rows", f"{batch.num_rows}")
     return batch
 
 
-def _decompress(framed: pa.Buffer, place: BlockPlace, key: str) -> pa.Buffer:
+def decode_framed(framed: pa.Buffer, offset: int, schema: pa.Schema, key: str) -> pa.RecordBatch:
+    """Return the rows of a block at `offset` from what its frame holds, which is under its checksum."""
+    with arrow_errors(key, offset, "an Arrow record batch"):
+        message = _decompress(framed, offset, key)
+        if not is_plain(message.slice(0, PLAIN_BYTES).to_pybytes()):
+            check_batch(memoryview(message), RawRoom(0))  # the block as a whole is compressed
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+    return batch
+
+
+def _decompress(framed: pa.Buffer, offset: int, key: str) -> pa.Buffer:
     """Return the Arrow message of a block from what its frame holds."""
     codec, padding, zero, raw = _HEAD.unpack_from(framed)
     body_bytes = framed.size - _HEAD.size - padding
     if zero or padding > 7 or body_bytes < 1 or raw > _RAW_BYTES_MAX:
-        raise CorruptError(key, place.offset, "a block's head", f"{codec, padding, zero, raw}")
+        raise CorruptError(key, offset, "a block's head", f"{codec, padding, zero, raw}")
     if padding and any(memoryview(framed)[-padding:]):
-        raise CorruptError(key, place.offset, f"{padding} zeros at its end", "something else")
+        raise CorruptError(key, offset, f"{padding} zeros at its end", "something else")
     body = framed.slice(_HEAD.size, body_bytes)
+    if codec == _CODEC_NUMBERS["lz4"]:
+        check_lz4(raw, body_bytes)
     if codec in _CODECS:
         return _CODECS[codec].decompress(body, decompressed_size=raw, asbytes=False)
     if codec != _CODEC_NUMBERS["plain"] or raw != body_bytes:
-        raise CorruptError(key, place.offset, "a known codec", f"{codec, raw}")
+        raise CorruptError(key, offset, "a known codec", f"{codec, raw}")
     return body

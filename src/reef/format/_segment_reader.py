@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reef.errors import CorruptError, IncompleteError, InvalidInputError
+from reef.format._arrow_limits import RawRoom
 from reef.format._block_index import (
+    BOUND_BYTES_MAX,
     COLUMN_INDEX_SCHEMA,
     BlockPlace,
     BlockPlaces,
@@ -48,6 +50,7 @@ from reef.format._segment_model import (
     Section,
     split_schema,
 )
+from reef.types import KEY_BYTES_MAX
 
 RunAll = Callable[
     [Callable[[int], list[pa.RecordBatch]], Iterable[int]], Iterable[list[pa.RecordBatch]]
@@ -153,8 +156,10 @@ def decode_tail(
     inner = [section for section in footer.sections if section.offset >= start]
     sections = _decode_sections(pa.py_buffer(data).slice(0, at), inner, key, start)
     narrow, _ = split_schema(schema, footer.wide)
-    row_index = _decode_index(sections, ROW_INDEX, row_index_schema(narrow), key, start)
-    column_index = _decode_index(sections, COLUMN_INDEX, COLUMN_INDEX_SCHEMA, key, start)
+    index_schema = row_index_schema(narrow)
+    room = RawRoom(_index_bytes_max(size, len(index_schema)))
+    row_index = _decode_index(sections, ROW_INDEX, index_schema, key, start, room)
+    column_index = _decode_index(sections, COLUMN_INDEX, COLUMN_INDEX_SCHEMA, key, start, room)
     tail = SegmentTail(
         key=key,
         size=size,
@@ -313,10 +318,24 @@ def _decode_bloom(sections: Mapping[str, pa.Buffer], key: str, offset: int) -> B
     return Bloom(data.to_pybytes())
 
 
+def _index_bytes_max(size: int, columns: int) -> int:
+    """Return the most that the indexes of a segment of `size` bytes take, uncompressed.
+
+    That is a row for each block that fits into it: two keys, numbers, and bounds of columns.
+    """
+    row_bytes = 2 * KEY_BYTES_MAX + columns * (BOUND_BYTES_MAX + 16) + 64
+    return (size // BLOCK_BYTES_MIN + 1) * row_bytes + 64 * columns
+
+
 def _decode_index(
-    sections: Mapping[str, pa.Buffer], name: str, schema: pa.Schema, key: str, offset: int
+    sections: Mapping[str, pa.Buffer],
+    name: str,
+    schema: pa.Schema,
+    key: str,
+    offset: int,
+    room: RawRoom,
 ) -> pa.RecordBatch:
-    index = decode_stream(sections[name], key, offset)
+    index = decode_stream(sections[name], key, offset, room)
     if index.schema != schema:
         raise CorruptError(key, offset, f"the schema of the {name}", str(index.schema)[:200])
     if any(index[field.name].null_count for field in schema if not field.nullable):

@@ -27,6 +27,7 @@ from reef.gc._judge import (
 from reef.gc._pins import JudgedPin, PinReason, Pins
 from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
 from reef.gc._survey import ObjectListing
+from reef.log import absent
 from reef.manifest import (
     Generation,
     Head,
@@ -190,12 +191,15 @@ class CollectionPlanner:
         old = manifest.gc.boundary
         stays_from = min(first, old.generation) if is_kept else first
         stood = stood_upon(manifest)
-        holdings, unreadable = self._holdings.of(
-            {*range(stays_from, manifest.generation + 1), *stood}
-        )
-        if gone := self._holdings.gone.intersection(unreadable):
+        head = manifest.generation
+        gone = absent(listed, stays_from, head)
+        wanted = {head, *(n for n in listed if stays_from <= n <= head), *stood}
+        holdings, unreadable = self._holdings.of(wanted)
+        unreadable = sorted({*unreadable, *(gap.start for gap in gone)})
+        missing = {*self._holdings.gone.intersection(wanted), *(gap.start for gap in gone)}
+        if missing:
             newest = _load(self._chain).manifest
-            if not all(is_retained(newest, number) for number in gone):
+            if not all(is_retained(newest, number) for number in missing):
                 raise CollectedMeanwhile
         pitr_us = self._pitr_us(manifest)
         # A branch reads no log of others. What only it stands on has to keep its segments alone.
@@ -308,7 +312,7 @@ class CollectionPlanner:
         head = inputs.manifest.generation
         newest = head + 2 - self._settings.retained_generations
         why = {head: "the head"}
-        for number in range(inputs.stays_from, head):
+        for number in (n for n in inputs.listed if inputs.stays_from <= n < head):
             why[number] = (
                 "one of the newest"
                 if number >= newest

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import accumulate
 
 from reef.errors import DamagedError, FormatVersionError, NotFoundError, UnreadableError
 from reef.format import (
@@ -223,17 +225,18 @@ class PinnedLog:
         kept: set[int] = set()
         segments: set[str] = set()
         unreadable: list[str] = []
+        ordered = sorted(points)
+        firsts = [first for first, _ in ordered]
+        newest = list(accumulate((lsn for _, lsn in ordered), max))
         for slot in slots:
             refs = self._read(slot)
             if refs is None:
                 kept.add(slot)
                 unreadable.append(self._scan.key(slot))
                 continue
-            needed = [
-                ref.id
-                for ref in refs
-                if any(slot >= first and ref.lsn_max <= lsn for first, lsn in points)
-            ]
+            before = bisect_right(firsts, slot)
+            last_lsn = newest[before - 1] if before else 0
+            needed = [ref.id for ref in refs if ref.lsn_max <= last_lsn]
             if needed:
                 kept.add(slot)
                 segments.update(needed)

@@ -136,11 +136,12 @@ def judge_segments(inputs: CollectionInputs, survey: ObjectListing, judgement: J
     )
     named = _union(holding.segments for holding in inputs.holdings)
     pending = {p.key: p.since_generation for p in inputs.manifest.gc.pending}
+    standing = frozenset(intent.id for intent in inputs.manifest.intents)
     for id, meta in survey.segments.items():
         key = segment_key(survey.namespace, id)
         reason = _unnamed(inputs, key, id in named, pending)
         if reason is None:
-            reason = _orphan(inputs, id, meta)
+            reason = _orphan(inputs, id, meta, standing)
         may_be_attached = reason is Reason.ORPHAN or (reason is Reason.REPLACED and keeps_log)
         if may_be_attached:
             attached, is_whole = inputs.attached()
@@ -203,12 +204,12 @@ def _is_old(inputs: CollectionInputs, generation: int) -> bool:
     return generation < inputs.manifest.gc.boundary.generation
 
 
-def _orphan(inputs: CollectionInputs, id: str, meta: ObjectMeta) -> Reason:
+def _orphan(inputs: CollectionInputs, id: str, meta: ObjectMeta, standing: Set[str]) -> Reason:
     owner = owner_of(id)
     epoch = epoch_of(owner)
     if not owner:
         return Reason.OWNERLESS
-    if any(intent.id == owner for intent in inputs.manifest.intents):
+    if owner in standing:
         return Reason.INTENT
     if epoch is not None and epoch >= _epoch_over(inputs.manifest):
         return Reason.EPOCH

@@ -18,9 +18,10 @@ true: a life that has ended does not come back, and none of another nonce takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache, partial
 from typing import NamedTuple
 
 import msgspec
@@ -81,6 +82,20 @@ class _Child:
     """Whether it is there, but none of its generations can be read."""
     read: dict[int, Manifest | None] = field(default_factory=dict)
     """Older generations; None: it cannot be read."""
+    naming: dict[int, _Naming] = field(default_factory=dict)
+    """By the first generation looked at: which lives name the holder's objects there or later."""
+
+
+@dataclass
+class _Naming:
+    """The generations of a child from one on, looked through once for all of its pins."""
+
+    left: list[int]
+    """The numbers that are not looked at yet, the last one first."""
+    nonces: dict[str, Manifest] = field(default_factory=dict)
+    """The first generation of each life that names objects of the holder."""
+    is_unreadable: bool = False
+    """Whether the next one cannot be read, so that nothing behind it is known."""
 
 
 class Pins:
@@ -102,8 +117,11 @@ class Pins:
         readers of a dropped child may need them. Raises UnavailableError.
         """
         self._look(manifest.pins)
+        before = cache(partial(self._pins_before, manifest))
         return tuple(
-            self._judge_pin(pin, manifest, now_us - self._grace_us(pin, grace_us), is_ending)
+            self._judge_pin(
+                pin, manifest.namespace, now_us - self._grace_us(pin, grace_us), before, is_ending
+            )
             for pin in manifest.pins
         )
 
@@ -155,13 +173,20 @@ class Pins:
         head = self._children[pin.child].head
         return grace_us if head is None else max(grace_us, head.manifest.gc.grace_ms * 1000)
 
-    def _judge_pin(self, pin: Pin, holder: Manifest, since_us: int, is_ending: bool) -> JudgedPin:
+    def _judge_pin(
+        self,
+        pin: Pin,
+        holder: str,
+        since_us: int,
+        before: Callable[[int], Set[tuple[str, str]]],
+        is_ending: bool,
+    ) -> JudgedPin:
         child = self._children[pin.child]
         head = child.head
         if child.is_unreadable or (head is not None and head.damaged):
             return JudgedPin(pin, PinReason.UNREADABLE)
         if head is not None:
-            stays = self._needing(pin, child, head, holder.namespace, since_us, is_ending)
+            stays = self._needing(pin, child, head, holder, since_us, is_ending)
             if stays is not None:
                 return JudgedPin(pin, stays)
         if head is not None and head.manifest.state == "live":
@@ -171,7 +196,7 @@ class Pins:
             return JudgedPin(pin, PinReason.ENDED)
         if child.is_aborted:
             return JudgedPin(pin, PinReason.NEVER_MADE)
-        if is_ending or self._is_old(pin, holder, since_us):
+        if is_ending or (pin.child, pin.nonce) in before(since_us):
             return JudgedPin(pin, PinReason.NEVER_MADE, aborts=True)
         return JudgedPin(pin, PinReason.YOUNG)
 
@@ -187,16 +212,24 @@ class Pins:
         is_over = is_ending or self._is_over(child, head, since_us)
         if is_over:
             first = max(first, m.born if m.state == "live" else m.generation)
-        stood = {s.generation for s in m.snapshots} | {p.generation for p in m.pins}
-        numbers = {n for n in child.listed if first <= n < m.generation} | stood
-        for number in sorted(numbers):
-            older = self._read(child, number)
+        naming = child.naming.get(first)
+        if naming is None:
+            stood = {s.generation for s in m.snapshots} | {p.generation for p in m.pins}
+            numbers = {n for n in child.listed if first <= n < m.generation} | stood
+            naming = child.naming[first] = _Naming(sorted(numbers, reverse=True))
+        while naming.left and pin.nonce not in naming.nonces and not naming.is_unreadable:
+            older = self._read(child, naming.left[-1])
             if older is None:
-                return PinReason.UNREADABLE
-            if _is_of(older, pin) and _names(older, holder):
-                is_live = m.state == "live" and older.born == m.born
-                return PinReason.NEEDED if is_live else PinReason.GRACE
-        return None
+                naming.is_unreadable = True
+                break
+            naming.left.pop()
+            if older.origin is not None and _names(older, holder):
+                naming.nonces.setdefault(older.origin.nonce, older)
+        found = naming.nonces.get(pin.nonce)
+        if found is not None:
+            is_live = m.state == "live" and found.born == m.born
+            return PinReason.NEEDED if is_live else PinReason.GRACE
+        return PinReason.UNREADABLE if naming.is_unreadable else None
 
     def _is_used(self, head: Head, pin: Pin) -> bool:
         """Return whether the child's head itself needs the pin."""
@@ -221,17 +254,17 @@ class Pins:
                 child.read[number] = None
         return child.read[number]
 
-    def _is_old(self, pin: Pin, holder: Manifest, since_us: int) -> bool:
-        """Return whether the pin is older than the grace period, whatever generation it keeps."""
+    def _pins_before(self, holder: Manifest, since_us: int) -> Set[tuple[str, str]]:
+        """Return the pins that are older than `since_us`, whatever generation they keep."""
         listed = [one for one in self._chain.generations() if one.number <= holder.generation]
         before = [one.number for one in listed if one.published_at_us < since_us]
         if not before or before[-1] < holder.gc.boundary.generation:
-            return False
+            return frozenset()
         try:
             old = self._chain.at(before[-1]).manifest
         except (NotFoundError, UnreadableError):
-            return False
-        return any((p.child, p.nonce) == (pin.child, pin.nonce) for p in old.pins)
+            return frozenset()
+        return frozenset((p.child, p.nonce) for p in old.pins)
 
 
 def _abort(child: _Child, grace_ms: int) -> None:

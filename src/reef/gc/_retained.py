@@ -18,6 +18,7 @@ from reef.manifest import Generation
 from reef.store import Store
 
 _BATCH = 16
+_NAMED_MAX = 20
 
 
 @dataclass(frozen=True)
@@ -125,4 +126,9 @@ def stood_upon(manifest: Manifest) -> dict[int, str]:
         found.setdefault(snapshot.generation, []).append(f"snapshot {snapshot.id}")
     for pin in manifest.pins:
         found.setdefault(pin.generation, []).append(f"branch {pin.child}")
-    return {number: ", ".join(names) for number, names in found.items()}
+    return {number: _names_text(names) for number, names in found.items()}
+
+
+def _names_text(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

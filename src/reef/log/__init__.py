@@ -7,6 +7,7 @@ put_fences, Fencing   takes the log from every older writer, by the rules given
 check_epoch           refuses an object of a newer writer with FencedError
 list_slots, find_end  the log objects that are there; where the log ends, and which slots are
                       missing, at most MISSING_MAX of them
+absent                which numbers of a range are not there
 LogPart, cut_log, read_log_part
                       some log objects to read and check by themselves; read_log_part gives a
                       ReadLogPart, with a LogRun for any number of objects and each UnreadableSlot
@@ -16,7 +17,7 @@ parse_slot            the slot that a file name holds
 from reef.log._fence import Fencing, check_epoch, put_fences
 from reef.log._log_reader import LogReader
 from reef.log._log_runs import LogPart, LogRun, ReadLogPart, UnreadableSlot, cut_log, read_log_part
-from reef.log._log_slots import MISSING_MAX, find_end, list_slots, parse_slot
+from reef.log._log_slots import MISSING_MAX, absent, find_end, list_slots, parse_slot
 from reef.log._replay import ChainPoint, Damaged, LogEntry, Replay
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ReadLogPart",
     "Replay",
     "UnreadableSlot",
+    "absent",
     "check_epoch",
     "cut_log",
     "find_end",

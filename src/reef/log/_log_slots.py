@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from reef.format import Manifest
 from reef.store import Store
@@ -30,6 +30,22 @@ def list_slots(store: Store, namespace: str) -> dict[int, int]:
         for meta in store.list(prefix)
         if (slot := parse_slot(meta.key[len(prefix) :])) is not None
     }
+
+
+def absent(numbers: Iterable[int], first: int, end: int) -> list[range]:
+    """Return what is missing of the numbers from `first` up to `end` among `numbers`, in order.
+
+    As ranges: `first` and `end` come from the bucket, and there may be any number between them.
+    """
+    gaps: list[range] = []
+    at = first
+    for number in numbers:
+        if number >= end:
+            break
+        if number > at:
+            gaps.append(range(at, number))
+        at = max(at, number + 1)
+    return [*gaps, range(at, end)] if at < end else gaps
 
 
 def find_end(slots: Mapping[int, int], manifest: Manifest, parallel: int) -> tuple[int, list[int]]:

@@ -14,7 +14,7 @@ check_standing    refuse to go on if a job was ended, or another compactor has b
 live_inputs       what a compaction would replace, or StalePlanError
 keys_seen, lsn_max_seen
                   the keys and the newest version that a clipped reference shows
-retained_points, is_retained
+retained_points, is_retained, retained_of
                   the LSNs and generations that stay readable
 overlaps          pairs of segments with keys and versions in common, which must not be
 no_namespace      the error for one that has no manifest
@@ -58,6 +58,7 @@ from reef.manifest._retention import (
     is_retained,
     release_snapshot,
     renew_snapshot,
+    retained_of,
     retained_points,
     set_retention,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "renew",
     "renew_snapshot",
     "replace_segments",
+    "retained_of",
     "retained_points",
     "set_retention",
     "share_pin",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 import msgspec
 
@@ -37,6 +38,7 @@ from reef.format import (
 )
 from reef.manifest._retention import check_above_floor, last_seen, set_grace
 
+_NAMED_MAX = 20
 _replace = msgspec.structs.replace
 
 
@@ -238,12 +240,18 @@ def has_branches(
     named = set(children)
     said = ""
     if attached := named.difference(detached):
-        said += f"; drop or detach first: {', '.join(sorted(attached))}"
+        said += f"; drop or detach first: {_names_text(attached)}"
     if waiting := named.intersection(detached):
         said += (
             f"; detached, but their older generations still need it until `reef gc` of each "
-            f"collects them: {', '.join(sorted(waiting))}"
+            f"collects them: {_names_text(waiting)}"
         )
     return InvalidInputError(
         f"namespace {namespace!r} cannot be dropped or detached while it has branches{said}"
     )
+
+
+def _names_text(names: Collection[str]) -> str:
+    more = len(names) - _NAMED_MAX
+    listed = ", ".join(nsmallest(_NAMED_MAX, names))
+    return f"{listed} and {more} more" if more > 0 else listed

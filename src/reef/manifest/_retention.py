@@ -8,6 +8,7 @@ is renewed late, but before anybody took it out, has lost nothing.
 from __future__ import annotations
 
 from collections.abc import Collection as Keys
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -116,11 +117,13 @@ def retained_points(m: Manifest, now_us: int | None = None) -> list[int]:
 
 def is_retained(m: Manifest, generation: int) -> bool:
     """Return whether collection is bound to have spared a generation, as the head `m` sees it."""
-    return (
-        generation >= m.gc.boundary.generation
-        or any(s.generation == generation for s in m.snapshots)
-        or any(p.generation == generation for p in m.pins)
-    )
+    return next(retained_of(m, [generation]), None) is not None
+
+
+def retained_of(m: Manifest, generations: Iterable[int]) -> Iterator[int]:
+    """Yield those of `generations` that collection is bound to have spared, as the head `m` sees it."""
+    stood = {s.generation for s in m.snapshots} | {p.generation for p in m.pins}
+    return (n for n in generations if n >= m.gc.boundary.generation or n in stood)
 
 
 def set_retention(

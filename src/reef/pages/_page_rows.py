@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from reef.engine import Face, face_of
-from reef.errors import InvalidInputError
-from reef.format import LsnPolicy, Manifest, log_schema, with_field_id
+from reef.errors import CorruptError, InvalidInputError
+from reef.format import LsnPolicy, Manifest, log_schema, manifest_key, with_field_id
 from reef.segment import RowVersion
 from reef.types import U32_MAX
 
@@ -54,7 +54,11 @@ def is_of_pages(manifest: Manifest) -> bool:
 def page_size_of(manifest: Manifest) -> int:
     """Return the size of the pages of a namespace."""
     metadata = face_of(manifest).schema.metadata or {}
-    return int(metadata.get(PAGE_SIZE, PAGE_SIZE_DEFAULT))
+    said = metadata.get(PAGE_SIZE, b"%d" % PAGE_SIZE_DEFAULT)
+    if not said.isdigit() or len(said) > 10 or not 1 <= int(said) <= PAGE_SIZE_MAX:
+        key = manifest_key(manifest.namespace, manifest.generation)
+        raise CorruptError(key, 0, f"pages of 1 to {PAGE_SIZE_MAX} bytes", repr(said[:100]))
+    return int(said)
 
 
 def check_page_size(page_size: object) -> int:
@@ -90,8 +94,10 @@ def extent_of(found: RowVersion | None) -> int:
     """Return how far the store extends, by its row."""
     if found is None or found.tombstone:
         return 0
-    count: int = _COUNT.unpack(data_of(found))[0]
-    return count
+    data = data_of(found)
+    if data is None or len(data) != _COUNT.size or (count := _COUNT.unpack(data)[0]) > PAGES_MAX:
+        raise CorruptError("", 0, f"a number of pages up to {PAGES_MAX}", repr(data and data[:20]))
+    return int(count)
 
 
 def keys_of(page_ids: Iterable[int]) -> list[bytes]:

@@ -154,7 +154,7 @@ class Pages(Namespace):
         n_pages: int | None,
         idempotency_key: bytes | str | None,
     ) -> int:
-        self._writing()
+        self._writing().check_open()
         assert self._commits is not None
         if n_pages is not None:
             check_n_pages(n_pages)

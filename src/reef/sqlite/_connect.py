@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reef.database import Database
 
 BUSY_MS = 5000
+_SIGNAL_STEPS = 1_000_000  # of SQLite's virtual machine: some 10 ms
 # The URI says with which of these the database is really opened.
 _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
 
@@ -71,8 +72,14 @@ def connect(
         connection = Connection(uri, flags=_FLAGS)
     try:
         connection.set_busy_timeout(BUSY_MS)
+        connection.set_progress_handler(_let_signals_in, _SIGNAL_STEPS)
         connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
     except BaseException:
         connection.close(force=True)
         raise
     return connection
+
+
+def _let_signals_in() -> bool:
+    """Let Python handle signals, such as Ctrl-C, in a statement that needs no page for a long time."""
+    return False

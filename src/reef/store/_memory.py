@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,17 @@ class _MemoryBucket:
 
 _buckets: dict[str, _MemoryBucket] = {}
 _buckets_lock = threading.Lock()
+
+
+def _renew_locks() -> None:
+    """Take new locks in a forked process: a thread of the parent may hold the old ones."""
+    global _buckets_lock
+    _buckets_lock = threading.Lock()
+    for bucket in _buckets.values():
+        bucket.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class MemoryStore(Store):

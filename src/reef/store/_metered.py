@@ -6,14 +6,16 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from typing_extensions import Buffer
 
 from reef.clock import Clock
 from reef.errors import AlreadyExistsError, NotFoundError
+from reef.fork import abandon_in_child, forked_error
 from reef.metrics import Metrics
 from reef.store._base import Data, ObjectMeta, Store, size_of
+from reef.threads import check_may_wait
 
 LIST_PAGE = 1000
 """Entries that one LIST request brings, on every service there is."""
@@ -27,6 +29,7 @@ class MeteredStore(Store):
     The kind is the name of the method. Merged ranges and each object of `get_many` count as the
     requests that are really made; an upload counts as one, a list as one per 1000 entries begun.
     "Not found" and "already exists" are answers, not errors. Closing it closes `inner`.
+    Under `without_waiting`, every request but a PUT raises before it is made.
     """
 
     def __init__(self, inner: Store, metrics: Metrics, clock: Clock) -> None:
@@ -40,6 +43,11 @@ class MeteredStore(Store):
             *("reef_requests_total", "reef_request_bytes_total", "reef_put_seconds"),
             kind="put_if_absent",
         )
+        abandon_in_child(self)
+
+    def abandon(self) -> None:
+        """Send nothing more, in a forked process: connections are the parent's."""
+        self.inner = _ParentStore(self.url)
 
     def put_if_absent(self, key: str, data: Data) -> None:
         size = size_of(data)
@@ -77,6 +85,7 @@ class MeteredStore(Store):
         return self._request("head", lambda: self.inner.head(key))
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectMeta]:
+        check_may_wait()
         self._metrics.count("reef_requests_total", kind="list")
         entries = self.inner.list(prefix, start_after)
         for count in itertools.count():
@@ -97,9 +106,11 @@ class MeteredStore(Store):
         return f"{type(self).__name__}({self.inner!r})"
 
     def _executor(self) -> Executor:
+        check_may_wait()
         return self.inner._executor()
 
     def _request(self, kind: str, call: Callable[[], T]) -> T:
+        check_may_wait()
         self._metrics.count("reef_requests_total", kind=kind)
         return self._watch(kind, call)
 
@@ -119,3 +130,13 @@ class MeteredStore(Store):
 
     def _sent(self, kind: str, size: int) -> None:
         self._metrics.count("reef_request_bytes_total", size, kind=kind)
+
+
+class _ParentStore(Store):
+    """The store of a database in a forked process."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise forked_error(f"the database at {self.url}")
+
+    put_if_absent = upload = sweep = get = get_range = head = list = delete = _refuse
+    _executor = _refuse

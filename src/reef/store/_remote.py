@@ -4,6 +4,10 @@ Two clients on one bucket: one that makes single attempts, for conditional PUTs,
 that repeats them reports its own success as a conflict; and one that repeats, for everything that
 is safe to repeat.
 
+The clients run on threads of obstore's, one set for the process, begun by its first request. A fork
+does not copy threads: in a process forked after that, no request would ever be answered, so each is
+refused at once.
+
 Differences hidden here: a missing bucket looks like a missing object on some requests; Azure says
 NotFound to a repeated delete; Azurite ignores start-after; SeaweedFS lists folder by folder; a range
 past the end is cut short by some servers and refused by others. Two show through: to HEAD, a
@@ -12,6 +16,7 @@ missing bucket is a missing object, and SeaweedFS makes a missing bucket at the 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +32,7 @@ from reef.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     BucketNotFoundError,
+    ClosedError,
     IncompleteError,
     NotFoundError,
     UnavailableError,
@@ -58,6 +64,19 @@ _CREDENTIALS = (
 # Where clients ask for credentials if none were given.
 _NO_CREDENTIALS = re.compile(r"://(?:169\.254\.\d+\.\d+|metadata\.google\.internal)\b")
 _PAST_END = re.compile(r"object was only \d+ bytes|CONTENT_RANGE header: \"bytes \d+--")
+
+
+class _ClientThreads:
+    """Whether obstore's threads were begun, and whether a fork has left them behind."""
+
+    are_begun = are_lost = False
+
+    def note_fork(self) -> None:
+        self.are_lost = self.are_begun
+
+
+_client_threads = _ClientThreads()
+os.register_at_fork(after_in_child=_client_threads.note_fork)
 
 
 class RemoteStore(Store):
@@ -203,6 +222,13 @@ class RemoteStore(Store):
     @contextmanager
     def _explained(self, key: str, offset: int = 0) -> Iterator[None]:
         """Turn what obstore raises into what the caller should do."""
+        if _client_threads.are_lost:
+            raise ClosedError(
+                f"{self.url}: this process was forked from one that had sent requests to s3://, gs:// "
+                "or az://, whose threads a fork does not copy: start it by spawn or forkserver, as "
+                'in multiprocessing.get_context("forkserver"), or fork before the first request'
+            )
+        _client_threads.are_begun = True
         try:
             yield
         except exceptions.AlreadyExistsError as error:

@@ -133,7 +133,7 @@ class KillLoop:
             "flush_threshold_slots": self._rng.choice((3, 8, 30)),
             "flush_threshold_bytes": self._rng.choice((2 << 10, 64 << 10)),
             "group_commit_max_batches": self._rng.choice((1, 2, 256)),
-            "group_commit_window": self._rng.choice((0, 0.002)),
+            "group_commit_window": self._rng.choice((None, 0.002)),
             "gc_grace": GRACE_SECONDS,
             "retained_generations": self._rng.choice((1, 3)),
             "row_block_bytes": self._rng.choice((1 << 10, 256 << 10, 256 << 10, 256 << 10)),

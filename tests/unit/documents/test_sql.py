@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -422,13 +424,77 @@ def test_text_that_is_none(view: DocumentView) -> None:
         run_sql(view, "select '\ud800'")
 
 
-def test_a_query_that_takes_too_much_memory(
-    view: DocumentView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = [f"memory_limit = '{20}MB'" if "memory" in s else s for s in _sql._SETTINGS]
-    monkeypatch.setattr(_sql, "_SETTINGS", settings)
-    with pytest.raises(InvalidInputError, match="more than 1GB of memory"):
-        run_sql(view, "select count(distinct i::varchar) from range(5_000_000) t(i)")
+def test_a_query_that_takes_too_much_memory(view: DocumentView) -> None:
+    query = "select count(distinct i::varchar) from range(1_000_000) t(i)"
+    with pytest.raises(InvalidInputError, match=r"more than 20MB of memory.* larger memory_limit"):
+        run_sql(view, query, memory_limit="20MB")
+    assert run_sql(view, query, memory_limit="2GB").column(0).to_pylist() == [1_000_000]
+
+
+def test_a_result_that_takes_too_much_memory(view: DocumentView) -> None:
+    query = "select a.id, b.id as other, a.n as x, b.n as y from docs a, docs b"
+    for run in (run_sql, explain_sql):
+        with pytest.raises(InvalidInputError, match=r"result .* memory_limit = 1048576: select"):
+            run(view, query, memory_limit=1 << 20)
+    assert run_sql(view, query, memory_limit="16MB").nbytes > 1 << 20
+
+
+def test_memory_is_bounded_by_default(view: DocumentView) -> None:
+    assert sql(view, "select current_setting('memory_limit')") == [("953.6 MiB",)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"timeout": 0}, {"timeout": "soon"}, {"memory_limit": 1000}, {"memory_limit": "some"}]
+)
+def test_limits_that_cannot_be(view: DocumentView, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(wrong))):
+        run_sql(view, "select 1", **wrong)
+
+
+ENDLESS = {
+    "in DuckDB": "select count(*) from docs a, range(20_000_000_000) t(i) where i % 7 = 3",
+    "of rows": "select i from docs a, range(20_000_000_000) t(i) where i < 0",
+}
+
+
+class Endless(Watched):
+    """A view whose scans never end."""
+
+    def scan(self, **how: Any) -> Iterator[pa.RecordBatch]:
+        while True:
+            yield from self._view.scan(**how)
+
+
+@pytest.mark.parametrize("query", ENDLESS.values(), ids=ENDLESS)
+def test_a_query_ends_after_its_timeout(view: DocumentView, query: str) -> None:
+    for run in (run_sql, explain_sql):
+        with pytest.raises(InvalidInputError, match=r"timeout = 0.2 s .* longer timeout"):
+            run(view, query, timeout="200ms")
+    assert sql(view, "select count(*) from docs where n < 3") == [(2,)]
+
+
+def test_a_scan_ends_after_the_timeout(view: DocumentView) -> None:
+    with pytest.raises(InvalidInputError, match="timeout"):
+        run_sql(Endless(view), "select sum(n) from docs", timeout=0.2)
+
+
+class Interrupts(Watched):
+    """Sends Ctrl-C as soon as DuckDB scans."""
+
+    def scan(self, **how: Any) -> Iterator[pa.RecordBatch]:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return self._view.scan(**how)
+
+
+@pytest.mark.parametrize("query", ENDLESS.values(), ids=ENDLESS)
+def test_ctrl_c_ends_a_query(view: DocumentView, query: str) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_sql(Interrupts(view), query)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not [thread for thread in threading.enumerate() if thread.name == "reef-sql"]
 
 
 def test_what_the_scan_raises_comes_out_as_it_is(view: DocumentView) -> None:

@@ -156,7 +156,7 @@ class Waits(SystemThreads):
 
 def test_a_lone_writer_never_waits_for_the_window(store: Store) -> None:
     threads = Waits()
-    kv = Database(store, threads=threads).kv("ns", group_commit_window="10s")
+    kv = Database(store, threads=threads).kv("ns")
     for i in range(20):
         kv.put(b"k%d" % i, b"v")
     assert objects(store) == [1] * 20

@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from reef.errors import (
     CorruptError,
+    DamagedError,
     FormatVersionError,
     IncompleteError,
     InvalidInputError,
     InvariantError,
+    TooLargeError,
 )
 from reef.format import (
     LogKind,
@@ -309,8 +311,9 @@ def test_running_out_of_memory_is_not_damage(
     if seen_before:
         decode_log(data)
     monkeypatch.setattr(pa.ipc, "read_record_batch" if seen_before else "open_stream", exhausted)
-    with pytest.raises(MemoryError):
+    with pytest.raises(TooLargeError, match="more memory"):
         decode_log(data)
+    assert not issubclass(TooLargeError, DamagedError)
 
 
 @pytest.mark.parametrize("seen_before", [False, True])

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from reef.format import SingleRows, _owned, log_schema
+from reef.format._arrow_limits import RawRoom
 from reef.format._row_stream import check_valid, decode_stream, encode_rows
 
 SCHEMA = log_schema([pa.field("value", pa.binary())])
@@ -28,7 +29,7 @@ def test_rows_are_the_bytes_that_arrow_writes() -> None:
         if stream is not None:
             patterned += 1
             assert stream.to_pybytes() == bytes(encode_rows(built(key, value), "lz4"))
-            assert decode_stream(stream, "", 0).equals(batch)
+            assert decode_stream(stream, "", 0, RawRoom(0)).equals(batch)
             check_valid(batch)
     assert patterned > 1000
 

@@ -10,6 +10,7 @@ import pytest
 
 from reef.errors import InvariantError, UnreadableError
 from reef.format import _row_stream, log_schema
+from reef.format._arrow_limits import RawRoom
 from reef.format._row_stream import (
     LOG_COLUMNS,
     SEGMENT_COLUMNS,
@@ -65,7 +66,7 @@ def written_by_arrow(batch: pa.RecordBatch) -> bytes:
 
 def outcome(data: bytes) -> pa.RecordBatch | str:
     try:
-        return decode_stream(pa.py_buffer(data), "wal/1", 0)
+        return decode_stream(pa.py_buffer(data), "wal/1", 0, RawRoom(1 << 30))
     except UnreadableError as error:
         return type(error).__name__
 
@@ -79,7 +80,8 @@ def test_a_small_batch_is_the_stream_that_arrow_writes(batch: pa.RecordBatch) ->
 def test_a_schema_seen_before_changes_nothing(batch: pa.RecordBatch) -> None:
     data = bytes(encode_rows(batch, "lz4"))
     first, second = outcome(data), outcome(data)
-    assert list(_row_stream._plain_schemas.values()) == [batch.schema]
+    kept = [batch.schema] if batch.num_rows else []  # an empty batch is laid out differently
+    assert list(_row_stream._plain_schemas.values()) == kept
     assert isinstance(second, pa.RecordBatch)
     assert first == second == batch
     assert second.schema.equals(batch.schema, check_metadata=True)

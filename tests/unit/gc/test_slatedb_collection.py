@@ -30,7 +30,7 @@ GUARDS = Guards()
     "segments of a standing intent are spared, however old",
     Edit(
         "reef.gc._judge:_orphan",
-        "if any(intent.id == owner for intent in inputs.manifest.intents):",
+        "if owner in standing:",
         "if False:",
     ),
     symptom="collected under a running compaction",

@@ -6,6 +6,8 @@ import _thread
 import asyncio
 import operator
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,7 @@ from reef.sqlite._registry import registry
 from reef.sqlite._shared import SharedStore
 from reef.sqlite._vfs_apsw import ApswFile
 from tests.support.engine.open_database import database
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +52,35 @@ def interrupted(call: Callable[[], object]) -> object:
             time.sleep(0.001)
     assert len(answers) == 2, "Ctrl-C came before the call was through"
     return answers[1]
+
+
+def test_ctrl_c_ends_a_statement_that_reads_no_pages() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        is_in_sqlite = lambda: sys._current_frames()[main].f_code is execute.__code__  # noqa: E731
+        begun.wait()
+        until(is_in_sqlite)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    def execute() -> None:
+        connection.execute(
+            "WITH RECURSIVE c(x) AS (SELECT begun() UNION ALL SELECT x + 1 FROM c)"
+            " SELECT count(*) FROM c"
+        ).fetchall()
+
+    begun = threading.Event()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with database() as db:
+        connection = reef.sqlite.connect("app.db", database=db)
+        connection.create_scalar_function("begun", lambda: begun.set() or 1)
+        with pytest.raises(KeyboardInterrupt):
+            execute()
+        thread.join()
+        assert connection.execute("SELECT 1").get == 1
+        connection.close()
 
 
 def test_what_is_raised_becomes_a_number() -> None:

@@ -169,6 +169,19 @@ def sql(
             help="Run it, then print the conditions that its scans evaluated, and the plan.",
         ),
     ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="End it after that time, such as 30s. [default: never]"
+        ),
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="The most memory for its work, and for its result. [default: 1GB]",
+        ),
+    ] = None,
 ) -> None:
     """Run a SELECT on the table `docs`. Prints the first 50 rows, or all with another --format."""
     from reef.cli.docs._text_cells import printed_rows
@@ -178,11 +191,11 @@ def sql(
         text = sys.stdin.read() if sys.stdin else ""
     with _open_documents(url, namespace, version) as view:
         if explain:
-            plan = view.explain_sql(text)
+            plan = view.explain_sql(text, timeout=timeout, memory_limit=memory_limit)
             with open_output(output.path) as write:
                 write(f"{plan}\n".encode())
             return
-        found = view.sql(text)
+        found = view.sql(text, timeout=timeout, memory_limit=memory_limit)
     rest = max(0, found.num_rows - TABLE_ROWS) if format == "table" else 0
     with open_output(output.path) as write:
         printer = Printer(write, format, found.schema.names, key="rows", keep_nulls=True)

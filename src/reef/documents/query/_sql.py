@@ -5,38 +5,51 @@ the columns it needs, and passes on conditions for the scan to evaluate; they pr
 filter does. Everything else of the query is DuckDB's.
 
 A query reads `docs` and nothing else: no file, no network, no variable of the program. It has a
-database of its own, in memory, which is gone when it ends; it may take `MEMORY_LIMIT` of memory for
-its work and spills nothing to disk. `explain_sql` shows which conditions the scans evaluated.
+database of its own, in memory, which is gone when it ends; it may take `memory_limit` of memory for
+its work, as much for its result, and spills nothing to disk. `explain_sql` shows which conditions
+the scans evaluated.
+
+A query runs in a thread of its own, and the caller waits: DuckDB notices neither signals nor time,
+but ends when another thread interrupts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from reef.clock import SystemClock
 from reef.documents.filter import Where
 from reef.documents.input import coerce
 from reef.documents.query._pushdown import Pushed, pushed_filter
 from reef.documents.types import InputColumn, Schema, Type
 from reef.errors import InvalidInputError
+from reef.settings import parse_bytes, parse_seconds
+from reef.threads import SystemThreads
 
 TABLE = "docs"
 MEMORY_LIMIT = "1GB"
 TEXT_CHARS_MAX = 1 << 20
+_MEMORY_LIMIT_LEAST = 1 << 20
+_STOP_S = 0.05  # between two interrupts: one that comes before DuckDB runs a statement is lost
+
+_BATCH_ROWS = 1 << 17
+_OUT_OF_MEMORY = "Out of Memory Error"
+
+T = TypeVar("T")
 
 _UUID = Type.parse("uuid")
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 # In this order: the directory cannot be changed any more once access is disabled.
 _SETTINGS = (
-    f"memory_limit = '{MEMORY_LIMIT}'",
     "temp_directory = ''",
     "autoload_known_extensions = false",
     "autoinstall_known_extensions = false",
@@ -57,63 +70,177 @@ class SqlSource(Protocol):
     ) -> Iterator[pa.RecordBatch]: ...
 
 
-def run_sql(view: SqlSource, text: str, parameters: Parameters | None = None) -> pa.Table:
+def run_sql(
+    view: SqlSource,
+    text: str,
+    parameters: Parameters | None = None,
+    *,
+    timeout: float | str | None = None,
+    memory_limit: int | str | None = None,
+) -> pa.Table:
     """Return what one SELECT over the table `docs` returns.
 
     `parameters` are for `?` (a list) or `$name` (a dict) in the text. A uuid comes back as one.
-    Raises InvalidInputError with what DuckDB says of the query; what a scan raises.
+    `timeout` is how long it may take (None: as long as it takes), `memory_limit` how much memory
+    (None: `MEMORY_LIMIT`). Raises InvalidInputError if that is not enough, or with what DuckDB says
+    of the query; what a scan raises.
     """
 
-    with _connected(view, text, parameters) as (connection, given, _):
-        result = connection.sql(text, params=given)
-        return _with_uuids(result.to_arrow_table(), [str(type) for type in result.types])
+    def run(query: _Query[pa.Table]) -> pa.Table:
+        relation = query.connection.sql(text, params=query.parameters)
+        types = [str(type) for type in relation.types]
+        reader = relation.to_arrow_reader(_BATCH_ROWS)
+        return _with_uuids(pa.Table.from_batches(query.bounded(reader), reader.schema), types)
+
+    return _Query(view, text, parameters, timeout, memory_limit).result(run)
 
 
-def explain_sql(view: SqlSource, text: str, parameters: Parameters | None = None) -> str:
+def explain_sql(
+    view: SqlSource,
+    text: str,
+    parameters: Parameters | None = None,
+    *,
+    timeout: float | str | None = None,
+    memory_limit: int | str | None = None,
+) -> str:
     """Run one SELECT and return how it was run: each scan, and DuckDB's plan for everything else.
 
     Of each scan: its rows, its columns, the conditions that Reef evaluated while it read, and those
-    that Arrow evaluated on the rows that were left. Raises what `run_sql` raises.
+    that Arrow evaluated on the rows that were left. Takes and raises what `run_sql` does.
     """
 
-    with _connected(view, text, parameters) as (connection, given, documents):
-        plan = connection.execute(f"explain {text}", given).fetchall()[0][1]
-        connection.sql(text, params=given).to_arrow_table()
-        scans = [str(scan) for scan in documents.scans]
+    def run(query: _Query[str]) -> str:
+        plan = query.connection.execute(f"explain {text}", query.parameters).fetchall()[0][1]
+        relation = query.connection.sql(text, params=query.parameters)
+        for _ in query.bounded(relation.to_arrow_reader(_BATCH_ROWS)):
+            pass
+        scans = [str(scan) for scan in query.documents.scans]
         return "\n".join([*scans, "DuckDB, for everything else:", str(plan).rstrip()])
 
+    query: _Query[str] = _Query(view, text, parameters, timeout, memory_limit)
+    return query.result(run)
 
-@contextmanager
-def _connected(
-    view: SqlSource, text: str, parameters: Parameters | None
-) -> Iterator[tuple[duckdb.DuckDBPyConnection, object, _Dataset]]:
-    """Yield a connection that sees the documents and nothing else, the parameters, the documents."""
-    if not isinstance(text, str) or len(text) > TEXT_CHARS_MAX:
-        raise InvalidInputError.of(
-            "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_CHARS_MAX} characters"
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(f"the query has text that UTF-8 cannot hold: {error}") from None
-    _check_names(view.schema)
-    documents = _Dataset(view)
-    connection = duckdb.connect(":memory:")
-    try:
-        for setting in _SETTINGS:
-            connection.execute(f"set {setting}")
-        _check_statement(connection, text)
-        connection.register(TABLE, documents)
-        connection.execute("set lock_configuration = true")
+
+class _Query(Generic[T]):
+    """One run of a query, in a thread of its own; that thread opens and closes DuckDB."""
+
+    connection: duckdb.DuckDBPyConnection
+    """It sees the documents and nothing else."""
+
+    def __init__(
+        self,
+        view: SqlSource,
+        text: str,
+        parameters: Parameters | None,
+        timeout: float | str | None,
+        memory_limit: int | str | None,
+    ) -> None:
+        if not isinstance(text, str) or len(text) > TEXT_CHARS_MAX:
+            raise InvalidInputError.of(
+                "sql", str(text)[:64], f"the text of a SELECT, at most {TEXT_CHARS_MAX} characters"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInputError(f"the query has text that UTF-8 cannot hold: {error}") from None
+        _check_names(view.schema)
+        self._text = text
+        self._timeout_s = None if timeout is None else parse_seconds("timeout", timeout, low=0.001)
+        self._limit = MEMORY_LIMIT if memory_limit is None else memory_limit
+        self._limit_bytes = parse_bytes("memory_limit", self._limit, _MEMORY_LIMIT_LEAST, 1 << 50)
         # A dict of its own: DuckDB takes nothing else for names.
-        given = dict(parameters) if isinstance(parameters, Mapping) else parameters
-        yield connection, given, documents
-    except duckdb.Error as error:
-        if documents.failure is not None:
-            raise documents.failure from error
-        raise _refused_query(error) from error
-    finally:
-        connection.close()
+        self.parameters = dict(parameters) if isinstance(parameters, Mapping) else parameters
+        self.documents = _Dataset(view)
+        self._clock = SystemClock()
+        self._cond = SystemThreads().condition()
+        self._is_over = False
+        self._result: list[T] = []
+        self._failure: BaseException | None = None
+
+    def result(self, run: Callable[[_Query[T]], T]) -> T:
+        """Return what `run` returns; end it after the timeout, or when the caller is interrupted."""
+        SystemThreads().start(lambda: self._run(run), name="reef-sql")
+        try:
+            is_in_time = self._wait(self._timeout_s)
+        except BaseException:
+            self._stop()
+            raise
+        if not is_in_time:
+            self._stop()
+            raise InvalidInputError(
+                f"the query took longer than timeout = {self._timeout_s:g} s and was ended: select "
+                "less, or give a longer timeout"
+            )
+        if self._failure is not None:
+            raise self._failure
+        return self._result[0]
+
+    def bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a result. Raises InvalidInputError if they are too many."""
+        nbytes = 0
+        for batch in batches:
+            nbytes += batch.nbytes
+            if nbytes > self._limit_bytes:
+                raise InvalidInputError(
+                    f"the result of the query takes more than memory_limit = {self._limit}: select "
+                    "fewer rows or columns, or give a larger memory_limit"
+                )
+            yield batch
+
+    def _run(self, run: Callable[[_Query[T]], T]) -> None:
+        try:
+            self._result.append(self._connected(run))
+        except BaseException as error:  # noqa: BLE001 raised again where the result is awaited
+            self._failure = error
+        finally:
+            with self._cond:
+                self._is_over = True
+                self._cond.notify_all()
+
+    def _connected(self, run: Callable[[_Query[T]], T]) -> T:
+        self.connection = connection = duckdb.connect(":memory:")
+        try:
+            for setting in (f"memory_limit = '{self._limit_bytes} bytes'", *_SETTINGS):
+                connection.execute(f"set {setting}")
+            _check_statement(connection, self._text)
+            connection.register(TABLE, self.documents)
+            connection.execute("set lock_configuration = true")
+            return run(self)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:  # the last two: of a result
+            if self.documents.failure is not None:
+                raise self.documents.failure from error
+            raise self._refused(error) from error
+        finally:
+            connection.close()
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Return whether it was over within that time."""
+        deadline = None if seconds is None else self._clock.monotonic() + seconds
+        with self._cond:
+            while not self._is_over:
+                left = None if deadline is None else deadline - self._clock.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._cond.wait(left)
+        return True
+
+    def _stop(self) -> None:
+        """End it, and wait until it has ended: its scans use the view."""
+        self.documents.is_stopped = True
+        while not self._is_over:
+            with suppress(AttributeError, duckdb.Error):  # not connected yet, or closed
+                self.connection.interrupt()
+            self._wait(_STOP_S)
+
+    def _refused(self, error: Exception) -> InvalidInputError:
+        text = str(error).strip()
+        if text.startswith(_OUT_OF_MEMORY):
+            return InvalidInputError(
+                f"the query needs more than {self._limit} of memory: select fewer rows or columns, "
+                f"order and join less, or give a larger memory_limit ({text.partition(chr(10))[0]})"
+            )
+        hint = " (the table is called docs)" if isinstance(error, duckdb.CatalogException) else ""
+        return InvalidInputError(f"DuckDB refuses the query{hint}: {text}")
 
 
 def _check_statement(connection: duckdb.DuckDBPyConnection, text: str) -> None:
@@ -136,20 +263,6 @@ def _check_names(schema: Schema) -> None:
             raise InvalidInputError(
                 f"SQL does not tell the attributes {other!r} and {name!r} apart: rename one with alter"
             )
-
-
-def _refused_query(error: duckdb.Error) -> InvalidInputError:
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return InvalidInputError(
-            f"the query needs more than {MEMORY_LIMIT} of memory: select fewer rows or columns, or "
-            f"order and join less ({_first_line(error)})"
-        )
-    hint = " (the table is called docs)" if isinstance(error, duckdb.CatalogException) else ""
-    return InvalidInputError(f"DuckDB refuses the query{hint}: {str(error).strip()}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 @dataclass
@@ -180,6 +293,8 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         self._schema = _sql_schema(view.schema)
         self.failure: Exception | None = None
         """What a scan has raised, which DuckDB knows only the text of."""
+        self.is_stopped = False
+        """Nobody waits for the rows any more."""
         self.scans: list[_ScanNote] = []
 
     @property
@@ -206,6 +321,8 @@ class _Dataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         self.scans.append(note)
         try:
             for batch in self._view.scan(columns=to_read, where=pushed.where):
+                if self.is_stopped:
+                    return
                 if pushed.rest is not None:
                     batch = batch.filter(pushed.rest)
                 if batch.num_rows:

@@ -35,7 +35,10 @@ from reef.format import LogKind, log_key
 from reef.manifest import ManifestChain
 from reef.threads import Condition, Signal
 
-_GATHERING_PAUSES = 4  # gathering ends after this part of a PUT's time without arrivals
+# Without a window that is set, gathering ends after so long, or after this part of a PUT's time
+# without arrivals.
+_GATHERING_S = 0.002
+_GATHERING_PAUSES = 4
 
 
 class CommitPath:
@@ -54,7 +57,7 @@ class CommitPath:
         settings, manifest, tail = context.settings, live.manifest, live.tail
         self._cond = cond
         self._context = context
-        self._settings = settings
+        self._window_s = settings.group_commit_window
         self._clock = context.clock
         self._chain = chain
         self._live = live
@@ -198,7 +201,9 @@ class CommitPath:
                     if admitted is None and not self._queue.is_blocked():
                         self._check_open()
                         admitted = admit()
-                        if self._is_gathering and self._queue.has_all_callers():
+                        if self._window_s is not None:
+                            self._note_arrival()
+                        elif self._is_gathering and self._queue.has_all_callers():
                             self._cond.notify_all()  # the gathering caller stops waiting
                     if admitted is not None:
                         ticket = admitted.ticket
@@ -352,17 +357,20 @@ class CommitPath:
     def _take(self, sender: object) -> Group | None:
         """Take the next group, for `sender` to send it; None if none is left."""
         queue = self._queue
-        if queue.callers_expected > 1:  # a lone writer never waits
-            self._gather(queue.pending[0])
+        if self._window_s is not None or queue.callers_expected > 1:
+            if self._window_s is None:
+                self._gather(queue.pending[0])
+            else:
+                self._gather_for(self._window_s, queue.pending[0])
             if not queue.may_seal():
                 self._cond.notify_all()
                 return None  # the queue ended while this caller gathered
         return queue.seal(sender)
 
     def _gather(self, group: Group) -> None:
-        """Wait, within the window, for the callers of the last groups, while they keep arriving."""
+        """Wait shortly for the callers of the last groups, while they keep arriving."""
         queue, clock = self._queue, self._clock
-        deadline = clock.monotonic() + min(self._settings.group_commit_window, self._put_s)
+        deadline = clock.monotonic() + min(_GATHERING_S, self._put_s)
         self._is_gathering = True
         try:
             while (
@@ -376,6 +384,31 @@ class CommitPath:
                     return
         finally:
             self._is_gathering = False
+
+    def _gather_for(self, window_s: float, group: Group) -> None:
+        """Wait until the window that was set is over, unless the group is complete before."""
+        queue, clock = self._queue, self._clock
+        opened_at = clock.monotonic() if group.opened_at is None else group.opened_at
+        self._is_gathering = True
+        try:
+            while (
+                not self._is_closed
+                and queue.pending
+                and queue.pending[0] is group
+                and not queue.is_complete(group)
+                and (left := opened_at + window_s - clock.monotonic()) > 0
+            ):
+                self._wait_for_queue_change(left)
+        finally:
+            self._is_gathering = False
+
+    def _note_arrival(self) -> None:
+        """Begin the window of a group with its first batch; wake its sender when it is complete."""
+        pending = self._queue.pending
+        if pending and pending[-1].opened_at is None:
+            pending[-1].opened_at = self._clock.monotonic()
+        if self._is_gathering and pending and self._queue.is_complete(pending[0]):
+            self._cond.notify_all()
 
     def _wake_waiters(self) -> None:
         """Wake the waiters whose condition may have changed.

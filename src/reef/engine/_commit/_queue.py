@@ -131,6 +131,7 @@ class Group:
         "kind",
         "nbytes",
         "nonce",
+        "opened_at",
         "point",
         "records",
         "sender",
@@ -151,6 +152,8 @@ class Group:
         """Who sealed it, sends it, and reports the answer."""
         self.is_sent = False
         """Its object may be in the bucket, or in flight."""
+        self.opened_at: float | None = None
+        """The driver's: when its first batch came, if that matters."""
         # The driver sets these between sealing and sending.
         self.nonce = b""
         self.created_at_us = 0
@@ -294,6 +297,14 @@ class CommitQueue:
     def has_all_callers(self) -> bool:
         """Return whether every caller that may write again soon has joined the first group."""
         return bool(self.pending) and self.pending[0].callers >= self.callers_expected
+
+    def is_complete(self, group: Group) -> bool:
+        """Return whether nothing more may join the first group that waits."""
+        return (
+            group.kind is not LogKind.DATA
+            or len(group.tickets) >= self._limits.batches
+            or group is not self.pending[-1]
+        )
 
     def may_seal(self) -> bool:
         """Return whether a group waits and may be sent now."""

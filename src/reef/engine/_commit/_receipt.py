@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from reef.errors import CorruptError
+
 OUTCOMES = ("written", "deleted", "exists", "missing", "differs", "not applied")
 """By code. The first two mean success; the next three say why a condition failed; the last is a row
 that was not applied because another one of its batch failed."""
@@ -34,6 +36,9 @@ class Receipt:
         return self.codes.count(WRITTEN) + self.codes.count(DELETED)
 
 
+CODES_MAX = 1 << 28
+"""A batch of more rows than that does not fit into a log record: each takes four bytes."""
+
 # The log and the dedup window keep codes packed: mostly, all codes of a batch are alike.
 _PLAIN, _RUNS = b"\0", b"\1"
 
@@ -51,9 +56,11 @@ def pack_codes(codes: bytes) -> bytes:
 
 
 def unpack_codes(packed: bytes) -> bytes:
-    """Return the codes that `pack_codes` was given."""
+    """Return the codes that `pack_codes` was given. Raises CorruptError for more than there can be."""
     if packed[:1] != _RUNS:
         return packed[1:]
     runs = (len(packed) - 1) // 5
     lengths = np.frombuffer(packed, "<u4", runs, 1)
+    if (count := int(lengths.sum(dtype=np.int64))) > CODES_MAX:
+        raise CorruptError("", 1, f"the outcomes of at most {CODES_MAX} rows", f"{count}")
     return np.repeat(np.frombuffer(packed, np.uint8, runs, 1 + 4 * runs), lengths).tobytes()

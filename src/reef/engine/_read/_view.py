@@ -33,6 +33,7 @@ from reef.errors import (
     RetentionError,
     SnapshotExpiredError,
 )
+from reef.fork import abandon_in_child, forked_error
 from reef.format import Manifest
 from reef.segment import (
     RowSource,
@@ -49,6 +50,13 @@ _T = TypeVar("_T")
 _RELOADS_MAX = 3
 
 
+class _ParentSources(tuple[RowSource, ...]):
+    """The sources of a view in a forked process."""
+
+    def __iter__(self) -> Iterator[RowSource]:
+        raise forked_error("this view")
+
+
 class ReadState:
     """Where the rows of a namespace are, as of one manifest."""
 
@@ -63,6 +71,13 @@ class ReadState:
         self.sources = sources
         self.is_warm = False
         self._segments = segments
+        abandon_in_child(self)
+
+    def abandon(self) -> None:
+        """Refuse every read, in a forked process: caches and their locks are the parent's."""
+        self.sources = _ParentSources()
+        self.is_warm = False
+        self.__dict__.pop("layers", None)
 
     @cached_property
     def layers(self) -> tuple[RowSource, ...]:

@@ -33,6 +33,7 @@ from crc32c import crc32c
 from reef.clock import Clock
 from reef.errors import InvalidInputError
 from reef.metrics import Metrics
+from reef.threads import check_may_wait
 
 _MAGIC = b"RFCACH1\0"
 _TRAILER = struct.Struct("<8sII")
@@ -87,6 +88,7 @@ class DiskCache:
 
     def get(self, name: str) -> pa.Buffer | None:
         """Return the bytes kept under `name`, checked, or None."""
+        check_may_wait()
         digest = _digest(name)
         try:
             data = self._read(digest)
@@ -147,8 +149,9 @@ class DiskCache:
         try:
             size = os.fstat(descriptor).st_size
             length = max(size - _TRAILER.size, 0)
-            data = os.pread(descriptor, length, 0)
-            trailer = os.pread(descriptor, _TRAILER.size, length)
+            is_ours = size <= self.capacity_bytes  # a larger one was put there by somebody else
+            data = os.pread(descriptor, length, 0) if is_ours else b""
+            trailer = os.pread(descriptor, _TRAILER.size, length) if is_ours else b""
             if trailer != _trailer(data):
                 _log.warning("%s in the disk cache is damaged and was removed", path)
                 with self._lock:

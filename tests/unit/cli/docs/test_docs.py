@@ -632,3 +632,15 @@ def test_whole_numbers_of_csv_keep_their_digits(run: Run) -> None:
         "signed": least,
         "low": str(least - 1),
     }
+
+
+def test_sql_has_limits(run: Run) -> None:
+    fine(run("put", NS, write_lines(DOCUMENTS)))
+    endless = "select count(*) from docs, range(20_000_000_000) t(i) where i % 7 = 3"
+    code, out, err = run("sql", NS, endless, "--timeout", "100ms")
+    assert (code, out) == (1, "")
+    assert err.startswith("reef: the query took longer than timeout = 0.1 s")
+    large = "select repeat('x', 1000) as x from docs, range(2_000)"
+    assert run("sql", NS, large, "--memory-limit", "1MiB")[2].count("memory_limit = 1MiB") == 1
+    enough = ("--memory-limit", "64MiB", "--timeout", "1h", "--format", "csv")
+    assert fine(run("sql", NS, large, *enough)).count("\n") == 6001
