@@ -274,7 +274,7 @@ class FileStore(Store):
                 return
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, and the reserve is used up")
 
-    def _reserve_files(self) -> list[str]:
+    def _reserve_files(self) -> Sequence[str]:
         return [self._path(f"{RESERVE}/{number}") for number in range(_RESERVE_FILES)]
 
     def _make_folder(self, path: str) -> None:

@@ -659,7 +659,8 @@ def test_collection_alone_may_write_to_a_full_disk(
         b"before",
         *(b"collection %d" % number for number in range(1, 4)),
     ]
-    assert reserved(root) == temporaries(root) == []
+    assert reserved(root) == []
+    assert temporaries(root) == []
 
 
 def test_the_reserve_is_made_again_when_there_is_room(
