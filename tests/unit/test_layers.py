@@ -64,6 +64,8 @@ AMBIENT = (
     "time.monotonic_ns",
     "time.perf_counter",
     "time.perf_counter_ns",
+    "time.clock_gettime",
+    "time.clock_gettime_ns",
     "time.sleep",
     "datetime.datetime.now",
     "datetime.datetime.utcnow",
@@ -80,6 +82,7 @@ INJECTED = frozenset({"random.Random", "random.SystemRandom"})
 AMBIENT_ALLOWED = {
     ("reef.clock", "time.time_ns"): "this is the clock",
     ("reef.clock", "time.monotonic"): "this is the clock",
+    ("reef.clock", "time.clock_gettime"): "this is the clock",
     ("reef.clock", "time.sleep"): "this is the clock",
     (
         "reef.store._file_store",

@@ -29,6 +29,7 @@ from reef.format._manifest import (
 from reef.format._manifest_model import (
     Boundary,
     Copied,
+    EndedWriter,
     Manifest,
     PendingDelete,
     SegmentRef,
@@ -64,7 +65,7 @@ def test_the_hand_made_frame_of_these_tests_is_the_real_one() -> None:
 def test_the_sample_uses_every_field() -> None:
     first = Manifest.first("what-if", author="a", nonce="0" * 32, created_at_us=0)
     same = [f for f in Manifest.__struct_fields__ if getattr(first, f) == getattr(SAMPLE, f)]
-    assert same == ["namespace", "state", "lsn_policy", "copied"]  # the last is optional
+    assert same == ["namespace", "state", "lsn_policy", "ended", "copied"]  # of version 2
     _, clipped, attached = SAMPLE.segments
     assert None not in msgspec.structs.astuple(replace(clipped, version=attached.version))
     assert clipped.namespace
@@ -126,6 +127,15 @@ def test_later_members_read_back_and_make_it_version_2(member: str, value: objec
     assert decode_manifest(data, key=KEY) == changed
     assert member.encode() in data
     assert member.encode() not in DATA
+
+
+def test_the_end_of_a_writer_is_a_member_of_version_2() -> None:
+    ended = replace(SAMPLE, ended=EndedWriter(epoch=SAMPLE.writer_epoch, slot=SAMPLE.wal_floor))
+    data = encode_manifest(ended)
+    assert data.startswith(b'{"magic":"RFMAN1","format_version":2,')
+    assert json.loads(data)["ended"] == {"epoch": ended.writer_epoch, "slot": ended.wal_floor}
+    assert decode_manifest(data, key=KEY) == ended
+    assert b"ended" not in DATA
 
 
 def test_version_1_with_a_later_member_is_corrupt() -> None:
@@ -281,6 +291,7 @@ def test_the_page_names_every_field_and_its_example_is_real() -> None:
     records = [type(getattr(SAMPLE, name)) for name in Manifest.__struct_fields__]
     records += [type(getattr(SAMPLE, name)[0]) for name in ("segments", "snapshots", "pins")]
     records += [type(SAMPLE.intents[0]), SkippedSlot, PendingDelete, Boundary, Manifest]
+    records += [EndedWriter]
     for record in records:
         for field in getattr(record, "__struct_fields__", ()):
             assert f"`{field}`" in page, field
