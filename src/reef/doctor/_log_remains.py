@@ -12,7 +12,7 @@ the run at the end, the chain decides as always.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -60,6 +60,8 @@ class LogRemains:
     """The newest that the log sets."""
     is_open: bool
     """Whether the last valid object is no fence: then the namespace was not dropped after it."""
+    in_flight: tuple[int, int] | None = None
+    """The slots of objects behind a gap that were never committed."""
     attached: list[SegmentRef] = field(default_factory=list)
     """What valid objects below `first` attach."""
     fields: dict[str, pa.Field] = field(default_factory=dict)
@@ -90,7 +92,8 @@ def read_remains(
     below, last = runs[:-1], runs[-1]
     if below and _is_in_flight(context, reader, namespace, below, last, folded):
         below, last = runs[:-2], runs[-2]
-    return _Reading(context, reader, namespace, sizes, segments).read(below, last)
+    remains = _Reading(context, reader, namespace, sizes, segments).read(below, last)
+    return remains if last == runs[-1] else replace(remains, in_flight=runs[-1])
 
 
 def _runs(sizes: Mapping[int, int]) -> list[tuple[int, int]]:

@@ -108,6 +108,11 @@ class _Planner:
         )
         ids = {one.ref.id for one in segments}
         log = read_remains(self._context, self._namespace, folded, ids)
+        if log.in_flight is not None:
+            first, last = log.in_flight
+            self._unproven.append(
+                f"slots {first} to {last}: they lie behind a gap, and count as never committed"
+            )
         if not log.is_open and not assume_live:
             raise InvalidInputError(
                 f"namespace {self._namespace!r} may have been dropped: its manifests are gone, and its "

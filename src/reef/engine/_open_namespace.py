@@ -105,8 +105,13 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
             check_whole(before.manifest, tail)
 
 
-def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
+def open_for_writing(
+    context: Context, namespace: str, face: Face, *, is_fencing: bool = False
+) -> Writer:
     """Open a namespace as its one writer; every older one is fenced. Creates it if need be.
+
+    With `is_fencing` it puts fences even where no older writer can be left: the log then shows that
+    it was opened.
 
     Branches are not created here: NotFoundError. Raises FencedError if a newer writer opened it
     meanwhile, OutcomeUnknownError, CorruptError (then `reef repair` is needed), UnavailableError.
@@ -115,7 +120,7 @@ def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     for _ in range(_OPENS_MAX):
         last_known = _list_log(context, chain)
         head = _take_epoch(context, chain, namespace, face)
-        writer = _take_log(context, chain, head, last_known)
+        writer = _take_log(context, chain, head, last_known, is_fencing=is_fencing)
         if writer is not None:
             return writer
     raise UnavailableError(
@@ -218,7 +223,9 @@ def _first(chain: ManifestChain, context: Context, face: Face) -> Manifest:
     )
 
 
-def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: int) -> Writer | None:
+def _take_log(
+    context: Context, chain: ManifestChain, head: Head, last_known: int, *, is_fencing: bool
+) -> Writer | None:
     """Fence the log off, if need be, and return the writer; None if what was read does not count.
 
     `last_known` is a slot that was there before the epoch was taken.
@@ -238,7 +245,7 @@ def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: in
         return None
     check_whole(manifest, tail, last_known)
     newest: Head | None = head
-    if not _begins_behind_end(manifest, tail):
+    if is_fencing or not _begins_behind_end(manifest, tail):
         newest = _fence_off(context, chain, manifest, tail, reader, writer_id, decided)
     if newest is None:
         return None

@@ -130,6 +130,7 @@ def copy_namespace(
         past = _past_version(source, namespace, lsn, time)
         held = namespace if past is None else _hold_past(source, namespace, past, stack)
         hold = stack.enter_context(_Hold(source, held, target.store.url, root))
+        chain.expect_objects()  # the manifest comes last
         _check_destination(chain.load(), hold)
         return _Copying(source, target, hold, chain, watch).run()
 

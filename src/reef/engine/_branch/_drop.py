@@ -53,7 +53,8 @@ def drop_namespace(context: Context, namespace: str) -> None:
     if head is None or head.manifest.state != "live":
         raise no_namespace(context.store.url, namespace)
     refuse_branches(context, chain, head)
-    writer = open_for_writing(context, namespace, face_of(head.manifest))
+    # Its log ends in a fence: without any manifest, nothing else could tell it from a live one.
+    writer = open_for_writing(context, namespace, face_of(head.manifest), is_fencing=True)
     try:
         chain.publish(lambda head: _dropped(head, writer))
     finally:
