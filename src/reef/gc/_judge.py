@@ -59,6 +59,8 @@ class CollectionInputs:
     """The segments that the log attaches, and whether all of it could be read."""
     pinned: Callable[[], Set[int]]
     """The slots below the limit that attach what branches need."""
+    for_rebuild: Callable[[], Set[int]]
+    """The slots below the limit by which everything can be rebuilt if all manifests are lost."""
 
     @property
     def stays_from(self) -> int:
@@ -102,7 +104,7 @@ def judge_slots(inputs: CollectionInputs, survey: ObjectListing, judgement: Judg
     """A log object goes that no retained generation reads, unless it is a fence, or time travel's."""
     slots = survey.slots
     since_us = inputs.pitr_since_us
-    pinned = inputs.pinned()
+    pinned, for_rebuild = inputs.pinned(), inputs.for_rebuild()
     for index, (slot, size) in enumerate(zip(slots.slots, slots.sizes, strict=True)):
         if slot >= inputs.slot_limit:
             reason = _kept_log(inputs, slot)
@@ -114,6 +116,8 @@ def judge_slots(inputs: CollectionInputs, survey: ObjectListing, judgement: Judg
             reason = Reason.DAMAGED
         elif slot in pinned:
             reason = Reason.PINNED
+        elif slot in for_rebuild:
+            reason = Reason.REBUILD
         elif slots.is_data(index):
             reason = Reason.FOLDED
             judgement.slots.add(slot, size)
