@@ -11,7 +11,7 @@ import reef
 from reef.cli import _branch_commands, _kv, _snapshot, _sqlite, docs
 from reef.cli.arguments import add_commands
 from reef.cli.health import check_store, gc, inspect, repair, stats, verify
-from reef.cli.pipeline import compact, export, index, ingest, jobs_app, rebuild, worker
+from reef.cli.pipeline import compact, copy, export, index, ingest, jobs_app, rebuild, worker
 from reef.errors import InvalidInputError
 
 # Typer keeps to itself what it raises for a command line that cannot be.
@@ -39,6 +39,7 @@ add_commands(
         "index": index,
         "compact": compact,
         "rebuild": rebuild,
+        "copy": copy,
         "ingest": ingest,
         "export": export,
         "worker": worker,

@@ -8,7 +8,6 @@ storage_stats       how many objects and bytes a namespace has
 Examination         verify in parts: what to read, for tasks, and the Diagnosis of what was read;
                     EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
 plan_rebuild        from where everything can be derived again: a RebuildPlan, with each FoldStart
-read_window         a dedup window that a manifest names
 stored_size             the bytes of an object, None if it is missing
 """
 
@@ -27,7 +26,6 @@ from reef.doctor._repair_namespace import RepairReport, repair
 from reef.doctor._repair_plan import RepairStep
 from reef.doctor._storage_stats import storage_stats
 from reef.doctor._verify_namespace import VerifyReport, verify
-from reef.doctor._windows import read_window
 
 __all__ = [
     "EXAMINATIONS_MAX",
@@ -45,7 +43,6 @@ __all__ = [
     "inspect_namespace",
     "inspect_segment",
     "plan_rebuild",
-    "read_window",
     "repair",
     "storage_stats",
     "stored_size",

@@ -26,7 +26,6 @@ from reef.format import Manifest, SegmentRef, manifest_key, segment_key
 from reef.log import LogPart, ReadLogPart, read_log_part
 from reef.manifest import Head, no_namespace, overlaps
 from reef.segment import CheckedSegment, check_segment
-from reef.settings import WRITES_ASKED_MAX
 from reef.store import Store
 from reef.types import check_namespace
 
@@ -134,12 +133,9 @@ class Examination:
         diagnosis.head = head
         diagnosis.retained = retained_manifests(head, generations)
         diagnosis.reported += check_generations(namespace, head, generations, diagnosis.quarantine)
-        parallel = max(m.max_parallel_writes for m in diagnosis.retained)
-        if head.damaged:
-            # The number that they allowed is lost. All that the format allows would be too many: what
-            # counts as in flight is voided by repair's fences, and may have been acknowledged.
-            parallel = max(parallel, WRITES_ASKED_MAX)
-        self._log = LogCheck(store, head.manifest, diagnosis.retained, parallel=parallel)
+        self._log = LogCheck(
+            store, head.manifest, diagnosis.retained, parallel=head.parallel_writes_max
+        )
 
     def log_parts(self, *, part_bytes: int, part_objects: int) -> Iterator[LogPart]:
         """Yield the parts of the log to read, of about so much each."""

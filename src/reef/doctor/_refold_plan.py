@@ -19,10 +19,10 @@ import msgspec
 
 from reef.doctor._check_manifests import newest_readable, read_generations, retained_manifests
 from reef.doctor._problems import no_progress
-from reef.engine import Context
+from reef.engine import Context, check_end
 from reef.errors import CorruptError
 from reef.format import DedupWindow, Manifest, SegmentRef, WalAnchor, manifest_key
-from reef.log import list_slots
+from reef.log import ListedLog, list_slots
 from reef.manifest import lsn_max_seen, no_namespace
 
 
@@ -215,7 +215,10 @@ def plan_rebuild(context: Context, namespace: str) -> RebuildPlan:
             "`reef repair`, which continues from there, then rebuild again",
         )
     retained = retained_manifests(head, generations)
-    return RefoldPlanner(head.manifest, retained, list_slots(store, namespace)).rebuild()
+    slots = list_slots(store, namespace)
+    unfolded = ListedLog.of(head.manifest.wal_floor, slots.items())
+    check_end(context, context.chain(namespace), head, unfolded.end, unfolded.ahead)
+    return RefoldPlanner(head.manifest, retained, slots).rebuild()
 
 
 def _split(

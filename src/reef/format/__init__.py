@@ -4,7 +4,7 @@ Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum),
                LogObject, LogRecord, LogKind, Prev (the valid object before it)
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
-               Boundary, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy,
+               Boundary, Copied, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy,
                PARALLEL_WRITES_MAX
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
@@ -52,6 +52,7 @@ from reef.format._manifest_model import (
     PARALLEL_WRITES_MAX,
     Boundary,
     Collection,
+    Copied,
     DedupRef,
     Intent,
     Lease,
@@ -110,6 +111,7 @@ __all__ = [
     "Bloom",
     "Boundary",
     "Collection",
+    "Copied",
     "DedupEntry",
     "DedupRef",
     "DedupStream",

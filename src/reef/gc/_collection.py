@@ -191,4 +191,6 @@ class CollectionReport:
     """The generations that it wrote."""
     swept: tuple[str, ...] = ()
     """What unfinished writes had left, in the whole bucket."""
+    has_expired: bool = False
+    """It was a branch whose time was over, and was dropped first; after a dry run, would be."""
     problems: tuple[str, ...] = ()

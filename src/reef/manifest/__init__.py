@@ -7,7 +7,7 @@ ManifestReader, Generation
 check_successor   what holds between a generation and its successor
 changes           open_writer, open_compactor, advance_floor, register_intent, end_intent,
                   replace_segments, add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
-                  advance_boundary, set_retention: each makes a manifest from the head's
+                  advance_boundary, set_retention, set_grace: each makes a manifest from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach; BranchPoint, has_branches
 check_standing    refuse to go on if a job was ended, or another compactor has begun
@@ -59,6 +59,7 @@ from reef.manifest._retention import (
     renew_snapshot,
     retained_of,
     retained_points,
+    set_grace,
     set_retention,
 )
 from reef.manifest._successor import check_successor
@@ -102,6 +103,7 @@ __all__ = [
     "replace_segments",
     "retained_of",
     "retained_points",
+    "set_grace",
     "set_retention",
     "share_pin",
 ]

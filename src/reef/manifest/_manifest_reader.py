@@ -21,6 +21,7 @@ from reef.format import (
     manifest_key,
     parse_manifest_key,
 )
+from reef.settings import WRITES_ASKED_MAX
 from reef.store import Store
 from reef.types import check_namespace, split_namespace
 
@@ -41,6 +42,17 @@ class Head:
     def generation(self) -> int:
         """The number of this generation."""
         return self.manifest.generation
+
+    @property
+    def parallel_writes_max(self) -> int:
+        """How many log objects a writer may have in flight, at most."""
+        manifest = self.manifest
+        if self.damaged or manifest.repaired_from is not None:
+            # What the damaged ones allowed is lost, and repair's fences may not stand yet. All that
+            # the format allows would be too many: what counts as in flight is voided by repair's
+            # fences, and may have been acknowledged.
+            return max(manifest.max_parallel_writes, WRITES_ASKED_MAX)
+        return manifest.max_parallel_writes
 
     @property
     def last_taken(self) -> int:

@@ -23,7 +23,7 @@ from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._context import Context
 from reef.engine._memtable._memtable import Memtable
 from reef.engine._tail import Tail
-from reef.errors import InvariantError
+from reef.errors import CorruptError, DamagedError, InvariantError
 from reef.format import (
     DedupRef,
     DedupWindow,
@@ -33,12 +33,14 @@ from reef.format import (
     SegmentRef,
     SkippedSlot,
     WalAnchor,
+    decode_dedup,
     dedup_checksum,
     dedup_key,
     encode_dedup,
 )
 from reef.manifest import Head, ManifestChain, advance_floor
 from reef.segment import write_segment
+from reef.store import Store
 from reef.types import new_ulid
 
 
@@ -161,3 +163,34 @@ def write_window(context: Context, namespace: str, window: DedupWindow) -> Dedup
     id = new_ulid(context.clock, context.rng)
     context.store.upload(dedup_key(namespace, id), [data])
     return DedupRef(id=id, size=len(data), checksum=dedup_checksum(data))
+
+
+def read_window(store: Store, namespace: str, ref: DedupRef) -> DedupWindow:
+    """Return the dedup window that a manifest names, if it is the very object; damage is read again.
+
+    Another window under that name, however sound, is damage as well: an older one does not know the
+    newest requests, and a retry of them would write twice. Raises NotFoundError, CorruptError or
+    IncompleteError, FormatVersionError, UnavailableError.
+    """
+    key = dedup_key(namespace, ref.id)
+    try:
+        return _decode_window(store.get(key), key, ref)
+    except DamagedError:
+        return _decode_window(store.get(key), key, ref)
+
+
+def _decode_window(data: bytes, key: str, ref: DedupRef) -> DedupWindow:
+    try:
+        size, checksum = len(data), dedup_checksum(data, key=key)
+        if (size, checksum) != (ref.size, ref.checksum):
+            raise CorruptError(
+                key,
+                0,
+                f"the dedup window that the manifest names, of {ref.size} bytes and checksum "
+                f"{ref.checksum:#010x}",
+                f"another window, of {size} bytes and checksum {checksum:#010x}",
+            )
+        return decode_dedup(data, key=key)
+    except DamagedError as error:
+        got = f"{error.got}; run `reef repair`, which makes the window anew"
+        raise type(error)(key, error.offset, error.expected, got) from error
