@@ -47,6 +47,7 @@ class ManifestFollower:
         self.clock = clock
         self._lock = threading.Lock()
         self._seen: _KnownHead | None = None
+        self._was_empty = False
 
     @property
     def head(self) -> Head | None:
@@ -83,8 +84,9 @@ class ManifestFollower:
                 continue  # collected between LIST and GET: there are newer ones
             if found is not None:
                 return self._move_to(found, asked_at)
-            left = self._reader.left_behind()
+            left = None if self._was_empty else self._reader.left_behind()
             if left is None:
+                self._was_empty = True
                 return None
             if not self._reader.list():  # else it was created between the two LISTs
                 raise manifests_gone(self.namespace, left)
