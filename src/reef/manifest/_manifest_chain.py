@@ -162,7 +162,7 @@ class ManifestChain(ManifestFollower):
         )
 
     def publish_again(self, manifest: Manifest) -> Head:
-        """Publish what `begin_again` made: the namespace has no generation that could be continued.
+        """Publish a first generation where other objects are already: of a rebuild, or of a copy.
 
         Raises StalePlanError if there is one meanwhile, OutcomeUnknownError, UnavailableError.
         """
@@ -176,8 +176,8 @@ class ManifestChain(ManifestFollower):
         published = None if there else self._send(stamped, encode_manifest(stamped))
         if published is None:
             raise StalePlanError(
-                f"namespace {self.namespace!r} has a manifest again; nothing was published: look at it "
-                "before you rebuild"
+                f"namespace {self.namespace!r} has a manifest meanwhile; nothing was published: look at "
+                "it before you go on"
             )
         return published
 
