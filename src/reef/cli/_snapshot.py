@@ -37,6 +37,10 @@ def create(
         str | None,
         typer.Option("--id", metavar="ID", help="The id of the snapshot. [default: a new one]"),
     ] = None,
+    keep_log: Annotated[
+        bool,
+        typer.Option("--keep-log", help="Keep the changes after it in the log as long."),
+    ] = False,
 ) -> Report:
     """Take a snapshot of the newest version, and print its id."""
     from reef.engine import face_of, newest_manifest, open_for_reading
@@ -48,7 +52,8 @@ def create(
         face = face_of(newest_manifest(context, namespace))
         reader = open_for_reading(context, namespace, face)
         try:
-            taken = reader.snapshot(_ttl_seconds(context, ttl), id=id).snapshot
+            ttl_s = _ttl_seconds(context, ttl)
+            taken = reader.snapshot(ttl_s, id=id, keeps_log=keep_log).snapshot
         finally:
             reader.close()
     return Report(_snapshot_as_json(taken), [taken.id])

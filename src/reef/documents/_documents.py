@@ -427,13 +427,20 @@ class Documents(Namespace):
         return document_changes(rows, selection, before_image=before_image)
 
     def snapshot(
-        self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None
+        self,
+        ttl: float | str | None = DEFAULT_TTL,
+        *,
+        id: str | None = None,
+        keep_log: bool = False,
     ) -> DocumentSnapshot:
         """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
 
-        None keeps it until it is released. Readers can take snapshots, too.
+        None keeps it until it is released. Readers can take snapshots, too. With `keep_log`, the
+        changes after it stay in the log as long: for `changes(after=...)` its LSN.
         """
-        return DocumentSnapshot(self._take_snapshot(ttl, id), self._schema.current())
+        return DocumentSnapshot(
+            self._take_snapshot(ttl, id, keep_log=keep_log), self._schema.current()
+        )
 
     # Internals.
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._log_writer import is_collected
 from reef.engine._context import Context
+from reef.engine._durable_settings import set_durable
 from reef.engine._reader import Reader
 from reef.engine._tail import Tail
 from reef.engine._writer import Writer
@@ -35,6 +36,7 @@ from reef.errors import (
     UnreadableError,
 )
 from reef.format import (
+    GRACE_MS_DEFAULT,
     DedupWindow,
     Lease,
     LsnPolicy,
@@ -48,7 +50,7 @@ from reef.format import (
 )
 from reef.format import schema_fingerprint as fingerprint
 from reef.log import Fencing, LogEntry, LogReader, check_epoch, put_fences
-from reef.manifest import Head, ManifestChain, go_on, no_namespace, open_writer, set_retention
+from reef.manifest import Head, ManifestChain, go_on, no_namespace, open_writer
 from reef.types import check_namespace, new_nonce, split_namespace
 
 _OPENS_MAX = 10
@@ -162,7 +164,6 @@ def check_face(manifest: Manifest, face: Face) -> None:
 
 def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Face) -> Head:
     settings = context.settings
-    window_s = settings.pitr_window
     lease = Lease(holder=context.author, host=context.host, opened_at_us=context.clock.now_us())
 
     def taken(head: Head | None) -> Manifest:
@@ -172,8 +173,7 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
                 raise _not_made(context, namespace)
             manifest = go_on(manifest, _first(chain, context, face))
         check_face(manifest, face)
-        if window_s is not None:
-            manifest = set_retention(manifest, pitr_window_ms=round(window_s * 1000))
+        manifest = set_durable(manifest, settings)
         # Never fewer than before: until the fences stand, an older writer may have that many
         # writes in flight, and the next writer to open has to know.
         parallel = max(manifest.max_parallel_writes, settings.max_parallel_writes or 1)
@@ -185,9 +185,10 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
 def _first(chain: ManifestChain, context: Context, face: Face) -> Manifest:
     metadata = {**(face.schema.metadata or {}), FACE: face.name.encode()}
     schema = face.schema.with_metadata(metadata).serialize().to_pybytes()
+    grace_s = context.settings.gc_grace
     window_ms = None if face.pitr_window_s is None else round(face.pitr_window_s * 1000)
     return msgspec.structs.replace(
-        chain.first(round(context.settings.gc_grace * 1000)),
+        chain.first(GRACE_MS_DEFAULT if grace_s is None else round(grace_s * 1000)),
         lsn_policy=face.lsn_policy,
         retention=Retention(floor_lsn=0, pitr_window_ms=window_ms),
         schema=schema,
@@ -208,7 +209,11 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
             dedup.apply(entry.log)
 
     tail, reader = _replay(context, manifest, decided)
-    check_whole(manifest, tail)
+    if _missing(manifest, tail):
+        # It may have been folded and collected while this one slept.
+        if _head_of(chain, namespace, epoch).manifest.gc.boundary.slot > tail.replay.reach:
+            return None
+        check_whole(manifest, tail)
     slot_fenced = tail.replay.reach
     fencing = Fencing(
         namespace=namespace,
@@ -223,6 +228,17 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
     for entry in put_fences(context.store, reader, tail.replay, fencing):
         decided(entry)
         tail.apply(entry)
+    newest = _head_of(chain, namespace, epoch)
+    if newest.manifest.gc.boundary.slot > slot_fenced:
+        return None
+    newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
+    writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
+    writer.adopt(newest)
+    return writer
+
+
+def _head_of(chain: ManifestChain, namespace: str, epoch: int) -> Head:
+    """Return the newest generation. Raises FencedError if a later writer has opened the namespace."""
     newest = chain.load()
     if newest is None:
         raise InvariantError(f"namespace {namespace!r} lost its manifests while it was opened")
@@ -232,12 +248,7 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
             f"{newest.manifest.writer_epoch}) while this one (epoch {epoch}) was opening it: open "
             "it again to take it over"
         )
-    if newest.manifest.gc.boundary.slot > slot_fenced:
-        return None
-    newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
-    writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
-    writer.adopt(newest)
-    return writer
+    return newest
 
 
 def _settle_parallel(chain: ManifestChain, head: Head, wanted: int | None, epoch: int) -> Head:

@@ -5,7 +5,7 @@ Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum),
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
                Boundary, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy,
-               PARALLEL_WRITES_MAX
+               PARALLEL_WRITES_MAX, GRACE_MS_DEFAULT; new_records: records that are not a base's very objects
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
@@ -49,6 +49,7 @@ from reef.format._manifest import (
     parse_manifest_key,
 )
 from reef.format._manifest_model import (
+    GRACE_MS_DEFAULT,
     PARALLEL_WRITES_MAX,
     Boundary,
     Collection,
@@ -66,6 +67,7 @@ from reef.format._manifest_model import (
     SkippedSlot,
     Snapshot,
     WalAnchor,
+    new_records,
     schema_fingerprint,
 )
 from reef.format._owned import OwnedRows, SingleRows, owned, owned_rows
@@ -100,6 +102,7 @@ from reef.format._segment_reader import (
 from reef.format._segment_writer import SegmentWriter
 
 __all__ = [
+    "GRACE_MS_DEFAULT",
     "KEY",
     "LSN",
     "PARALLEL_WRITES_MAX",
@@ -165,6 +168,7 @@ __all__ = [
     "log_schema",
     "manifest_checksum",
     "manifest_key",
+    "new_records",
     "ordered_columns",
     "owned",
     "owned_rows",

@@ -177,13 +177,18 @@ class KeyValue(Namespace):
         return key_value_changes(rows, before_image=before_image)
 
     def snapshot(
-        self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None
+        self,
+        ttl: float | str | None = DEFAULT_TTL,
+        *,
+        id: str | None = None,
+        keep_log: bool = False,
     ) -> KeyValueSnapshot:
         """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
 
-        None keeps it until it is released. Readers can take snapshots, too.
+        None keeps it until it is released. Readers can take snapshots, too. With `keep_log`, the
+        changes after it stay in the log as long: for `changes(after=...)` its LSN.
         """
-        return KeyValueSnapshot(self._take_snapshot(ttl, id))
+        return KeyValueSnapshot(self._take_snapshot(ttl, id, keep_log=keep_log))
 
     def _now(self) -> KeyValueView:
         return KeyValueView(self._handle.view())
