@@ -67,8 +67,9 @@ def _opening() -> Iterator[Count]:
     yield Count(
         f"{what}: GET behind the log's end",
         past_end,
-        16,
-        "side by side with the last ones: they find the end of the log without a LIST",
+        32,
+        "side by side with the others: they find the end of the log without a LIST, and tell it from "
+        "a hole",
     )
     yield Count(f"{what}: anything else", sum(counts.values()), 0)
 

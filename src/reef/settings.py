@@ -10,7 +10,9 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +31,10 @@ _BYTES = {"": 1, "B": 1} | {
     for power, unit in enumerate("KMGT", start=1)
 }
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{7}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TIME_US_MAX = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 _Parser: TypeAlias = Callable[[str, object], Any]
 
@@ -52,6 +58,34 @@ def parse_seconds(name: str, value: object, low: float = 0.0, high: float = SECO
             name, value, f"a duration from {low:g}s to {high:g}s, such as 5ms or 7d"
         )
     return seconds
+
+
+def parse_time(name: str, value: object) -> int:
+    """Return microseconds since 1970 from such a number, a datetime with a zone, or ISO 8601 text."""
+    if type(value) is int:
+        at_us: int | None = value
+    else:
+        at = value
+        if isinstance(value, str) and not _BELOW_MICROSECONDS.search(value):
+            with suppress(ValueError):
+                at = datetime.fromisoformat(value)
+        has_zone = isinstance(at, datetime) and at.utcoffset() is not None
+        at_us = (at - _EPOCH) // _MICROSECOND if has_zone else None  # type: ignore[operator]
+    if at_us is None or not 0 <= at_us <= _TIME_US_MAX:
+        raise InvalidInputError.of(
+            name,
+            value,
+            "a time since 1970 with a zone, such as 2026-11-16T23:00:00Z, as text or a datetime",
+            "or microseconds since 1970",
+        )
+    return at_us
+
+
+def iso_time(at_us: int) -> str:
+    """Return microseconds since 1970 as ISO 8601 text, as `parse_time` takes it."""
+    if at_us > _TIME_US_MAX:
+        return f"{at_us} microseconds since 1970"  # what a store or an object claims
+    return (_EPOCH + timedelta(microseconds=at_us)).isoformat().replace("+00:00", "Z")
 
 
 def parse_bytes(name: str, value: object, low: int, high: int) -> int:

@@ -4,7 +4,8 @@ Writers take over from one another, each with several clients and up to eight wr
 Readers follow, keep snapshots and look back. A compactor merges, a job folds the log, a collector
 deletes with a short grace period. Requests are lost, come late, come twice; processes are killed, or
 sleep for a long time and wake. Some writes are loads: segments, attached by a record. What came of
-it must be a history that can be: see `tests/support/engine/write_history.py`.
+it must be a history that can be: see `tests/support/engine/write_history.py`. Nobody may ever be told
+of damage; in the end an object of the log is deleted, and everybody must be.
 
 A run that fails is repeated by its seed, which is the test's parameter and in the report.
 """
@@ -19,10 +20,14 @@ from typing import Any
 
 import pytest
 
-from reef.doctor import verify
-from reef.errors import NotFoundError, RetentionError
+from reef.doctor import repair, verify
+from reef.errors import CorruptError, NotFoundError, RetentionError
 from reef.format import KEY, LSN, LogKind, decode_log, log_checksum, log_key
 from reef.kv import KeyValue
+from reef.log import list_log
+from tests.support.code_without_guards import Edit, Guard, removed
+from tests.support.engine.log_script import copied
+from tests.support.engine.open_database import database as open_database
 from tests.support.engine.open_handles import handle_of
 from tests.support.engine.simulated_lives import (
     NAMESPACE,
@@ -32,10 +37,12 @@ from tests.support.engine.simulated_lives import (
     live_as_collector,
     live_as_compactor,
     live_as_nemesis,
+    live_as_prober,
     live_as_reader,
     live_as_writer,
 )
 from tests.support.engine.write_history import Version, Violation, WriteHistory, check_replay
+from tests.support.jobs.passes import index, rebuild
 from tests.support.simulation import Network, Process, Simulation
 
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
@@ -102,6 +109,42 @@ def check_log(world: KernelWorld, kv: KeyValue) -> None:
         ]
         if behind:
             raise Violation(f"a gap in the log: slot {slot} is absent, and {behind} are there")
+
+
+def check_hole(world: KernelWorld, rng: random.Random) -> None:
+    """Delete a log object that others follow, from a copy: everybody is told, and repair keeps the rest."""
+    bucket = copied(world.sim.bucket)
+    context = open_database(bucket).context()
+    head = context.chain(NAMESPACE).load()
+    assert head is not None
+    listed = list_log(bucket, NAMESPACE, head.manifest.wal_floor)
+    slots = range(listed.first, listed.end - head.parallel_writes_max)
+    if not slots:
+        return
+    slot = rng.choice(slots)
+    key = log_key(NAMESPACE, slot)
+    with open_database(bucket).kv(NAMESPACE, mode="r") as kv:
+        before = rows_of(handle_of(kv).view())
+    bucket.delete(key)
+    for use in (
+        lambda: open_database(bucket).kv(NAMESPACE, mode="r"),
+        lambda: open_database(bucket).kv(NAMESPACE),
+        lambda: index(context, NAMESPACE),
+        lambda: rebuild(context, NAMESPACE),
+    ):
+        with pytest.raises(CorruptError, match=key):
+            use()
+    if key not in [problem.key for problem in verify(context, NAMESPACE).problems]:
+        raise Violation(f"`reef verify` does not find the hole at {slot}")
+    report = repair(context, NAMESPACE, apply=True, accept_loss=True)
+    if not report.is_mended:
+        raise Violation(f"a hole at {slot} is not mended: {report}")
+    for mode in ("r", "w"):
+        with open_database(bucket).kv(NAMESPACE, mode=mode) as kv:  # type: ignore[arg-type]
+            after = rows_of(handle_of(kv).view())
+            for found, version in before.items():
+                if version.lsn >> 20 != slot and after.get(found) != version:
+                    raise Violation(f"{found!r} is not {version} after a repair of slot {slot}")
 
 
 def log_objects(world: KernelWorld, slot: int) -> Iterator[bytes]:
@@ -200,6 +243,8 @@ def run(seed: int) -> Simulation:
         for writes in (False, True):
             process = sim.process(f"check-{writes}")
             sim.call(lambda p=process, w=writes: check(world, p, writes=w), process)  # type: ignore[misc]
+            if not writes:
+                check_hole(world, rng)
     return sim
 
 
@@ -219,6 +264,7 @@ def people(world: KernelWorld, rng: random.Random) -> None:
         world.others.append(start(f"reader-{n}", live_as_reader, rounds=20))
     for n in range(rng.choice(shape.compactors)):
         world.others.append(start(f"compactor-{n}", live_as_compactor, rounds=6))
+    world.others.append(start("prober", live_as_prober, rounds=rng.choice((0, 12))))
     world.others.append(start("collector", live_as_collector, rounds=rng.choice(shape.collections)))
     start("nemesis", live_as_nemesis, strikes=rng.choice(shape.strikes))
 
@@ -231,3 +277,30 @@ def test_every_run_is_one_that_can_be(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_repeats_itself(seed: int) -> None:
     check_replay(run, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if _is_there(context, log_key(namespace, slot)):", "if False:"),
+        ("if newest is None or _is_past(newest.manifest, head.manifest, slot):", "if False:"),
+        ("if at - slot >= head.parallel_writes_max", "if at > slot"),
+    ],
+)
+def test_a_false_alarm_is_found(old: str, new: str) -> None:
+    """Without one of the checks that a hole has to pass, somebody is told of damage."""
+    edits = [Edit("reef.engine._holes:check_end", old, new)]
+    if "at > slot" in new:
+        where = "reef.engine._holes:check_end"
+        edits.append(Edit(where, "if witness - slot < parallel:", "if False:"))
+    with removed(Guard("no false alarm", tuple(edits))):
+        assert any(_is_told_of_damage(seed) for seed in SEEDS)
+
+
+def _is_told_of_damage(seed: int) -> bool:
+    try:
+        run(seed)
+    except CorruptError:
+        return True
+    return False

@@ -50,6 +50,8 @@ class Handle(Wrapped[N_co]):
     branch = pooled(Namespace.branch)
     branches = pooled(Namespace.branches)
     drop_branch = pooled(Namespace.drop_branch)
+    reset_branch = pooled(Namespace.reset_branch)
+    snapshots = pooled(Namespace.snapshots)
     close = pooled(Namespace.close)
 
     async def __aenter__(self) -> Self:
@@ -128,6 +130,7 @@ class Documents(Handle[documents.Documents]):
     delete_where = pooled(documents.Documents.delete_where)
     patch_where = pooled(documents.Documents.patch_where)
     attach = pooled(documents.Documents.attach)
+    restore = pooled(documents.Documents.restore)
 
     get = from_memory(documents.Documents.get)
     get_many = pooled(documents.Documents.get_many)
@@ -177,6 +180,7 @@ class KeyValue(Handle[kv.KeyValue]):
     put = pooled(kv.KeyValue.put)
     delete = pooled(kv.KeyValue.delete)
     write = pooled(kv.KeyValue.write)
+    restore = pooled(kv.KeyValue.restore)
 
     get = from_memory(kv.KeyValue.get)
     get_many = pooled(kv.KeyValue.get_many)

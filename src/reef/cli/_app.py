@@ -12,7 +12,7 @@ from reef.cli import _branch_commands, _kv, _snapshot, _sqlite, docs
 from reef.cli._settings_command import settings
 from reef.cli.arguments import add_commands
 from reef.cli.health import check_store, gc, inspect, repair, stats, verify
-from reef.cli.pipeline import compact, export, index, ingest, jobs_app, rebuild, worker
+from reef.cli.pipeline import compact, copy, export, index, ingest, jobs_app, rebuild, worker
 from reef.errors import InvalidInputError
 
 # Typer keeps to itself what it raises for a command line that cannot be.
@@ -41,6 +41,7 @@ add_commands(
         "index": index,
         "compact": compact,
         "rebuild": rebuild,
+        "copy": copy,
         "ingest": ingest,
         "export": export,
         "worker": worker,

@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._report import Report, key_text
+from reef.cli._report import Report, key_text, restored_report
 from reef.cli.arguments import (
     IDEMPOTENCY_BYTES_MAX,
     AsJson,
     Namespace,
+    RestoreAt,
     Url,
     Version,
     check_idempotency,
     connect,
+    given_version,
     group,
     name_and_branch,
 )
@@ -212,11 +214,22 @@ def scan(
             sys.stdout.buffer.write(_pair_line(coding, key, None if keys_only else value, as_json))
 
 
+def restore(url: Url, namespace: Namespace, at: RestoreAt) -> Report:
+    """Restore an earlier version, as a new commit. Newer versions stay readable."""
+    given, name = given_version(at), name_and_branch(namespace)
+    with connect(url) as db:
+        # First: opening it for writing fences its writer.
+        with db.kv(**name, mode="r") as reader:
+            lsn = reader.at(**given).lsn
+        with db.kv(**name) as kv:
+            return restored_report(kv.restore(lsn=lsn))
+
+
 app = group(
     "kv",
     "Read and write keys and values. A command that writes fences other writers: they must open the "
     "namespace again.",
-    {"get": get, "put": put, "delete": delete, "scan": scan},
+    {"get": get, "put": put, "delete": delete, "restore": restore, "scan": scan},
 )
 
 
@@ -227,7 +240,13 @@ def _once(key: str | None) -> bytes | None:
 @contextlib.contextmanager
 def _open_pairs(url: str, namespace: str, version: Version) -> Iterator[KeyValue | KeyValueView]:
     with connect(url) as db, db.kv(**name_and_branch(namespace), mode="r") as kv:
-        yield kv if version.is_newest else kv.at(**version.as_dict())
+        if version.is_newest:
+            yield kv
+            return
+        view = kv.at(**version.as_dict())
+        if version.is_time:
+            print(f"reef: at LSN {view.lsn}", file=sys.stderr)
+        yield view
 
 
 def _given_value(coding: Coding, value: str | None, file: Path | None, most: int) -> bytes:

@@ -21,6 +21,8 @@ from reef.cli import PROBLEM
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from reef.engine import Restored
+
 SHOWN_MAX = 50
 FILE_WIDTH = 200
 _STATES: dict[str, dict[bool | None, str]] = {
@@ -136,6 +138,18 @@ def value_text(name: str, value: Any) -> object:
         return time_text(value or None)
     is_size = isinstance(value, int) and (name == "size" or name.startswith("bytes"))
     return size_text(value) if is_size else value
+
+
+def restored_report(restored: Restored) -> Report:
+    """Return the report of a version that was restored."""
+    if restored.lsn == restored.restored_lsn or not (restored.written or restored.deleted):
+        text = f"nothing to restore: nothing was written since LSN {restored.restored_lsn}"
+    else:
+        text = (
+            f"restored LSN {restored.restored_lsn} as LSN {restored.lsn}: {restored.written} "
+            f"written, {restored.deleted} deleted"
+        )
+    return Report(restored._asdict(), [text])
 
 
 def size_text(size: int) -> str:

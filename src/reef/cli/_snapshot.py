@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reef.cli._report import Report, Table, time_text
-from reef.cli.arguments import Namespace, Url, connect, group
+from reef.cli.arguments import Namespace, StartAt, Url, connect, given_version, group
 from reef.settings import parse_seconds
 from reef.types import check_snapshot_id
 
@@ -37,26 +37,33 @@ def create(
         str | None,
         typer.Option("--id", metavar="ID", help="The id of the snapshot. [default: a new one]"),
     ] = None,
+    at: StartAt = None,
     keep_log: Annotated[
         bool,
         typer.Option("--keep-log", help="Keep the changes after it in the log as long."),
     ] = False,
 ) -> Report:
-    """Take a snapshot of the newest version, and print its id."""
+    """Take a snapshot of a version, and print its id."""
     from reef.engine import face_of, newest_manifest, open_for_reading
 
     if id is not None:
         check_snapshot_id(id)
+    given = given_version(at)
     with connect(url) as db:
         context = db.context()
         face = face_of(newest_manifest(context, namespace))
         reader = open_for_reading(context, namespace, face)
         try:
+            lsn = given.get("lsn")
+            if "time" in given:
+                lsn = reader.version_by_time(given["time"]).lsn
             ttl_s = _ttl_seconds(context, ttl)
-            taken = reader.snapshot(ttl_s, id=id, keeps_log=keep_log).snapshot
+            taken = reader.snapshot(ttl_s, id=id, lsn=lsn, keeps_log=keep_log).snapshot
         finally:
             reader.close()
-    return Report(_snapshot_as_json(taken), [taken.id])
+    return Report(
+        _snapshot_as_json(taken), [taken.id] if at is None else [f"{taken.id} at LSN {taken.lsn}"]
+    )
 
 
 def list_(url: Url, namespace: Namespace) -> Report:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from reef.cli._branch_commands import Name, Source, branch_report
+from reef.cli._branch_commands import BranchTtl, Name, Source, branch_report
 from reef.cli._ctrl_c import unwind
 from reef.cli._report import Report, Table, progress_bars, size_text
 from reef.cli._streams import failure_of
-from reef.cli.arguments import ReadLsn, RestoreLsn, StartLsn, connect, group
+from reef.cli.arguments import ReadAt, RestoreAt, StartAt, connect, given_version, group
 from reef.errors import InvalidInputError, ReefError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def shell(
         ),
     ] = None,
     branch: Branch = None,
-    lsn: ReadLsn = None,
+    at: ReadAt = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse writes. The database must exist.")
     ] = False,
@@ -55,8 +55,13 @@ def shell(
     from reef.sqlite import connect
 
     unwind()
-    connection = connect(url, branch=branch, lsn=lsn, mode="r" if read_only else "w")
+    mode = "r" if read_only else "w"
+    given = given_version(at)
+    connection = connect(url, branch=branch, mode=mode, **given)
     try:
+        if "time" in given:
+            lsn = connection.execute("PRAGMA reef_lsn").get
+            print(f"reef: at LSN {lsn}", file=sys.stderr)
         # The error below reports a failure, once. At a prompt, the shell also shows where, and goes on.
         at_prompt = not statements and sys.stdin.isatty()
         runner = apsw.shell.Shell(db=connection, stderr=None if at_prompt else io.StringIO())
@@ -101,19 +106,21 @@ def export(
         Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")
     ],
     branch: Branch = None,
-    lsn: ReadLsn = None,
+    at: ReadAt = None,
 ) -> Report:
     """Write a version of a database to a file. SQLite checks the file."""
     _check_apsw()
     from reef.sqlite import export_file, parse_location, version_at
 
-    location = parse_location(url).with_version(branch, lsn)
+    given = given_version(at)
+    location = parse_location(url).with_version(branch, given.get("lsn"))
     with (
         connect(location.bucket) as db,
         db.pages(location.name, branch=location.branch, mode="r") as pages,
         progress_bars() as bars,
     ):
-        view = version_at(pages, pages.head if location.lsn is None else location.lsn)
+        lsn = pages.at(**given).lsn if "time" in given else location.lsn
+        view = version_at(pages, pages.head if lsn is None else lsn)
         copied = export_file(view, file, progress=lambda done, total: bars("pages", done, total))
     return _copied(copied, "exported")
 
@@ -122,13 +129,16 @@ def branch_(
     url: DatabaseUrl,
     name: Name,
     source: Source = None,
-    lsn: StartLsn = None,
+    at: StartAt = None,
+    ttl: BranchTtl = None,
 ) -> Report:
     """Create a branch in constant time. `reef branch` lists, drops and detaches branches."""
     from reef.sqlite import parse_location
 
-    location = parse_location(url).with_version(source, lsn)
-    return branch_report(location.bucket, location.name, name, location.branch, location.lsn)
+    location = parse_location(url).with_version(source, None)
+    if at is None and location.lsn is not None:
+        at = str(location.lsn)
+    return branch_report(location.bucket, location.name, name, location.branch, at, ttl)
 
 
 def log(
@@ -155,7 +165,7 @@ def log(
 
 def restore_(
     url: DatabaseUrl,
-    lsn: RestoreLsn,
+    at: RestoreAt,
     branch: Branch = None,
 ) -> Report:
     """Restore an earlier version, as a new commit. Newer versions stay readable.
@@ -165,10 +175,12 @@ def restore_(
     _check_apsw()
     from reef.sqlite import parse_location, restore, version_at
 
+    given = given_version(at)
     location = parse_location(url).with_version(branch, None)
     with connect(location.bucket) as db:
         # First: opening it for writing fences its writer.
         with db.pages(location.name, branch=location.branch, mode="r") as reader:
+            lsn = given["lsn"] if "lsn" in given else reader.at(**given).lsn
             version_at(reader, lsn)
         with db.pages(location.name, branch=location.branch) as pages:
             before = pages.head

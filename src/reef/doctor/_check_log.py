@@ -5,8 +5,8 @@ from the oldest retained generation whose log is still whole. At the `wal_floor`
 generation it must stand where that generation says. A damaged object is reported and then passed over,
 so that the objects behind it are checked too.
 
-The log ends at the first absent slot behind which lie no more objects than a writer may have had in
-flight. An absent slot before that was deleted.
+The log ends at the first absent slot behind which no log object lies further than a writer may have
+had in flight. An absent slot before that is a hole: it was deleted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from reef.log import (
     MISSING_MAX,
     ChainPoint,
     Damaged,
+    ListedLog,
     LogEntry,
     LogPart,
+    LogReader,
     LogRun,
     ReadLogPart,
     Replay,
@@ -63,6 +65,16 @@ class UnreadableObject(NamedTuple):
     error: UnreadableError
 
 
+class Claim(NamedTuple):
+    """What an object says of the slot that it names as the one before it."""
+
+    epoch: int
+    checksum: int
+    """Of the object that was in that slot, as its author saw it."""
+    by: SkippedSlot
+    """Slot and checksum of the object itself."""
+
+
 _PROBLEMS = (
     UnreadableKind.FOLLOWED,
     UnreadableKind.IN_FLIGHT,
@@ -88,6 +100,8 @@ class CheckedLog:
     attached: list[SegmentRef] = field(default_factory=list)
     """The segments that the unfolded log attaches: as live as those that the head names."""
     objects: int = 0
+    claims: dict[int, list[Claim]] = field(default_factory=dict)
+    """By damaged or missing slot: the objects behind it that name it as the one before them."""
     spans: dict[int, Span] = field(default_factory=dict)
     """The LSNs that a damaged or missing slot may have held, by its neighbours."""
     reported: list[ProblemOrNote] = field(default_factory=list)
@@ -95,6 +109,16 @@ class CheckedLog:
     def slots(self, *kinds: UnreadableKind) -> list[int]:
         """Return the slots of unreadable objects, kind after kind."""
         return [slot for kind in kinds for slot, one in self.unreadable.items() if one.kind is kind]
+
+    def refuted(self, slot: int) -> list[SkippedSlot]:
+        """Return the objects that do not follow what was in a lost slot, though they name it.
+
+        An object of a newer writer's was in that slot, and they were in flight behind one that lost it.
+        The newest writer that names the slot knew: whoever took it from that one would be newer still.
+        """
+        claims = self.claims.get(slot, [])
+        newest = max(claims, key=lambda claim: claim.epoch, default=None)
+        return [claim.by for claim in claims if newest and claim.checksum != newest.checksum]
 
 
 class LogCheck:
@@ -107,7 +131,14 @@ class LogCheck:
         self._head = head
         slots = list_slots(store, head.namespace)
         boundary, floor = head.gc.boundary.slot, head.wal_floor
-        end, missing = find_end(slots, head, parallel)
+        end, missing = find_end(_counted(store, head, slots, parallel), head, parallel)
+        if missing:
+            # The log may have grown while it was listed: what lay before an object is there by now.
+            last = max(slots, default=0)
+            again = list_slots(store, head.namespace).items()
+            slots |= {slot: size for slot, size in again if slot < last}
+            slots = dict(sorted(slots.items()))
+            end, missing = find_end(_counted(store, head, slots, parallel), head, parallel)
         gaps = absent(slots, boundary, floor)
         lost = list(islice(chain.from_iterable(gaps), MISSING_MAX))
         self.result = CheckedLog(slots, end, missing, lost)
@@ -115,6 +146,7 @@ class LogCheck:
         after_hole = gaps[-1].stop if gaps else boundary
         self._start = min(f for f in (*self._floors, floor) if after_hole <= f <= floor)
         self._fold = Replay.of(self._floors[self._start])
+        self._missing = frozenset(missing)
         self._damaged: dict[int, Damaged] = {}
         self._since: list[Damaged] = []
         """The objects passed over since the last valid one."""
@@ -189,6 +221,10 @@ class LogCheck:
             self._spans_open.append(slot)
             return
         self._last_readable = decoded.slot_last
+        if self._is_lost(decoded.prev.slot):
+            by = SkippedSlot(decoded.slot_first, decoded.checksum_first)
+            claim = Claim(decoded.epoch, decoded.prev.checksum, by)
+            self.result.claims.setdefault(decoded.prev.slot, []).append(claim)
         unnamed = {skip.slot for skip in self._fold.damaged}
         try:
             entry = self._fold.add(decoded.first, decoded.checksum_first, 0)
@@ -201,6 +237,9 @@ class LogCheck:
         else:
             self._named_by_fence |= unnamed
         self._decided(entry, decoded)
+
+    def _is_lost(self, slot: int) -> bool:
+        return slot in self._damaged or slot in self._missing
 
     def _decided(self, entry: LogEntry, run: LogRun) -> None:
         """Take note of what a run is; the fold has seen its first object."""
@@ -264,7 +303,7 @@ class LogCheck:
             )
             yield ProblemOrNote("log-damaged", self._key(harmless[0]), text, is_problem=False)
         for missing, text in (
-            (log.missing, "the log goes on behind it: opening for writing would lose the rest"),
+            (log.missing, "the log goes on behind it, and nobody reads or writes there"),
             (log.missing_folded, "its rows are in segments, but no collection removed it"),
         ):
             if missing:
@@ -289,6 +328,18 @@ class LogCheck:
 
     def _key(self, slot: int) -> str:
         return log_key(self._head.namespace, slot)
+
+
+def _counted(
+    store: Store, head: Manifest, slots: Mapping[int, int], parallel: int
+) -> Mapping[int, int]:
+    """Return `slots` up to the last that proves how far the log reaches, if there is a doubt."""
+    unfolded = ListedLog.of(head.wal_floor, slots.items())
+    if not unfolded.ahead or unfolded.ahead[-1] - unfolded.end < parallel:
+        return slots
+    reader = LogReader(store, head.namespace, head.lsn_policy)
+    last = next(filter(reader.has_object, reversed(unfolded.ahead)), unfolded.end)
+    return {slot: size for slot, size in slots.items() if slot <= last}
 
 
 def _in_order(part: ReadLogPart) -> Iterator[tuple[int, LogRun | UnreadableSlot]]:

@@ -24,9 +24,8 @@ from reef.engine import Context
 from reef.errors import FormatVersionError
 from reef.format import Manifest, SegmentRef, manifest_key, segment_key
 from reef.log import LogPart, ReadLogPart, read_log_part
-from reef.manifest import Head, no_namespace, overlaps
+from reef.manifest import Head, ManifestReader, manifests_gone, no_namespace, overlaps
 from reef.segment import CheckedSegment, check_segment
-from reef.settings import WRITES_ASKED_MAX
 from reef.store import Store
 from reef.types import check_namespace
 
@@ -120,7 +119,12 @@ class Examination:
             namespace, generations, Quarantine(store, namespace)
         )
         if not generations:
-            raise no_namespace(store.url, namespace)
+            left = ManifestReader(store, namespace).left_behind()
+            if left is None:
+                raise no_namespace(store.url, namespace)
+            gone = manifests_gone(namespace, left)
+            diagnosis.reported = [ProblemOrNote("manifest-missing", gone.key, describe(gone))]
+            return
         head = newest_readable(generations)
         if head is None:
             diagnosis.reported = [
@@ -134,12 +138,9 @@ class Examination:
         diagnosis.head = head
         diagnosis.retained = retained_manifests(head, generations)
         diagnosis.reported += check_generations(namespace, head, generations, diagnosis.quarantine)
-        parallel = max(m.max_parallel_writes for m in diagnosis.retained)
-        if head.damaged:
-            # The number that they allowed is lost. All that the format allows would be too many: what
-            # counts as in flight is voided by repair's fences, and may have been acknowledged.
-            parallel = max(parallel, WRITES_ASKED_MAX)
-        self._log = LogCheck(store, head.manifest, diagnosis.retained, parallel=parallel)
+        self._log = LogCheck(
+            store, head.manifest, diagnosis.retained, parallel=head.parallel_writes_max
+        )
 
     def log_parts(self, *, part_bytes: int, part_objects: int) -> Iterator[LogPart]:
         """Yield the parts of the log to read, of about so much each."""
@@ -204,7 +205,7 @@ class Examination:
         diagnosis = self._diagnosis
         if not diagnosis.problems:
             return False
-        newest = manifest_key(self.namespace, diagnosis.newest)
+        newest = manifest_key(self.namespace, diagnosis.newest) if diagnosis.newest else ""
         return any(self._store.list(f"namespaces/{self.namespace}/manifest/", newest))
 
 

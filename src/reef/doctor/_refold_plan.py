@@ -19,11 +19,11 @@ import msgspec
 
 from reef.doctor._check_manifests import newest_readable, read_generations, retained_manifests
 from reef.doctor._problems import no_progress
-from reef.engine import Context
+from reef.engine import Context, check_end
 from reef.errors import CorruptError
 from reef.format import DedupWindow, Manifest, SegmentRef, WalAnchor, manifest_key
-from reef.log import list_slots
-from reef.manifest import lsn_max_seen, no_namespace
+from reef.log import ListedLog, list_slots
+from reef.manifest import ManifestReader, lsn_max_seen, manifests_gone, no_namespace
 
 
 @dataclass(frozen=True)
@@ -195,12 +195,14 @@ class RefoldPlanner:
 def plan_rebuild(context: Context, namespace: str) -> RebuildPlan:
     """Plan a rebuild by the manifests of a namespace and a LIST of its log. Writes nothing.
 
-    Raises NotFoundError if there is no such namespace, CorruptError if its head cannot be read,
+    Raises NotFoundError if there is no such namespace, CorruptError if its head cannot be read or is gone,
     FormatVersionError, UnavailableError.
     """
     store = context.store
     generations = read_generations(store, namespace, no_progress)
     head = newest_readable(generations)
+    if not generations and (left := ManifestReader(store, namespace).left_behind()) is not None:
+        raise manifests_gone(namespace, left)
     if not generations or (head is not None and head.manifest.state != "live"):
         raise no_namespace(store.url, namespace)
     if head is None or head.damaged:
@@ -215,7 +217,10 @@ def plan_rebuild(context: Context, namespace: str) -> RebuildPlan:
             "`reef repair`, which continues from there, then rebuild again",
         )
     retained = retained_manifests(head, generations)
-    return RefoldPlanner(head.manifest, retained, list_slots(store, namespace)).rebuild()
+    slots = list_slots(store, namespace)
+    unfolded = ListedLog.of(head.manifest.wal_floor, slots.items())
+    check_end(context, context.chain(namespace), head, unfolded.end, unfolded.ahead)
+    return RefoldPlanner(head.manifest, retained, slots).rebuild()
 
 
 def _split(

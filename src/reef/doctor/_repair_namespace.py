@@ -28,11 +28,12 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from reef.doctor._examine import Diagnosis, diagnose
+from reef.doctor._fence_writers import check_own_epoch, fence_writers
 from reef.doctor._problems import ProblemOrNote, Progress, no_progress
 from reef.doctor._repair_plan import RepairPlan, RepairStep, StepState, plan_repair
 from reef.doctor._restore_rows import Restored
 from reef.engine import Context, lost_pins, write_window
-from reef.errors import FencedError, InvariantError, NotFoundError, StalePlanError
+from reef.errors import StalePlanError
 from reef.format import (
     PARALLEL_WRITES_MAX,
     DedupRef,
@@ -48,7 +49,6 @@ from reef.format import (
     log_key,
     segment_key,
 )
-from reef.log import Fencing, LogReader, Replay, check_epoch, put_fences
 from reef.manifest import (
     Head,
     ManifestChain,
@@ -231,35 +231,9 @@ class _Application:
         manifest, context = head.manifest, self._context
         if manifest.state != "live":
             return
-        epoch, fold = manifest.writer_epoch, Replay.of(manifest)
-        reader = LogReader(context.store, self._namespace, manifest.lsn_policy)
-        for entry in reader.read(fold, last_known=manifest.wal_last_seen):
-            check_epoch(entry, epoch, self._namespace)
-        first = fold.reach
         # A damaged generation may have allowed a writer more objects in flight than the head says.
         most = PARALLEL_WRITES_MAX if self._damaged else 1
-        fencing = Fencing(
-            namespace=self._namespace,
-            epoch=epoch,
-            writer_id=new_nonce(context.rng),
-            count=max(manifest.max_parallel_writes, most),
-            is_collected=self._is_collected,
-            settings=context.settings,
-            clock=context.clock,
-            rng=context.rng,
-        )
-        for _ in put_fences(context.store, reader, fold, fencing):
-            pass
-        newest = self._chain.load()
-        self._check_epoch(newest, epoch)
-        if newest is not None and newest.manifest.gc.boundary.slot > first:
-            raise StalePlanError(
-                f"namespace {self._namespace!r} was collected during the repair: run repair again"
-            )
-
-    def _is_collected(self, slot: int) -> bool:
-        head = self._chain.load()
-        return head is not None and slot < head.manifest.gc.boundary.slot
+        fence_writers(context, self._chain, manifest, max(manifest.max_parallel_writes, most))
 
     def _write_anew(self, epoch: int) -> None:
         """Upload and publish what replaces damaged segments and the window."""
@@ -295,6 +269,7 @@ class _Application:
             replaced_segments=(ref.id, *(() if footer is None else footer.replaced_segments)),
             replaced_slots=restored.slots,
             part=(1, 1) if footer is None else footer.part,
+            merged=None if footer is None else footer.merged,
         )
         options = SegmentOptions(
             codec="lz4" if footer is None else footer.codec,
@@ -327,9 +302,8 @@ class _Application:
         window: tuple[DedupRef, DedupRef] | None,
     ) -> Manifest:
         """Return the manifest that names what was written anew."""
-        self._check_epoch(head, epoch)
+        m = check_own_epoch(self._namespace, head, epoch)
         assert head is not None
-        m = head.manifest
         live = set(m.segments)
         if not anew.keys() <= live or (window is not None and m.dedup != window[0]):
             raise StalePlanError(
@@ -358,23 +332,6 @@ class _Application:
                 low, high = ref.clip_key_min, ref.clip_key_max
                 return new and _replace(new, clip_key_min=low, clip_key_max=high)
         return ref
-
-    def _check_epoch(self, head: Head | None, epoch: int) -> None:
-        if head is None:
-            raise NotFoundError(
-                f"namespace {self._namespace!r} lost its manifests during the repair"
-            )
-        if head.manifest.writer_epoch > epoch:
-            raise FencedError(
-                f"namespace {self._namespace!r} was opened by a writer of epoch "
-                f"{head.manifest.writer_epoch} during the repair: stop that writer, then run repair "
-                "again"
-            )
-        if head.manifest.writer_epoch < epoch:
-            raise InvariantError(
-                f"the head of namespace {self._namespace!r} has writer epoch "
-                f"{head.manifest.writer_epoch}, after epoch {epoch} was published"
-            )
 
     def _fail(self, number: int, why: str) -> None:
         step = self._plan.steps[number]

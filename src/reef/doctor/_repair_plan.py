@@ -10,6 +10,7 @@
 | last object of the log | put a fence, which names it as skipped |
 | log object whose rows are in segments | name it as skipped; nothing is lost |
 | missing log object | put a mark in its place, and name the mark as skipped |
+| log object that names a lost one in its slot, by another checksum than newer writers | name it as skipped: it was never committed |
 | live segment | write its rows anew from the log, or from the segments that it replaced; else, if the loss is accepted, from its sound blocks |
 | live segment of another namespace | the same, from that namespace's log and segments; the new one is the branch's own |
 | live dedup window | write it anew from an older one and the log |
@@ -95,14 +96,14 @@ def plan_repair(context: Context, diagnosis: Diagnosis, *, accept_loss: bool) ->
     """Return the plan; to learn what can be restored, that is read. Raises UnavailableError."""
     head, log = diagnosis.head, diagnosis.log
     if head is None or log is None:
-        step = RepairStep(
-            "republish-manifest",
-            manifest_key(diagnosis.namespace, diagnosis.newest),
-            "no generation can be read, so none can be published again; restore one "
-            "generation from a backup",
-            state="impossible",
-        )
-        return RepairPlan([step])
+        text = "so none can be published again; restore one generation from a backup"
+        if diagnosis.generations:
+            key = manifest_key(diagnosis.namespace, diagnosis.newest)
+            text = f"no generation can be read, {text}"
+        else:
+            key = f"namespaces/{diagnosis.namespace}/manifest/"
+            text = f"no generation is left, {text}, or run `reef rebuild`, which goes by the rest"
+        return RepairPlan([RepairStep("republish-manifest", key, text, state="impossible")])
     return RepairPlanner(context, diagnosis, head, log, accept_loss=accept_loss).run()
 
 
@@ -164,6 +165,8 @@ class RepairPlanner:
                 f"put placeholders into slots {ranges_text(slots)}, so that no writer can take them, "
                 "and name them as skipped"
             )
+            if not is_folded and slots[0] < log.end - 1:
+                text += f"; the log objects behind them, up to slot {log.end - 1}, count again"
             if len(slots) >= MISSING_MAX:
                 state, text = "impossible", "too many log objects are missing"
             key = log_key(self._diagnosis.namespace, slots[0])
@@ -171,6 +174,20 @@ class RepairPlanner:
             if state == "planned":
                 self.plan.gaps += slots
                 self.plan.is_fencing |= not is_folded
+            for slot in slots:
+                self._skip_refuted(slot, state)
+
+    def _skip_refuted(self, lost: int, state: StepState) -> None:
+        """Plan for objects that would pass for the successor of one that is skipped."""
+        for skip in self._log.refuted(lost):
+            self._step(
+                "skip-log-object",
+                log_key(self._diagnosis.namespace, skip.slot),
+                f"name it as skipped: by what newer writers name in slot {lost}, it was never committed",
+                state=state,
+            )
+            if state == "planned":
+                self.plan.skipped.append(skip)
 
     def _manifests(self) -> None:
         diagnosis, head, plan = self._diagnosis, self._head, self.plan
@@ -256,6 +273,8 @@ class RepairPlanner:
             self._copy(key, damaged.checksum, is_done)
             if is_done:
                 plan.skipped.append(SkippedSlot(slot, damaged.checksum))
+                if damaged.kind is UnreadableKind.FOLLOWED:
+                    self._skip_refuted(slot, "planned")
 
     def _segment(self, segment: CheckedSegment) -> None:
         if segment.key not in self._diagnosis.live:

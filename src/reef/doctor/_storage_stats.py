@@ -9,9 +9,12 @@ from reef.engine import Context, durable_settings
 from reef.errors import FormatVersionError
 from reef.format import Manifest, parse_manifest_key
 from reef.log import list_slots
-from reef.manifest import longest_grace_ms, no_namespace
+from reef.manifest import ManifestReader, longest_grace_ms, no_namespace
 from reef.store import ObjectMeta
 from reef.types import check_namespace
+
+MANIFESTS_GONE = "manifests gone"
+"""The state of a namespace that has objects and no manifest."""
 
 FOLDERS = ("manifest", "wal", "segments", "dedup", "quarantine")
 
@@ -19,7 +22,8 @@ FOLDERS = ("manifest", "wal", "segments", "dedup", "quarantine")
 def storage_stats(context: Context, namespace: str) -> dict[str, Any]:
     """Return how many objects and bytes a namespace has, and what its newest readable manifest says.
 
-    Raises NotFoundError if there is no such namespace, FormatVersionError, UnavailableError.
+    Its state is MANIFESTS_GONE if objects are left, and no manifest. Raises NotFoundError if there is
+    no such namespace, FormatVersionError, UnavailableError.
     """
     store = context.store
     prefix = f"namespaces/{check_namespace(namespace)}/"
@@ -32,7 +36,14 @@ def storage_stats(context: Context, namespace: str) -> dict[str, Any]:
             if parse_manifest_key(meta.key) is not None:
                 manifests.append(meta)
     if not manifests:
-        raise no_namespace(store.url, namespace)
+        if ManifestReader(store, namespace).left_behind() is None:
+            raise no_namespace(store.url, namespace)
+        return {
+            "namespace": namespace,
+            "objects": objects,
+            "damaged": [],
+            "state": MANIFESTS_GONE,
+        }
     manifest, unreadable = newest_readable_manifest(store, manifests)
     for error in unreadable.values():
         if isinstance(error, FormatVersionError):

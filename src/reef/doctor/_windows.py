@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reef.errors import CorruptError, DamagedError, NotFoundError, UnreadableError
-from reef.format import DedupRef, DedupWindow, decode_dedup, dedup_checksum, dedup_key
+from reef.engine import read_window
+from reef.errors import NotFoundError, UnreadableError
+from reef.format import DedupRef, DedupWindow, dedup_key
 from reef.store import Store
 
 
@@ -29,22 +30,3 @@ def check_window(store: Store, namespace: str, ref: DedupRef) -> CheckedWindow:
         return CheckedWindow(key, ref, None)
     except UnreadableError as error:
         return CheckedWindow(key, ref, None, error)
-
-
-def read_window(store: Store, namespace: str, ref: DedupRef) -> DedupWindow:
-    """Return a window; damage is read again before it counts.
-
-    Raises NotFoundError, UnreadableError, UnavailableError.
-    """
-    key = dedup_key(namespace, ref.id)
-    try:
-        return _decode_window(store.get(key), key, ref)
-    except DamagedError:
-        return _decode_window(store.get(key), key, ref)
-
-
-def _decode_window(data: bytes, key: str, ref: DedupRef) -> DedupWindow:
-    expected, got = (ref.size, ref.checksum), (len(data), dedup_checksum(data, key=key))
-    if got != expected:
-        raise CorruptError(key, 0, f"{expected}, as the manifest says of it", f"{got}")
-    return decode_dedup(data, key=key)

@@ -28,6 +28,8 @@ from reef.engine import (
     Context,
     Namespace,
     Receipt,
+    Restored,
+    Time,
     Writer,
     check_idempotency_key,
     check_stream,
@@ -231,6 +233,16 @@ class Documents(Namespace):
             receipt = writer.write(patch_matching(filter, change, self._bytes_max, key, digest))
         return self._receipt(receipt, 0, len(receipt.codes))
 
+    def restore(self, *, lsn: int | None = None, time: Time | None = None) -> Restored:
+        """Make the version at an LSN, or at a time, the newest again: as one commit, all or nothing.
+
+        Nothing is erased: the versions in between stay readable, and the change feed has what the
+        restore wrote. Attributes keep the names and types that they have now; those dropped since
+        stay dropped. Raises RetentionError below the retention floor, NotWrittenError if others
+        keep writing while a large difference is uploaded, and what `write` raises.
+        """
+        return self._restore(self._schema.current().to_arrow(), lsn, time)
+
     def attach(
         self,
         segments: Sequence[SegmentRef],
@@ -386,14 +398,18 @@ class Documents(Namespace):
         lsn: int | None = None,
         generation: int | None = None,
         snapshot: str | None = None,
+        time: Time | None = None,
     ) -> DocumentView:
-        """Return a view of the past: at an LSN, at a manifest generation, or of a snapshot.
+        """Return a view of the past: at an LSN, a manifest generation, or a time, or of a snapshot.
+
+        At a time (a datetime with a zone, ISO 8601 text, or microseconds since 1970) it is the newest
+        version that was written by then, by the store's clock; `lsn` of the view says which.
 
         It shows the attributes that the schema has now. Raises RetentionError,
         SnapshotExpiredError, NotFoundError, UnavailableError if it lies ahead.
         """
         self._fresh(None)
-        view = self._view_at(lsn, generation, snapshot)
+        view = self._view_at(lsn, generation, snapshot, time)
         return DocumentView(view, self._schema.current())
 
     def view(self, *, min_lsn: int | None = None) -> DocumentView:
@@ -431,16 +447,18 @@ class Documents(Namespace):
         ttl: float | str | None = DEFAULT_TTL,
         *,
         id: str | None = None,
+        lsn: int | None = None,
+        time: Time | None = None,
         keep_log: bool = False,
     ) -> DocumentSnapshot:
-        """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
+        """Keep a version readable for `ttl` (default: the setting `snapshot_ttl`).
 
+        That is the newest, or the one at an LSN or a time, if it is not below the retention floor.
         None keeps it until it is released. Readers can take snapshots, too. With `keep_log`, the
         changes after it stay in the log as long: for `changes(after=...)` its LSN.
         """
-        return DocumentSnapshot(
-            self._take_snapshot(ttl, id, keep_log=keep_log), self._schema.current()
-        )
+        view = self._take_snapshot(ttl, id, lsn, time, keep_log=keep_log)
+        return DocumentSnapshot(view, self._schema.current())
 
     # Internals.
 

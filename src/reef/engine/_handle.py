@@ -14,6 +14,7 @@ from reef.engine._context import Context
 from reef.engine._durable_settings import change_settings, durable_settings
 from reef.engine._live import LiveRows
 from reef.engine._read._snapshot_view import SnapshotView, take_snapshot
+from reef.engine._read._version_by_time import TimedVersion, version_by_time
 from reef.engine._read._view import View
 from reef.engine._tail import Tail
 from reef.errors import (
@@ -21,14 +22,16 @@ from reef.errors import (
     DamagedError,
     InvalidInputError,
     NotFoundError,
+    RetentionError,
     SnapshotExpiredError,
     UnavailableError,
 )
 from reef.fork import abandon_in_child, forked_error
-from reef.format import Manifest
+from reef.format import Manifest, log_key
 from reef.log import LogReader
 from reef.manifest import Head, ManifestChain, longest_grace_ms
 from reef.segment import RowVersion, lookup
+from reef.settings import iso_time
 
 
 class Handle(ABC):
@@ -102,6 +105,57 @@ class Handle(ABC):
             )
         return View(lsn, self._live.current, self.reload)
 
+    def at_time(self, at_us: int) -> View:
+        """Return a view of the newest version that was written by a time, by the store's clock.
+
+        Raises RetentionError if it is not kept, InvalidInputError for a time ahead.
+        """
+        found = self.version_by_time(at_us)
+        try:
+            return self.at_kept(found.lsn)
+        except RetentionError as error:
+            if found.generation is not None:
+                return self.at_generation(found.generation)
+            raise RetentionError(
+                f"at {iso_time(at_us)} namespace {self.namespace!r} was at LSN {found.lsn}, below "
+                f"its retention floor {self.manifest.retention.floor_lsn}: what was visible there "
+                "may be gone. Ask for a later time; a longer `pitr_window` or a snapshot keeps more"
+            ) from error
+
+    def at_kept(self, lsn: int) -> View:
+        """Return a view of the version at `lsn`, also below the floor where a snapshot keeps it.
+
+        Raises RetentionError, InvalidInputError, UnavailableError if it lies ahead.
+        """
+        manifest = self.manifest
+        if lsn < manifest.retention.floor_lsn and any(s.lsn == lsn for s in manifest.snapshots):
+            return View(lsn, self._live.current, self.reload, is_retained=True)
+        return self.at_lsn(lsn)
+
+    def version_by_time(self, at_us: int) -> TimedVersion:
+        """Return the newest version that was written by a time; it may lie below the floor.
+
+        Raises RetentionError if nothing that is kept is as old, InvalidInputError for a time ahead.
+        """
+        self.check_open()
+        self.newest_lsn()
+        while True:
+            lsn = self.lsn
+            last_slot = self.tail.replay.next_slot - 1
+            if lsn == self.lsn:
+                break
+        if at_us > self._chain.estimated_now_us and at_us > self._modified_us(last_slot):
+            now = iso_time(self._chain.estimated_now_us)
+            raise InvalidInputError.of("time", iso_time(at_us), f"a time in the past; it is {now}")
+        found = version_by_time(self._context, self.manifest, last_slot, at_us)
+        return TimedVersion(lsn) if found is None else found
+
+    def _modified_us(self, slot: int) -> int:
+        try:
+            return self._context.store.head(log_key(self.namespace, slot)).last_modified_us
+        except (NotFoundError, InvalidInputError):  # slot 0: there is no log yet
+            return 0
+
     def at_generation(self, generation: int) -> View:
         """Return a view of the rows in the segments of a manifest generation.
 
@@ -137,17 +191,25 @@ class Handle(ABC):
         )
 
     def snapshot(
-        self, ttl_s: float | None, *, id: str | None = None, keeps_log: bool = False
+        self,
+        ttl_s: float | None,
+        *,
+        id: str | None = None,
+        lsn: int | None = None,
+        keeps_log: bool = False,
     ) -> SnapshotView:
-        """Keep the newest version readable for `ttl_s` seconds by the store's clock, or for good.
+        """Keep a version readable for `ttl_s` seconds by the store's clock, or for good.
 
-        With `keeps_log`, the changes after it stay in the log as long.
+        That is the version at `lsn`, or the newest. With `keeps_log`, the changes after it stay in the
+        log as long. Raises RetentionError below the floor.
         """
         self.check_open()
+        if lsn is not None:
+            self.at_lsn(lsn)
         head, snapshot = take_snapshot(
             self._context,
             self._chain,
-            self._newest,
+            self._newest if lsn is None else lambda: (lsn, 0),
             ttl_s,
             id=id,
             born=self.manifest.born,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any, Self
 
 import pyarrow as pa
 
 from reef.engine._branch._create_branch import Branch, create_branch
-from reef.engine._branch._drop import drop_namespace
+from reef.engine._branch._drop import drop_namespace, reset_branch
 from reef.engine._branch._list import list_branches
 from reef.engine._context import Context
 from reef.engine._feed._change_feed import changes_of
@@ -17,13 +18,18 @@ from reef.engine._open_namespace import Face, open_for_reading, open_for_writing
 from reef.engine._read._snapshot_view import SnapshotView
 from reef.engine._read._view import View
 from reef.engine._reader import Reader
+from reef.engine._return_to_version import Restored, restore_version
 from reef.engine._writer import Writer
 from reef.errors import InvalidInputError
-from reef.settings import parse_seconds
+from reef.format import Snapshot
+from reef.settings import parse_seconds, parse_time
 from reef.types import LSN_MAX, check_snapshot_id, namespace_of, split_namespace
 
 DEFAULT_TTL: Any = object()
 """The setting `snapshot_ttl`."""
+
+Time = datetime | str | int
+"""A time with a zone, as ISO 8601 text or a datetime; or microseconds since 1970."""
 
 
 class Namespace:
@@ -95,20 +101,29 @@ class Namespace:
         """Update the gauges of this namespace."""
         self._handle.tell()
 
-    def branch(self, name: str, *, lsn: int | None = None) -> Branch:
-        """Make a branch of what is visible at `lsn`, or now; it shares data until it is written to.
+    def branch(
+        self,
+        name: str,
+        *,
+        lsn: int | None = None,
+        time: Time | None = None,
+        ttl: float | str | None = None,
+    ) -> Branch:
+        """Make a branch of what is visible at `lsn`, at a time, or now; both share data until written to.
 
-        Open it by the namespace's name and `branch=`. Branch names are unique under one root.
-        Raises AlreadyExistsError, RetentionError below the floor, UnavailableError if `lsn` lies
-        ahead, OutcomeUnknownError.
+        Open it by the namespace's name and `branch=`. Branch names are unique under one root. With
+        a `ttl` (seconds, or text such as "7d"), collection drops it after that time. Raises
+        AlreadyExistsError, RetentionError below the floor, UnavailableError if `lsn` lies ahead,
+        OutcomeUnknownError.
         """
-        child = self._branch_namespace(name)
+        child, ttl_s = self._branch_namespace(name), parse_ttl(ttl)
         self._handle.check_open()
+        lsn = self._version(lsn, time)
         if lsn is None:
             lsn = self._handle.newest_lsn()
         else:
-            self._handle.catch_up(check_number("lsn", lsn))
-        return create_branch(self._context, self.name, child, lsn, born=self.born)
+            self._handle.catch_up(lsn)
+        return create_branch(self._context, self.name, child, lsn, born=self.born, ttl_s=ttl_s)
 
     def branches(self) -> list[Branch]:
         """Return the live branches of this namespace's root, in order of their names."""
@@ -122,6 +137,20 @@ class Namespace:
         """
         self._handle.check_open()
         drop_namespace(self._context, self._branch_namespace(name))
+
+    def reset_branch(self, name: str) -> Branch:
+        """Drop a branch of this namespace's root, and make it anew from what its parent holds now.
+
+        What was written to it is gone. It expires as before. Raises like `drop_branch` and `branch`; NotWrittenError if it was dropped, but not made anew.
+        """
+        self._handle.check_open()
+        return reset_branch(self._context, self._branch_namespace(name))
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshots of this namespace. One that has expired is there until it is collected."""
+        self._handle.check_open()
+        self._handle.reload()
+        return list(self._handle.manifest.snapshots)
 
     def close(self) -> None:
         """Wait for writes in flight, then release the handle. Acknowledged writes are in the bucket."""
@@ -166,26 +195,56 @@ class Namespace:
             before=before_image,
         )
 
-    def _view_at(self, lsn: int | None, generation: int | None, snapshot: str | None) -> View:
-        given = [name for name in (lsn, generation, snapshot) if name is not None]
+    def _view_at(
+        self,
+        lsn: int | None = None,
+        generation: int | None = None,
+        snapshot: str | None = None,
+        time: Time | None = None,
+    ) -> View:
+        given = [name for name in (lsn, generation, snapshot, time) if name is not None]
         if len(given) != 1:
             raise InvalidInputError(
                 f"at() takes one version, {len(given)} were given: give one of lsn, "
-                "generation and snapshot"
+                "generation, snapshot and time"
             )
+        if time is not None:
+            return self._handle.at_time(parse_time("time", time))
         if lsn is not None:
             return self._handle.at_lsn(check_number("lsn", lsn))
         if generation is not None:
             return self._handle.at_generation(check_number("generation", generation))
         return self._handle.at_snapshot(str(snapshot))
 
+    def _restore(self, schema: pa.Schema, lsn: int | None, time: Time | None) -> Restored:
+        writer = self._writing()
+        version = self._version(lsn, time)
+        if version is None:
+            raise InvalidInputError("restore() takes a version: give lsn or time")
+        return restore_version(self._context, writer, version, schema)
+
+    def _version(self, lsn: int | None, time: Time | None) -> int | None:
+        """Return the version that is given as an LSN or as a time; None: neither is."""
+        if lsn is not None and time is not None:
+            raise InvalidInputError("lsn and time are both given: give at most one")
+        if time is not None:
+            return self._handle.version_by_time(parse_time("time", time)).lsn
+        return None if lsn is None else check_number("lsn", lsn)
+
     def _take_snapshot(
-        self, ttl: float | str | None, id: str | None, *, keep_log: bool = False
+        self,
+        ttl: float | str | None,
+        id: str | None,
+        lsn: int | None,
+        time: Time | None,
+        *,
+        keep_log: bool = False,
     ) -> SnapshotView:
         if id is not None:
             check_snapshot_id(id)
         wanted = self._context.settings.snapshot_ttl if ttl is DEFAULT_TTL else parse_ttl(ttl)
-        return self._handle.snapshot(wanted, id=id, keeps_log=keep_log)
+        version = self._version(lsn, time)
+        return self._handle.snapshot(wanted, id=id, lsn=version, keeps_log=keep_log)
 
     def _fresh(self, min_lsn: int | None) -> None:
         if self._reader is not None:

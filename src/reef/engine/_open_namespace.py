@@ -1,11 +1,13 @@
 """Opening a namespace: recovery, and for a writer, taking it over.
 
-For reading:  one LIST and one GET for the manifest, then the unfolded log, many slots at once.
+For reading:  one LIST and one GET for the manifest, then the unfolded log, many slots at once, with
+              probes behind it.
 For writing:
-1. Publish a manifest of the next epoch.       crash: an epoch that nobody uses
-2. Replay the log up to the first absent slot.
-3. Put the fences there.                       crash: fences that nobody stands behind
-4. Look at the manifest's head, always: the fences count only at or above the boundary of garbage
+1. List the unfolded log: nobody takes one over that has a hole.
+2. Publish a manifest of the next epoch.       crash: an epoch that nobody uses
+3. Replay the log up to the first absent slot.
+4. Put the fences there.                       crash: fences that nobody stands behind
+5. Look at the manifest's head, always: the fences count only at or above the boundary of garbage
    collection, because below it an absent slot may be a collected one. If they do not, start over.
 
 A manifest that fell back to an older generation serves reads. Writing needs `reef repair`.
@@ -20,9 +22,11 @@ import msgspec
 import pyarrow as pa
 
 from reef.engine._commit._dedup_index import DedupIndex
+from reef.engine._commit._flush import read_window
 from reef.engine._commit._log_writer import is_collected
 from reef.engine._context import Context
 from reef.engine._durable_settings import set_durable
+from reef.engine._holes import check_end, list_unfolded, log_object_gone
 from reef.engine._reader import Reader
 from reef.engine._tail import Tail
 from reef.engine._writer import Writer
@@ -33,7 +37,6 @@ from reef.errors import (
     InvariantError,
     NotFoundError,
     UnavailableError,
-    UnreadableError,
 )
 from reef.format import (
     GRACE_MS_DEFAULT,
@@ -42,10 +45,7 @@ from reef.format import (
     LsnPolicy,
     Manifest,
     Retention,
-    decode_dedup,
     decode_schema,
-    dedup_key,
-    log_key,
     manifest_key,
 )
 from reef.format import schema_fingerprint as fingerprint
@@ -83,7 +83,11 @@ def open_for_reading(context: Context, namespace: str, face: Face) -> Reader:
             _check_unbegun(head)
             raise _not_made(context, namespace)
         check_face(head.manifest, face)
-        tail, _ = _replay(context, head.manifest, lambda entry: None)
+        parallel = head.parallel_writes_max
+        tail, _ = _replay(context, head.manifest, lambda entry: None, parallel=parallel)
+        if check_end(context, chain, head, tail.replay.reach, tail.replay.ahead):
+            head = chain.head
+            continue
         if not _missing(head.manifest, tail):
             reader = Reader(context, namespace, chain, head, tail)
             if chain.is_out_of_touch:
@@ -104,8 +108,9 @@ def open_for_writing(context: Context, namespace: str, face: Face) -> Writer:
     """
     chain = context.chain(check_namespace(namespace))
     for _ in range(_OPENS_MAX):
+        last_known = _list_log(context, chain)
         head = _take_epoch(context, chain, namespace, face)
-        writer = _take_log(context, chain, head)
+        writer = _take_log(context, chain, head, last_known)
         if writer is not None:
             return writer
     raise UnavailableError(
@@ -162,6 +167,17 @@ def check_face(manifest: Manifest, face: Face) -> None:
         )
 
 
+def _list_log(context: Context, chain: ManifestChain) -> int:
+    """Return the last slot of the unfolded log, 0 if there is none. Raises CorruptError for a hole.
+
+    Before an epoch is taken: a namespace with a hole is left as it is, for repair.
+    """
+    head = chain.load()
+    if head is None or head.damaged or head.manifest.state != "live":
+        return 0
+    return list_unfolded(context, chain, head).end - 1
+
+
 def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Face) -> Head:
     settings = context.settings
     lease = Lease(holder=context.author, host=context.host, opened_at_us=context.clock.now_us())
@@ -196,8 +212,11 @@ def _first(chain: ManifestChain, context: Context, face: Face) -> Manifest:
     )
 
 
-def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | None:
-    """Fence the log off and return the writer, or None if the fences do not count."""
+def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: int) -> Writer | None:
+    """Fence the log off and return the writer, or None if the fences do not count.
+
+    `last_known` is a slot that was there before the epoch was taken.
+    """
     manifest = head.manifest
     namespace, epoch = manifest.namespace, manifest.writer_epoch
     writer_id = new_nonce(context.rng)
@@ -208,12 +227,7 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
         if entry.is_valid:
             dedup.apply(entry.log)
 
-    tail, reader = _replay(context, manifest, decided)
-    if _missing(manifest, tail):
-        # It may have been folded and collected while this one slept.
-        if _head_of(chain, namespace, epoch).manifest.gc.boundary.slot > tail.replay.reach:
-            return None
-        check_whole(manifest, tail)
+    tail, reader = _replay(context, manifest, decided, last_known=last_known)
     slot_fenced = tail.replay.reach
     fencing = Fencing(
         namespace=namespace,
@@ -225,20 +239,10 @@ def _take_log(context: Context, chain: ManifestChain, head: Head) -> Writer | No
         clock=context.clock,
         rng=context.rng,
     )
-    for entry in put_fences(context.store, reader, tail.replay, fencing):
-        decided(entry)
-        tail.apply(entry)
-    newest = _head_of(chain, namespace, epoch)
-    if newest.manifest.gc.boundary.slot > slot_fenced:
-        return None
-    newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
-    writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
-    writer.adopt(newest)
-    return writer
-
-
-def _head_of(chain: ManifestChain, namespace: str, epoch: int) -> Head:
-    """Return the newest generation. Raises FencedError if a later writer has opened the namespace."""
+    if not _missing(manifest, tail, last_known):
+        for entry in put_fences(context.store, reader, tail.replay, fencing):
+            decided(entry)
+            tail.apply(entry)
     newest = chain.load()
     if newest is None:
         raise InvariantError(f"namespace {namespace!r} lost its manifests while it was opened")
@@ -248,7 +252,13 @@ def _head_of(chain: ManifestChain, namespace: str, epoch: int) -> Head:
             f"{newest.manifest.writer_epoch}) while this one (epoch {epoch}) was opening it: open "
             "it again to take it over"
         )
-    return newest
+    if newest.manifest.gc.boundary.slot > slot_fenced:
+        return None
+    check_whole(manifest, tail, last_known)
+    newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
+    writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
+    writer.adopt(newest)
+    return writer
 
 
 def _settle_parallel(chain: ManifestChain, head: Head, wanted: int | None, epoch: int) -> Head:
@@ -265,41 +275,38 @@ def _settle_parallel(chain: ManifestChain, head: Head, wanted: int | None, epoch
 
 
 def _replay(
-    context: Context, manifest: Manifest, decided: Callable[[LogEntry], None]
+    context: Context,
+    manifest: Manifest,
+    decided: Callable[[LogEntry], None],
+    *,
+    last_known: int = 0,
+    parallel: int = 0,
 ) -> tuple[Tail, LogReader]:
     tail = Tail(manifest)
     reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
-    for entry in reader.read(tail.replay, last_known=manifest.wal_last_seen):
+    last_known = max(last_known, manifest.wal_last_seen)
+    for entry in reader.read(tail.replay, last_known=last_known, parallel=parallel):
         decided(entry)
         tail.apply(entry)
     return tail, reader
 
 
-def _missing(manifest: Manifest, tail: Tail) -> bool:
-    """Return whether the log ends before a slot that a manifest has seen."""
-    return tail.replay.reach <= manifest.wal_last_seen
+def _missing(manifest: Manifest, tail: Tail, last_known: int = 0) -> bool:
+    """Return whether the log ends before a slot that a manifest, or a LIST, has seen."""
+    return tail.replay.reach <= max(manifest.wal_last_seen, last_known)
 
 
-def check_whole(manifest: Manifest, tail: Tail) -> None:
+def check_whole(manifest: Manifest, tail: Tail, last_known: int = 0) -> None:
     """Raise if a log object is gone: later objects were committed, and must not become void."""
-    if _missing(manifest, tail):
-        raise CorruptError(
-            log_key(manifest.namespace, tail.replay.reach),
-            0,
-            f"a log object: generation {manifest.generation} has seen the log up to slot "
-            f"{manifest.wal_last_seen}",
-            "nothing; run `reef repair`, which shows what is lost before it changes anything",
-        )
+    if _missing(manifest, tail, last_known):
+        raise log_object_gone(manifest, tail.replay.reach, last_known)
 
 
 def load_dedup(context: Context, manifest: Manifest) -> DedupIndex:
+    """Return the requests that the window of `manifest` remembers; raises like `read_window`."""
     window: DedupWindow | None = None
     if manifest.dedup is not None:
-        key = dedup_key(manifest.namespace, manifest.dedup.id)
-        try:
-            window = decode_dedup(context.store.get(key), key=key)
-        except UnreadableError:  # perhaps in flight: only the second look counts
-            window = decode_dedup(context.store.get(key), key=key)
+        window = read_window(context.store, manifest.namespace, manifest.dedup)
     return DedupIndex(
         window,
         keys_max=context.settings.dedup_max_keys,

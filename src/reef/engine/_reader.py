@@ -3,13 +3,17 @@
 Following costs one GET of the next slot, and no LIST: that slot's absence is the end of the log.
 But a slot that was collected is absent as well. So a reader that has not looked for half of the
 grace period, within which nothing is collected, looks at the manifest's head first. Every reader
-does so that often: only the head shows that the namespace was dropped.
+does so that often: only the head shows that the namespace was dropped. And whenever it does, it looks
+for objects further behind the log's end: then it is no end, but a hole, and an error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reef.engine._context import Context
 from reef.engine._handle import Handle
+from reef.engine._holes import check_end
 from reef.engine._tail import Tail
 from reef.errors import DamagedError, DroppedError, UnavailableError
 from reef.format import Manifest
@@ -66,6 +70,7 @@ class Reader(Handle):
         check_may_wait()
         with self._cond:
             self._look_at_head()
+            self._look_behind_end()
 
     def adopt(self, head: Head) -> None:
         with self._cond:
@@ -78,20 +83,44 @@ class Reader(Handle):
     def _refresh(self) -> int:
         now = self._context.clock.monotonic()
         grace_s = self.manifest.gc.grace_ms / 1000
+        probes = False
         if now - self._seen_at >= grace_s / 2 or self._chain.is_out_of_touch:
             self._look_at_head()
+            probes = True
         try:
-            self._replay(self._live.tail)
+            self._replay(self._live.tail, probes=probes)
         except DamagedError:
             self._look_at_head()  # repair may have skipped the damaged object
-            self._replay(self._live.tail)
+            self._replay(self._live.tail, probes=True)
+        replay = self._live.tail.replay
+        while self._is_further(replay.reach, replay.ahead):
+            self._look_at_head()
+            self._replay(self._live.tail, probes=True)
+            replay = self._live.tail.replay
         self._seen_at = now
         if self._is_long():
             self._follow()
+            self._look_behind_end()
         return self.lsn
 
-    def _replay(self, tail: Tail) -> None:
-        for entry in self._log.read(tail.replay):
+    def _look_behind_end(self) -> None:
+        """Raise CorruptError if the log goes on behind a hole where it seems to end."""
+        slot = self._live.tail.replay.reach
+        self._is_further(slot, self._log.look_ahead(slot, self._head.parallel_writes_max))
+
+    def _is_further(self, slot: int, ahead: Sequence[int]) -> bool:
+        return check_end(self._context, self._chain, self._head, slot, ahead)
+
+    @property
+    def _head(self) -> Head:
+        """The newest generation known."""
+        head = self._chain.head
+        assert head is not None
+        return head
+
+    def _replay(self, tail: Tail, *, probes: bool = False) -> None:
+        parallel = self._head.parallel_writes_max if probes else 0
+        for entry in self._log.read(tail.replay, parallel=parallel):
             attached = tuple(ref for record in entry.log.records for ref in record.segments)
             if attached and entry.is_valid and tail is self._live.tail:
                 self._live.rebuild(attached)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from reef.engine._commit._admission import NoRoomError
 from reef.engine._commit._attach import attach_request, check_spared, check_uploaded
+from reef.engine._commit._conditions import Resolve
 from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._flush import plan_flush, publish_flush, write_flush
 from reef.engine._commit._log_writer import LogWriter
@@ -23,6 +24,7 @@ from reef.engine._commit._receipt import Receipt
 from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
 from reef.engine._handle import Handle
+from reef.engine._holes import log_object_gone
 from reef.engine._read._view import View
 from reef.engine._tail import Tail
 from reef.errors import (
@@ -37,6 +39,7 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.format import Manifest, SegmentRef, log_schema
+from reef.log import list_log
 from reef.manifest import Head, ManifestChain
 
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
@@ -208,6 +211,7 @@ class Writer(Handle):
         source: str | None = None,
         sequence: int | None = None,
         lsn: int | None = None,
+        resolve: Resolve | None = None,
     ) -> Receipt:
         """Make the rows of uploaded `segments` visible at one version, all or none.
 
@@ -215,7 +219,8 @@ class Writer(Handle):
         writer's epoch. Whatever versions
         their rows have, they get that of the receipt, which has no codes. A request of the same key,
         or of a place in its stream that was reached before, attaches nothing and returns the old
-        receipt; without a `digest`, two attaches of one key are the same request.
+        receipt; without a `digest`, two attaches of one key are the same request. What `resolve`
+        raises, looking at all rows under the writer's lock, comes out, and nothing is attached.
 
         Raises InvalidInputError, also for a segment that is not there; StalePlanError if the intent was
         ended; and what `write` raises.
@@ -229,6 +234,7 @@ class Writer(Handle):
             source=source,
             sequence=sequence,
             lsn=lsn,
+            resolve=resolve,
         )
         # First: the segments may have been compacted away since.
         receipt = self.known(idempotency_key, request.digest, source, sequence)
@@ -284,6 +290,31 @@ class Writer(Handle):
         return self._commits.failure
 
     def reload(self) -> None:
+        """Look for a newer manifest and use it, and whether the unfolded log is still whole.
+
+        If an object of it was deleted, its rows are in memory: they are flushed, so that they are not
+        lost with this process. Raises CorruptError that names the object if that fails.
+        """
+        self._look_at_head()
+        tail, manifest = self._live.tail, self.manifest
+        slot_end = tail.replay.next_slot
+        if self.failure is not None or slot_end <= manifest.wal_floor:
+            return
+        listed = list_log(self._context.store, self.namespace, manifest.wal_floor)
+        if listed.end >= slot_end:
+            return
+        self._look_at_head()
+        if self.manifest.wal_floor > listed.end or self.failure is not None:
+            return  # folded since, and perhaps collected
+        gone = log_object_gone(self.manifest, listed.end)
+        _log.error("%s; the rows of this log object are in memory, and are flushed now", gone)
+        try:
+            with self._flush_turn:
+                self._flush()
+        except ReefError as error:
+            raise gone from error
+
+    def _look_at_head(self) -> None:
         head = self._chain.load()
         if head is not None:
             self.adopt(head)
@@ -405,7 +436,7 @@ class Writer(Handle):
                 self.adopt(publish_flush(self._chain, self.epoch, plan, written))
                 return True
             except StalePlanError:
-                self.reload()  # another job has folded: drop that part from memory
+                self._look_at_head()  # another job has folded: drop that part from memory
         raise UnavailableError(
             f"other jobs folded the log of namespace {self.namespace!r} during each of {_PLANS_MAX} "
             "attempts to flush it: retry"

@@ -4,13 +4,15 @@ Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum),
                LogObject, LogRecord, LogKind, Prev (the valid object before it)
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
-               Boundary, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy,
+               Boundary, Copied, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy,
                PARALLEL_WRITES_MAX, GRACE_MS_DEFAULT; new_records: records that are not a base's very objects
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
-               tail_length, check_preamble, decode_framed (a block without its index); SegmentTail, Section, Footer, BlockPlace, BlockPlaces,
-               Bloom, hash_key, hash_keys, bounds_of, ordered_columns
+               tail_length, check_preamble, decode_framed (a block without its index); SegmentTail, Section,
+               Footer, Merged (what a compaction put into it), slots_of, joined_slots, ulid_number,
+               pack_numbers; BlockPlace, BlockPlaces, Bloom, hash_key, hash_keys, bounds_of,
+               ordered_columns
 Rows           KEY, LSN, TOMBSTONE, SEGMENT_COLUMNS; log_schema, segment_schema, vector_columns,
                decode_schema, decode_stream, schema_fingerprint, field_id, with_field_id;
                owned, owned_rows, OwnedRows, SingleRows: rows on memory that no caller has
@@ -53,6 +55,7 @@ from reef.format._manifest_model import (
     PARALLEL_WRITES_MAX,
     Boundary,
     Collection,
+    Copied,
     DedupRef,
     Intent,
     Lease,
@@ -86,10 +89,15 @@ from reef.format._row_stream import (
 from reef.format._segment_block import decode_framed
 from reef.format._segment_model import (
     Footer,
+    Merged,
     Section,
     SegmentOptions,
     SegmentOrigin,
+    joined_slots,
+    pack_numbers,
     segment_key,
+    slots_of,
+    ulid_number,
     vector_columns,
 )
 from reef.format._segment_reader import (
@@ -113,6 +121,7 @@ __all__ = [
     "Bloom",
     "Boundary",
     "Collection",
+    "Copied",
     "DedupEntry",
     "DedupRef",
     "DedupStream",
@@ -125,6 +134,7 @@ __all__ = [
     "LogRecord",
     "LsnPolicy",
     "Manifest",
+    "Merged",
     "Origin",
     "OwnedRows",
     "PendingDelete",
@@ -163,6 +173,7 @@ __all__ = [
     "field_id",
     "hash_key",
     "hash_keys",
+    "joined_slots",
     "log_checksum",
     "log_key",
     "log_schema",
@@ -172,12 +183,15 @@ __all__ = [
     "ordered_columns",
     "owned",
     "owned_rows",
+    "pack_numbers",
     "parse_manifest_key",
     "schema_fingerprint",
     "seal_log",
     "segment_key",
     "segment_schema",
+    "slots_of",
     "tail_length",
+    "ulid_number",
     "vector_columns",
     "with_field_id",
 ]

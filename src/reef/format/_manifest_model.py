@@ -204,7 +204,7 @@ class Collection(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """None: no generation that may still be known promised more."""
 
 
-class Origin(Struct, frozen=True, forbid_unknown_fields=True):
+class Origin(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a branch left its parent."""
 
     namespace: str
@@ -215,6 +215,25 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True):
     `prev`. The epoch is the parent's; a branch counts its own."""
     nonce: Nonce
     """Of the pins that this life of the branch stands on."""
+    expires_at_us: Micros = 0
+    """When the branch may be dropped, by the store's clock; 0 is never."""
+
+
+class Copied(Struct, frozen=True, forbid_unknown_fields=True):
+    """What came from another bucket, where the Last-Modified of its objects says nothing of their age."""
+
+    last_slot: SlotOrZero
+    """Slots up to here are those of the source, whether their objects came along or not."""
+    newest_us: Micros
+    """The latest `created_at_us` of what was copied: of these log objects, those that the copied
+    segments have folded, and the generation copied."""
+    born: Generation
+    """The generation with which the life of the source began."""
+    generation: Generation
+    """That of the source which was copied."""
+    writer_epoch: Epoch
+    """That of the source. A greater one in the same manifest: the copy was opened for writing since,
+    and takes no further copy."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -259,6 +278,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     followed: tuple[Generation, ...] = ()
     """Generations of snapshots behind which all of the log is kept: somebody reads the snapshot
     first, and then what was committed after it."""
+    copied: Copied | None = None
+    """None: the whole log was written here."""
 
     @classmethod
     def first(

@@ -24,6 +24,7 @@ block read vouches for itself.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -33,8 +34,18 @@ import pyarrow as pa
 from reef.errors import InvariantError
 from reef.format._bloom import BITS_PER_KEY_DEFAULT
 from reef.format._frame import HEAD_BYTES, SEGMENT_MAGIC, head
-from reef.format._manifest_model import U32, Count, Level, Lsn, Micros, Positive, SegmentId, Slot
-from reef.types import check_namespace, check_object_key
+from reef.format._manifest_model import (
+    U32,
+    Count,
+    Level,
+    Lsn,
+    Micros,
+    Positive,
+    SegmentId,
+    SegmentRef,
+    Slot,
+)
+from reef.types import LSN_MAX, check_namespace, check_object_key, unpack_lsn
 
 FRAME = struct.Struct("<II")
 TRAILER = struct.Struct("<IIQQ")
@@ -51,6 +62,9 @@ BLOOM = "bloom"
 ROW_INDEX = "row-index"
 COLUMN_INDEX = "column-index"
 
+ULID_BYTES = 16
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
 Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
@@ -63,7 +77,39 @@ class Section(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     checksum: U32
 
 
-class Footer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Merged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a compaction put into a segment: without any manifest, this tells what it stands for."""
+
+    key_start: bytes
+    """From this key on it stands for its inputs, and for what those stood for."""
+    key_end: bytes
+    """Exclusive."""
+    slots: tuple[tuple[Slot, Slot], ...]
+    """The log slots that its inputs were folded from, or attached by: first and last, in order."""
+    is_whole: bool
+    """Whether those of all inputs were known."""
+    before: bytes
+    """The ULIDs of the segments that its inputs had replaced, 16 bytes each: see `Footer.replaced_numbers`."""
+    is_short: bool
+    """Whether there are more of those than it names."""
+
+
+def pack_numbers(ulids: Iterable[int]) -> bytes:
+    """Return ULIDs as `Merged.before` holds them."""
+    return b"".join(number.to_bytes(ULID_BYTES, "big") for number in ulids)
+
+
+def ulid_number(id: str) -> int:
+    """Return the ULID that a segment id begins with, as a number."""
+    number = 0
+    for letter in id[:26]:
+        number = number << 5 | _CROCKFORD.index(letter)
+    return number
+
+
+class Footer(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """What a segment says of itself."""
 
     id: SegmentId
@@ -89,6 +135,15 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     part: tuple[Positive, Positive]
     """Which of how many outputs of its job it is: only all of them together replace anything."""
     sections: tuple[Section, ...]
+    merged: Merged | None = None
+    """Of an output of a compaction: what it stands for."""
+
+    def replaced_numbers(self) -> set[int]:
+        """Return `ulid_number` of all segments whose rows it took over, directly or not."""
+        before = b"" if self.merged is None else self.merged.before
+        starts = range(0, len(before) - ULID_BYTES + 1, ULID_BYTES)
+        packed = {int.from_bytes(before[at : at + ULID_BYTES], "big") for at in starts}
+        return packed.union(map(ulid_number, self.replaced_segments))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +173,43 @@ class SegmentOrigin:
     replaced_segments: tuple[str, ...] = ()
     replaced_slots: tuple[int, int] | None = None
     part: tuple[int, int] = (1, 1)
+    merged: Merged | None = None
+
+
+def slots_of(
+    footer: Footer, ref: SegmentRef, *, is_packed: bool
+) -> tuple[tuple[int, int], ...] | None:
+    """Return the log slots that the rows which a reference shows come from; None: they are not known.
+
+    An attached segment is of the slot that its version names, and a clip at a version ends at one.
+    Where callers give the versions, both are unknown.
+    """
+    spans: tuple[tuple[int, int], ...]
+    if ref.version is not None:
+        spans = (((slot := unpack_lsn(ref.version)[0]), slot),)
+    elif footer.merged is not None:
+        if not footer.merged.is_whole:
+            return None
+        spans = footer.merged.slots
+    elif footer.replaced_slots is not None:
+        spans = (footer.replaced_slots,)
+    else:
+        return None
+    if not is_packed and (ref.version, ref.clip_lsn) != (None, None):
+        return None
+    end = LSN_MAX if ref.clip_lsn is None else unpack_lsn(ref.clip_lsn)[0]
+    return tuple((first, min(last, end)) for first, last in spans if first <= end)
+
+
+def joined_slots(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return ranges of slots in order, those that touch as one."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
+        else:
+            joined.append((first, last))
+    return tuple(joined)
 
 
 def segment_key(namespace: str, id: str) -> str:

@@ -8,7 +8,7 @@ Kind, Reason, ObjectCount, Doomed, Retained, Progress
                    what an object is, why it stays or goes, how many; told after each delete
 Pins, JudgedPin, PinReason
                    which branches need what is kept for them
-parse_slot, owner_of, epoch_of, folder_prefix
+parse_segment, owner_of, epoch_of, folder_prefix
                    what the names of objects say
 read_log_kind, FENCE_BYTES
                    whether a log object is a fence, by its size or its header
@@ -29,7 +29,7 @@ from reef.gc._collection_plan import plan_collection
 from reef.gc._collector import collect
 from reef.gc._folded_slots import FENCE_BYTES, read_log_kind
 from reef.gc._judge import DAY_US
-from reef.gc._names import epoch_of, folder_prefix, owner_of
+from reef.gc._names import epoch_of, folder_prefix, owner_of, parse_segment
 from reef.gc._pins import JudgedPin, PinReason, Pins
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "epoch_of",
     "folder_prefix",
     "owner_of",
+    "parse_segment",
     "plan_collection",
     "read_log_kind",
 ]

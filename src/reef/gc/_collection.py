@@ -38,6 +38,7 @@ class Reason(StrEnum):
     LOG = "a retained generation continues from this slot of the log, or from one below"
     PITR = "within the window of time travel"
     PINNED = "it attaches a segment that a branch or a snapshot reads"
+    REBUILD = "a rebuild without manifests goes by it"
     DAMAGED = "it cannot be read: see `reef verify`"
     YOUNG = "its name is not one of Reef's, and it is younger than a day"
     QUARANTINED = "moved aside by repair"
@@ -194,4 +195,6 @@ class CollectionReport:
     """The generations that it wrote."""
     swept: tuple[str, ...] = ()
     """What unfinished writes had left, in the whole bucket."""
+    has_expired: bool = False
+    """It was a branch whose time was over, and was dropped first; after a dry run, would be."""
     problems: tuple[str, ...] = ()

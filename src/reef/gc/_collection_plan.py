@@ -46,6 +46,7 @@ from reef.manifest import (
 from reef.settings import Settings
 from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
+from reef.types import unpack_lsn
 
 _log = logging.getLogger("reef")
 
@@ -210,6 +211,7 @@ class CollectionPlanner:
             attached=lambda: self._attached(manifest, min(boundary.slot, limit), pinned()[1]),
             pinned=lambda: pinned()[0],
             kept=kept,
+            for_rebuild=lambda: self._for_rebuild(manifest, min(boundary.slot, limit)),
         )
 
     def _judge(self, inputs: CollectionInputs) -> Judgement:
@@ -276,6 +278,25 @@ class CollectionPlanner:
         slots = self.survey.slots.attaching(min(first for first, _ in points), limit)
         kept, segments, self._pinned_unreadable = self._pinned_log.of(slots, points)
         return kept, segments
+
+    def _for_rebuild(self, manifest: Manifest, limit: int) -> Set[int]:
+        """Return the slots below `limit` that stay for a rebuild without manifests.
+
+        The last valid object below the floor, from which the chain goes on; the newest schema; and what
+        attaches live segments, whose versions are stated nowhere else.
+        """
+        if manifest.state != "live":
+            return frozenset()
+        kept = {manifest.wal_anchor.slot}
+        if (schema := self.survey.slots.newest_schema(limit)) is not None:
+            kept.add(schema)
+        attached = [s for s in manifest.segments if s.version is not None and not s.namespace]
+        if manifest.lsn_policy == "packed":
+            kept.update(unpack_lsn(s.lsn_max)[0] for s in attached)
+        elif attached:
+            slots = self.survey.slots.attaching(1, limit)
+            kept |= self._pinned_log.naming(slots, {s.id for s in attached})
+        return kept
 
     def _attached(
         self, manifest: Manifest, slot_first: int, pinned: Set[str]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from enum import IntEnum
 from itertools import accumulate
 
@@ -79,6 +79,7 @@ class _SlotState(IntEnum):
     DAMAGED = 3
     GONE = 4
     ATTACH = 5
+    SCHEMA = 6
 
 
 class FoldedSlots:
@@ -128,18 +129,27 @@ class FoldedSlots:
             if kind is LogKind.FENCE
             else _SlotState.ATTACH
             if kind is LogKind.ATTACH
+            else _SlotState.SCHEMA
+            if kind is LogKind.SCHEMA
             else _SlotState.DATA
         )
 
     def is_data(self, index: int) -> bool:
         """Return whether one that was read may be deleted as such."""
-        return self._states[index] in (_SlotState.DATA, _SlotState.ATTACH)
+        return self._states[index] in (_SlotState.DATA, _SlotState.ATTACH, _SlotState.SCHEMA)
 
     def attaching(self, first: int, limit: int) -> Iterator[int]:
         """Yield the slots from `first` up to `limit` of those read that attach segments."""
         for slot, state in zip(self.slots, self._states, strict=True):
             if first <= slot < limit and state == _SlotState.ATTACH:
                 yield slot
+
+    def newest_schema(self, limit: int) -> int | None:
+        """Return the last slot below `limit` that sets a schema, of those read; None: there is none."""
+        for index in range(len(self) - 1, -1, -1):
+            if self.slots[index] < limit and self._states[index] == _SlotState.SCHEMA:
+                return self.slots[index]
+        return None
 
     def is_fence(self, index: int) -> bool:
         return self._states[index] == _SlotState.FENCE
@@ -241,6 +251,11 @@ class PinnedLog:
                 kept.add(slot)
                 segments.update(needed)
         return kept, segments, unreadable
+
+    def naming(self, slots: Iterable[int], ids: Set[str]) -> set[int]:
+        """Return which of `slots` attach any of some segments, or cannot be read."""
+        read = ((slot, self._read(slot)) for slot in slots)
+        return {slot for slot, refs in read if refs is None or any(ref.id in ids for ref in refs)}
 
     def _read(self, slot: int) -> tuple[SegmentRef, ...] | None:
         """Return what a log object attaches; None if it cannot be read, twice."""

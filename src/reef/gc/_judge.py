@@ -62,6 +62,8 @@ class CollectionInputs:
     """The slots below the limit that attach what branches or snapshots need."""
     kept: list[SnapshotLog]
     """What snapshots need of the log, in order of the first slot."""
+    for_rebuild: Callable[[], Set[int]]
+    """The slots below the limit by which everything can be rebuilt if all manifests are lost."""
 
     @property
     def stays_from(self) -> int:
@@ -108,7 +110,7 @@ def judge_slots(inputs: CollectionInputs, survey: ObjectListing, judgement: Judg
     """
     slots = survey.slots
     since_us = inputs.pitr_since_us
-    pinned = inputs.pinned()
+    pinned, for_rebuild = inputs.pinned(), inputs.for_rebuild()
     kept = deque(inputs.kept)
     kept_to = 0
     for index, (slot, size) in enumerate(zip(slots.slots, slots.sizes, strict=True)):
@@ -126,6 +128,8 @@ def judge_slots(inputs: CollectionInputs, survey: ObjectListing, judgement: Judg
             reason = Reason.SNAPSHOT
         elif slot in pinned:
             reason = Reason.PINNED
+        elif slot in for_rebuild:
+            reason = Reason.REBUILD
         elif slots.is_data(index):
             reason = Reason.FOLDED
             judgement.slots.add(slot, size)

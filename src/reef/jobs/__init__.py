@@ -2,6 +2,7 @@
 
 index, compact, rebuild      passes that rewrite some namespaces, or all; each returns a PassResult
 verify, collect              likewise: every byte checked; what nothing needs any more deleted
+copy_namespace               a namespace in another bucket; CopyResult says what was brought
 detach                       a branch gets its own copy of what it shares; returns a generation
 preview_index, preview_compaction, preview_rebuild
                              what they would do: UnfoldedLog, CompactionPlan, `reef.doctor.RebuildPlan`;
@@ -32,6 +33,7 @@ from reef.jobs._compaction._compact_pass import check_plan
 from reef.jobs._compaction._compaction_options import CompactionOptions
 from reef.jobs._compaction._compaction_plan import CompactionPlan
 from reef.jobs._compaction._compaction_result import CompactionResult
+from reef.jobs._copy import CopyResult, copy_namespace
 from reef.jobs._fold._index_pass import IndexResult
 from reef.jobs._fold._unfolded_log import IndexOptions, UnfoldedLog
 from reef.jobs._intents import end_job, end_old_jobs, standing_intents
@@ -62,6 +64,7 @@ __all__ = [
     "CompactionOptions",
     "CompactionPlan",
     "CompactionResult",
+    "CopyResult",
     "InProcess",
     "IndexOptions",
     "IndexResult",
@@ -89,6 +92,7 @@ __all__ = [
     "check_plan",
     "collect",
     "compact",
+    "copy_namespace",
     "detach",
     "end_job",
     "end_old_jobs",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reef.engine import Context
+from reef.engine import Context, expire_branch
 from reef.errors import ReefError
 from reef.gc import DAY_US, CollectionReport, Doomed, collect
 from reef.jobs._option_checks import check_positive
@@ -84,7 +84,9 @@ class CollectPass:
         going = sum(tally.objects for tally in report.plan.object_counts if tally.goes)
         if not report.applied and going > self._options.small_objects:
             with self._turn:
+                has_expired = report.has_expired
                 report = _collect_large(run, namespace, self._options)
+                report = replace(report, has_expired=has_expired)
         return self._sweep(run.context, report)
 
     def figures(self, result: CollectionReport) -> Figures:
@@ -144,9 +146,13 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 def collect_small(context: Context, small: SmallCollection) -> Collected:
-    """Collect a namespace; write nothing if more than `objects_max` objects would go."""
+    """Collect a namespace; delete nothing if more than `objects_max` objects would go.
+
+    A branch that has expired is dropped first.
+    """
+    has_expired = expire_branch(context, small.name, apply=small.apply)
     report = _run_collection(context, small.name, apply=small.apply, objects_max=small.objects_max)
-    return Collected(_without_names(report))
+    return Collected(replace(_without_names(report), has_expired=has_expired))
 
 
 def _run_collection(

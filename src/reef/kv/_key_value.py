@@ -15,6 +15,8 @@ from reef.engine import (
     Equals,
     Namespace,
     Receipt,
+    Restored,
+    Time,
     WriteRequest,
     check_idempotency_key,
     check_stream,
@@ -101,6 +103,15 @@ class KeyValue(Namespace):
             batch, batch.nbytes, condition, atomic, idempotency_key, source, sequence
         )
 
+    def restore(self, *, lsn: int | None = None, time: Time | None = None) -> Restored:
+        """Make the version at an LSN, or at a time, the newest again: as one commit, all or nothing.
+
+        Nothing is erased: the versions in between stay readable, and the change feed has what the
+        restore wrote. Raises RetentionError below the retention floor, NotWrittenError if others keep
+        writing while a large difference is uploaded, and what `write` raises.
+        """
+        return self._restore(FACE.schema, lsn, time)
+
     # Reading.
 
     def get(self, key: bytes, *, min_lsn: int | None = None) -> bytes | None:
@@ -149,12 +160,16 @@ class KeyValue(Namespace):
         lsn: int | None = None,
         generation: int | None = None,
         snapshot: str | None = None,
+        time: Time | None = None,
     ) -> KeyValueView:
-        """Return a view of the past: at an LSN, at a manifest generation, or of a snapshot.
+        """Return a view of the past: at an LSN, a manifest generation, or a time, or of a snapshot.
+
+        At a time (a datetime with a zone, ISO 8601 text, or microseconds since 1970) it is the newest
+        version that was written by then, by the store's clock; `lsn` of the view says which.
 
         Raises RetentionError, SnapshotExpiredError, NotFoundError, UnavailableError if it lies ahead.
         """
-        return KeyValueView(self._view_at(lsn, generation, snapshot))
+        return KeyValueView(self._view_at(lsn, generation, snapshot, time))
 
     def changes(
         self,
@@ -181,14 +196,17 @@ class KeyValue(Namespace):
         ttl: float | str | None = DEFAULT_TTL,
         *,
         id: str | None = None,
+        lsn: int | None = None,
+        time: Time | None = None,
         keep_log: bool = False,
     ) -> KeyValueSnapshot:
-        """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
+        """Keep a version readable for `ttl` (default: the setting `snapshot_ttl`).
 
+        That is the newest, or the one at an LSN or a time, if it is not below the retention floor.
         None keeps it until it is released. Readers can take snapshots, too. With `keep_log`, the
         changes after it stay in the log as long: for `changes(after=...)` its LSN.
         """
-        return KeyValueSnapshot(self._take_snapshot(ttl, id, keep_log=keep_log))
+        return KeyValueSnapshot(self._take_snapshot(ttl, id, lsn, time, keep_log=keep_log))
 
     def _now(self) -> KeyValueView:
         return KeyValueView(self._handle.view())

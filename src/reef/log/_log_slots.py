@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from reef.format import Manifest
+from reef.format import Manifest, log_key
 from reef.store import Store
 from reef.types import SLOT_MAX
 
@@ -30,6 +32,41 @@ def list_slots(store: Store, namespace: str) -> dict[int, int]:
         for meta in store.list(prefix)
         if (slot := parse_slot(meta.key[len(prefix) :])) is not None
     }
+
+
+@dataclass(frozen=True)
+class ListedLog:
+    """The log from a slot on, as a LIST shows it."""
+
+    first: int
+    sizes: array[int]
+    """The bytes of the objects from `first` on, up to the first absent slot."""
+    ahead: array[int]
+    """The slots of the objects behind that one, in order."""
+
+    @classmethod
+    def of(cls, first: int, listed: Iterable[tuple[int, int]]) -> ListedLog:
+        """Return the log from slot `first` on; `listed` are slots, in order, and their sizes."""
+        log = cls(first, array("q"), array("q"))
+        for slot, size in listed:
+            if slot == log.end and not log.ahead:
+                log.sizes.append(size)
+            elif slot > log.end:
+                log.ahead.append(slot)
+        return log
+
+    @property
+    def end(self) -> int:
+        """The first absent slot."""
+        return self.first + len(self.sizes)
+
+
+def list_log(store: Store, namespace: str, first: int) -> ListedLog:
+    """Return the log from slot `first` on: one LIST."""
+    prefix = f"namespaces/{namespace}/wal/"
+    listed = store.list(prefix, log_key(namespace, first - 1) if first > 1 else "")
+    slots = ((parse_slot(meta.key[len(prefix) :]), meta.size) for meta in listed)
+    return ListedLog.of(first, ((slot, size) for slot, size in slots if slot is not None))
 
 
 def absent(numbers: Iterable[int], first: int, end: int) -> list[range]:

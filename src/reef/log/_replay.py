@@ -12,7 +12,8 @@ Invariants:
   acknowledged, because otherwise a later object would exist. Followed by any other object, it is
   an error.
 - The successor of an object that repair skipped cannot name a valid one. It is accepted as it is,
-  because the chain below it is known to be lost.
+  because the chain below it is known to be lost. Where several objects claim to be that successor,
+  repair names those that are not, and they are void.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Replay:
         """Damaged objects since the last valid one that were named beforehand."""
         self.at_head: list[Damaged] = []
         """Damaged objects at the head, which only the next fence can still name."""
+        self.ahead: tuple[int, ...] = ()
+        """Slots behind `reach`, which is absent, in which something was found."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Replay:
@@ -118,6 +121,8 @@ class Replay:
         Raises CorruptError if a damaged object lies below it that nothing names.
         """
         is_valid = self._is_valid(log)
+        if self._named and SkippedSlot(log.slot, checksum) in self._named:
+            is_valid = False
         if self.at_head and not (is_valid and self._is_named_by(log)):
             raise _followed(self.at_head[0], log.slot)
         if is_valid:

@@ -4,10 +4,11 @@ ManifestChain, Head, Change
                   the head, following it, and publishing the next generation by a change
 ManifestReader, Generation
                   reads generations by number; what a LIST says of one
+begin_again       a first generation where all manifests were lost
 check_successor   what holds between a generation and its successor
 changes           open_writer, open_compactor, advance_floor, register_intent, end_intent,
                   replace_segments, add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
-                  advance_boundary, set_retention, settle_grace: each makes a manifest from the head's
+                  advance_boundary, set_retention, set_grace, settle_grace: each makes one from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach; BranchPoint, has_branches
 check_standing    refuse to go on if a job was ended, or another compactor has begun
@@ -18,7 +19,8 @@ retained_points, is_retained, retained_of
                   the LSNs and generations that stay readable
 longest_grace_ms  the longest grace period that somebody may rely on
 overlaps          pairs of segments with keys and versions in common, which must not be
-no_namespace      the error for one that has no manifest
+no_namespace, manifests_gone
+                  the errors for a namespace that does not exist, and for one without manifests
 create_snapshot, renew
                   a snapshot that lasts as long as asked, by the store's clock
 
@@ -49,8 +51,15 @@ from reef.manifest._changes import (
     replace_segments,
 )
 from reef.manifest._manifest_chain import Change, ManifestChain
-from reef.manifest._manifest_reader import Generation, Head, ManifestReader, no_namespace
+from reef.manifest._manifest_reader import (
+    Generation,
+    Head,
+    ManifestReader,
+    manifests_gone,
+    no_namespace,
+)
 from reef.manifest._overlap import keys_seen, lsn_max_seen, overlaps
+from reef.manifest._repaired_chain import begin_again
 from reef.manifest._retention import (
     add_snapshot,
     advance_boundary,
@@ -61,6 +70,7 @@ from reef.manifest._retention import (
     renew_snapshot,
     retained_of,
     retained_points,
+    set_grace,
     set_retention,
     settle_grace,
 )
@@ -79,6 +89,7 @@ __all__ = [
     "add_snapshot",
     "advance_boundary",
     "advance_floor",
+    "begin_again",
     "begin_branch",
     "check_standing",
     "check_successor",
@@ -94,6 +105,7 @@ __all__ = [
     "live_inputs",
     "longest_grace_ms",
     "lsn_max_seen",
+    "manifests_gone",
     "no_namespace",
     "open_compactor",
     "open_writer",
@@ -106,6 +118,7 @@ __all__ = [
     "replace_segments",
     "retained_of",
     "retained_points",
+    "set_grace",
     "set_retention",
     "settle_grace",
     "share_pin",

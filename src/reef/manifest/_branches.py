@@ -105,17 +105,30 @@ class BranchPoint:
 
 
 def begin_branch(
-    point: BranchPoint, fresh: Manifest, old: Manifest | None, segments: Sequence[SegmentRef]
+    point: BranchPoint,
+    fresh: Manifest,
+    old: Manifest | None,
+    segments: Sequence[SegmentRef],
+    *,
+    expires_at_us: int = 0,
 ) -> Manifest:
     """Return the first generation of a branch: `fresh`, with all that its parent shows at a point.
 
     `old` is the branch's head: None, or of a life that has ended. `segments` are those that the
     parent's log had, newest first. Idempotency keys stay with the namespace that took them.
+    `expires_at_us` is by the store's clock; 0 is never.
     """
     parent = point.parent
     begun = _replace(
         go_on(old, fresh, slot_last=point.slot_last),
-        origin=Origin(parent.namespace, parent.generation, point.lsn, point.head, point.nonce),
+        origin=Origin(
+            parent.namespace,
+            parent.generation,
+            point.lsn,
+            point.head,
+            point.nonce,
+            expires_at_us,
+        ),
         lsn_policy=parent.lsn_policy,
         max_parallel_writes=parent.max_parallel_writes,
         last_applied_lsn=point.lsn,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from reef.clock import Clock
 from reef.errors import DamagedError, NotFoundError, UnavailableError
-from reef.manifest._manifest_reader import Generation, Head, ManifestReader
+from reef.manifest._manifest_reader import Generation, Head, ManifestReader, manifests_gone
 from reef.manifest._retention import is_retained
 from reef.store import Store
 
@@ -71,8 +71,8 @@ class ManifestFollower:
         """Return the newest generation that can be read, or None if there is none: LIST and GET.
 
         One that cannot be read, twice, is logged at ERROR and listed in `damaged`; the one before
-        it is the head then. Raises CorruptError or IncompleteError if none can be read,
-        FormatVersionError, UnavailableError.
+        it is the head then. Raises CorruptError or IncompleteError if none can be read, or if all are
+        gone and other objects are not; FormatVersionError, UnavailableError.
         """
         for _ in range(LISTINGS_MAX):
             asked_at = self.clock.monotonic()
@@ -81,7 +81,13 @@ class ManifestFollower:
                 found = self._newest(known, self._reader.list(known.generation if known else 1))
             except NotFoundError:
                 continue  # collected between LIST and GET: there are newer ones
-            return None if found is None else self._move_to(found, asked_at)
+            if found is not None:
+                return self._move_to(found, asked_at)
+            left = self._reader.left_behind()
+            if left is None:
+                return None
+            if not self._reader.list():  # else it was created between the two LISTs
+                raise manifests_gone(self.namespace, left)
         raise UnavailableError(
             f"the head of namespace {self.namespace!r} was listed but not there "
             f"{LISTINGS_MAX} times in a row; retry"

@@ -37,6 +37,7 @@ from reef.errors import (
     NotWrittenError,
     OutcomeUnknownError,
     ReefError,
+    StalePlanError,
     UnavailableError,
     UnreadableError,
 )
@@ -179,6 +180,26 @@ class ManifestChain(ManifestFollower):
             f"{RACES_MAX} others in a row published a generation of namespace {self.namespace!r} "
             "before this one could; nothing was written: retry"
         )
+
+    def publish_again(self, manifest: Manifest) -> Head:
+        """Publish what `begin_again` made: the namespace has no generation that could be continued.
+
+        Raises StalePlanError if there is one meanwhile, OutcomeUnknownError, UnavailableError.
+        """
+        stamped = msgspec.structs.replace(
+            manifest,
+            author=self.author,
+            nonce=new_nonce(self._rng).hex(),
+            created_at_us=self.clock.now_us(),
+        )
+        there = [found.number for found in self._reader.list()]
+        published = None if there else self._send(stamped, encode_manifest(stamped))
+        if published is None:
+            raise StalePlanError(
+                f"namespace {self.namespace!r} has a manifest again; nothing was published: look at it "
+                "before you rebuild"
+            )
+        return published
 
     def _build(self, change: Change, repairing: bool) -> tuple[Manifest, bytes] | None:
         """Return the next generation as `change` wants it on the head known, checked against it."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from reef.errors import DamagedError, NotFoundError
+from reef.errors import CorruptError, DamagedError, NotFoundError
 from reef.format import (
     Manifest,
     decode_manifest,
@@ -21,6 +21,7 @@ from reef.format import (
     manifest_key,
     parse_manifest_key,
 )
+from reef.settings import WRITES_ASKED_MAX
 from reef.store import Store
 from reef.types import check_namespace, split_namespace
 
@@ -43,6 +44,17 @@ class Head:
         return self.manifest.generation
 
     @property
+    def parallel_writes_max(self) -> int:
+        """How many log objects a writer may have in flight, at most."""
+        manifest = self.manifest
+        if self.damaged or manifest.repaired_from is not None:
+            # What the damaged ones allowed is lost, and repair's fences may not stand yet. All that
+            # the format allows would be too many: what counts as in flight is voided by repair's
+            # fences, and may have been acknowledged.
+            return max(manifest.max_parallel_writes, WRITES_ASKED_MAX)
+        return manifest.max_parallel_writes
+
+    @property
     def last_taken(self) -> int:
         """The highest number that is known to be taken: its own, or that of a damaged one."""
         return max((self.generation, *self.damaged))
@@ -54,6 +66,17 @@ def no_namespace(url: str, namespace: str) -> NotFoundError:
     if branch is None:
         return NotFoundError(f"there is no namespace {namespace!r} in {url}")
     return NotFoundError(f"namespace {name!r} in {url} has no branch {branch!r}")
+
+
+def manifests_gone(namespace: str, found: str) -> CorruptError:
+    """Return the error for a namespace that has objects and no manifest; `found` is one of them."""
+    return CorruptError(
+        f"namespaces/{namespace}/manifest/",
+        0,
+        f"the manifests of a namespace that has objects, such as {found}",
+        "none: they were deleted; restore one from a backup, or run `reef rebuild`, which goes by "
+        "what is left",
+    )
 
 
 class Generation(NamedTuple):
@@ -85,6 +108,21 @@ class ManifestReader:
             for entry in listed
             if (named := parse_manifest_key(entry.key)) is not None
         ]
+
+    def left_behind(self) -> str | None:
+        """Return an object that only a namespace with manifests can have; None: there is none.
+
+        The rows that an unfinished branch has uploaded come before its first manifest; those end in
+        the epoch 0. One LIST.
+        """
+        prefix = f"namespaces/{self._namespace}/"
+        for entry in self._store.list(prefix):
+            folder, _, name = entry.key[len(prefix) :].partition("/")
+            if folder in ("wal", "dedup") or (
+                folder == "segments" and name.endswith(".seg") and not name.endswith("-e0.seg")
+            ):
+                return entry.key
+        return None
 
     def read(self, generation: int) -> tuple[Manifest, int]:
         """Return a generation and its checksum; what looks damaged is fetched once more.

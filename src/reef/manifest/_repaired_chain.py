@@ -28,6 +28,32 @@ def go_on_behind(m: Manifest, lost: int) -> Manifest:
     )
 
 
+AGAIN = 1 << 40
+"""Nobody publishes as many generations, or opens a namespace as often."""
+
+
+def begin_again(m: Manifest) -> Manifest:
+    """Return `m` as the first generation after all manifests were lost.
+
+    `m` has the highest writer epoch that is known. What a sleeper holds, or takes next, is lower than
+    the number that this generation has, and its epochs and boundary: so no generation of the sleeper's
+    counts. Those numbers also lie above an earlier beginning of this kind. On paper it continues
+    a generation 1, which lies below the boundary: nobody needs that to exist.
+    """
+    number = (m.writer_epoch // AGAIN + 1) * AGAIN
+    boundary = Boundary(slot=m.gc.boundary.slot, generation=number)
+    return msgspec.structs.replace(
+        m,
+        generation=number,
+        born=number,
+        predecessor_checksum=0,
+        repaired_from=1,
+        writer_epoch=number,
+        compactor_epoch=number,
+        gc=msgspec.structs.replace(m.gc, boundary=boundary),
+    )
+
+
 def renumber(m: Manifest, planned: int, number: int) -> Manifest:
     """Return `m` with what it dates to generation `planned` dated to `number`.
 

@@ -40,14 +40,20 @@ def _violations(old: Manifest | None, new: Manifest, repairing: bool) -> Iterato
         if new.generation != 1:
             yield "generation 1", new.generation
         return
+    # A copy stands for any number of the source's generations, each of which kept these rules.
+    is_copied = new.copied is not None and new.copied != old.copied
     yield from _identity(old, new)
     yield from _numbers(old, new)
-    yield from _epochs(old, new)
     yield from _grace(old, new)
-    yield from _points(old, new, repairing)
+    if not is_copied:
+        yield from _epochs(old, new)
+        yield from _points(old, new, repairing)
     if not repairing:
         yield from _log(old, new)
         yield from _named(old, new)
+        if not is_copied:
+            yield from _unfolded(old, new)
+            yield from _recorded(old, new)
     yield from _pending(old, new, repairing)
 
 
@@ -137,6 +143,10 @@ def _log(old: Manifest, new: Manifest) -> Iterator[Violation]:
             )
         return
     yield from _rising(old, new, "last_applied_lsn", "wal_anchor.slot", "wal_anchor.epoch")
+
+
+def _unfolded(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """Only a fold changes what the segments reflect."""
     if new.wal_floor == old.wal_floor:
         for name in ("wal_anchor", "last_applied_lsn"):
             before, after = getattr(old, name), getattr(new, name)
@@ -209,16 +219,24 @@ def _pin(pin: Pin) -> tuple[str, str]:
 
 def _named(old: Manifest, new: Manifest) -> Iterator[Violation]:
     """What is not named any more waits in gc.pending; what waits there is not named again."""
-    gone: set[str] = set()
-    if new.segments is not old.segments:
-        gone = {s.id for s in old.segments if not s.namespace}
-        gone -= {s.id for s in new.segments if not s.namespace}
-    keys = {segment_key(old.namespace, id) for id in gone}
+    keys = {segment_key(old.namespace, id) for id in _gone(old, new)}
     if old.dedup is not None and old.dedup != new.dedup:
         keys.add(dedup_key(old.namespace, old.dedup.id))
     for key in keys.difference(p.key for p in new.gc.pending):
         yield f"{key} in gc.pending, now that it is not named", "nothing of it"
-    if gone and new.retention.floor_lsn != old.retention.floor_lsn:
+
+
+def _gone(old: Manifest, new: Manifest) -> set[str]:
+    """Return the own segments that are not named any more."""
+    if new.segments is old.segments:
+        return set()
+    gone = {s.id for s in old.segments if not s.namespace}
+    return gone - {s.id for s in new.segments if not s.namespace}
+
+
+def _recorded(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """What may be dropped is written down before it is."""
+    if _gone(old, new) and new.retention.floor_lsn != old.retention.floor_lsn:
         yield (
             "floor_lsn to be recorded before segments are replaced",
             f"{new.retention.floor_lsn} after {old.retention.floor_lsn} in the same generation",

@@ -10,6 +10,7 @@ from reef.engine import (
     DEFAULT_TTL,
     Context,
     Namespace,
+    Time,
     check_idempotency_key,
     lookup_counted,
 )
@@ -169,7 +170,7 @@ class Pages(Namespace):
         Raises RetentionError, UnavailableError if `lsn` lies ahead, InvalidInputError.
         """
         if lsn is not None:
-            return page_of(self._view_at(lsn, None, None), self._ahead, page_id)
+            return page_of(self._view_at(lsn), self._ahead, page_id)
         if self._reader is not None:
             self._reader.keep_fresh()
         key = page_key(page_id)
@@ -193,22 +194,31 @@ class Pages(Namespace):
         lsn: int | None = None,
         generation: int | None = None,
         snapshot: str | None = None,
+        time: Time | None = None,
     ) -> PageView:
-        """Return a view of the past: at an LSN, at a manifest generation, or of a snapshot.
+        """Return a view of the past: at an LSN, a manifest generation, or a time, or of a snapshot.
+
+        At a time (a datetime with a zone, ISO 8601 text, or microseconds since 1970) it is the newest
+        version that was written by then, by the store's clock; `lsn` of the view says which.
 
         Raises RetentionError, SnapshotExpiredError, NotFoundError, UnavailableError if it lies ahead.
         """
-        view = self._view_at(lsn, generation, snapshot)
+        view = self._view_at(lsn, generation, snapshot, time)
         return PageView(view, self.page_size, self._ahead_bytes)
 
     def snapshot(
-        self, ttl: float | str | None = DEFAULT_TTL, *, id: str | None = None
+        self,
+        ttl: float | str | None = DEFAULT_TTL,
+        *,
+        id: str | None = None,
+        lsn: int | None = None,
+        time: Time | None = None,
     ) -> PageSnapshot:
-        """Keep the newest version readable for `ttl` (default: the setting `snapshot_ttl`).
+        """Keep a version readable for `ttl` (default: the setting `snapshot_ttl`).
 
-        None keeps it until it is released. A reader may take one as well as the writer.
+        That is the newest, or the one at an LSN or a time, if it is not below the retention floor. None keeps it until it is released. A reader may take one as well as the writer.
         """
-        view = self._take_snapshot(ttl, id)
+        view = self._take_snapshot(ttl, id, lsn, time)
         return PageSnapshot(view, self.page_size, self._ahead_bytes)
 
     def _measured(self, key: bytes) -> bytes | None:

@@ -14,6 +14,7 @@ from reef.sqlite._vfs_apsw import register
 
 if TYPE_CHECKING:
     from reef.database import Database
+    from reef.engine import Time
 
 BUSY_MS = 5000
 _SIGNAL_STEPS = 1_000_000  # of SQLite's virtual machine: some 10 ms
@@ -50,6 +51,7 @@ def connect(
     *,
     branch: str | None = None,
     lsn: int | None = None,
+    time: Time | None = None,
     mode: str = "w",
     database: Database | None = None,
     **settings: object,
@@ -58,7 +60,7 @@ def connect(
 
     The last part of the URL is the name of the page store, what is before it the bucket; options of
     the store go into its query. `branch` is one of the page store, `lsn` a version of it, which is
-    read for good; that and `mode="r"` are read-only. With `database` a bucket that is open already is
+    read for good, and `time` the version at a time with a zone; that and `mode="r"` are read-only. With `database` a bucket that is open already is
     used, and of the URL only the name. `settings` are those of `docs/settings.md`.
 
     Opening reads. The first write takes the database over: a writer in another process is fenced.
@@ -67,7 +69,7 @@ def connect(
     """
     register()
     with uri_of(
-        url, branch=branch, lsn=lsn, mode=mode, database=database, settings=settings
+        url, branch=branch, lsn=lsn, time=time, mode=mode, database=database, settings=settings
     ) as uri:
         connection = Connection(uri, flags=_FLAGS)
     try:

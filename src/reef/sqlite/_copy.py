@@ -13,7 +13,7 @@ import apsw
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine import COMMITTED_AT
+from reef.engine import COMMITTED_AT, Time
 from reef.errors import AlreadyExistsError, CorruptError, InvalidInputError, NotFoundError
 from reef.format import KEY, LSN
 from reef.pages import EXTENT_KEY
@@ -204,12 +204,16 @@ def _write_pages(view: PageView, path: Path, progress: Progress) -> int:
     return size
 
 
-def restore(pages: Pages, lsn: int) -> int:
-    """Make the state at `lsn` the newest again, as a commit of its own; return the newest LSN.
+def restore(pages: Pages, lsn: int | None = None, *, time: Time | None = None) -> int:
+    """Make the state at an LSN, or a time, the newest again, as a commit of its own; return the newest LSN.
 
-    The version that was the newest stays readable at its LSN. If nothing has changed since `lsn`,
+    The version that was the newest stays readable at its LSN. If nothing has changed since,
     nothing is written. Raises RetentionError, NotFoundError if there was no database then.
     """
+    if (lsn is None) == (time is None):
+        raise InvalidInputError("restore() takes one version: give lsn or time")
+    if lsn is None:
+        lsn = pages.at(time=time).lsn
     now, then = pages.at(lsn=pages.head), version_at(pages, lsn)
     n_now, n_then = now.n_pages, then.n_pages
     zeros = bytes(pages.page_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from reef.sqlite._registry import Opening, registry
 
 if TYPE_CHECKING:
     from reef.database import Database
+    from reef.engine import Time
 
 
 @contextmanager
@@ -24,6 +25,7 @@ def uri_of(
     *,
     branch: str | None,
     lsn: int | None,
+    time: Time | None,
     mode: str,
     database: Database | None,
     settings: Mapping[str, object],
@@ -33,8 +35,25 @@ def uri_of(
         raise InvalidInputError.of("mode", mode, "'w' for writing, or 'r' for reading")
     location = parse_location(url) if database is None else Location("memory://", str(url))
     location = location.with_version(branch, lsn)
+    if time is not None:
+        location = location.with_version(None, _lsn_at(location, time, database, settings))
     with registry.keep(Opening(database, settings)) as token:
         yield replace(location, opening=token).uri(mode)
+
+
+def _lsn_at(
+    location: Location, time: Time, database: Database | None, settings: Mapping[str, object]
+) -> int:
+    """Return the version of a database at a time. Raises NotFoundError, RetentionError."""
+    if location.lsn is not None:
+        raise InvalidInputError("lsn and time are both given: give at most one")
+    with ExitStack() as stack:
+        if database is None:
+            from reef.database import connect
+
+            database = stack.enter_context(connect(location.bucket, **settings))
+        pages = stack.enter_context(database.pages(location.name, branch=location.branch, mode="r"))
+        return pages.at(time=time).lsn
 
 
 def open_file(

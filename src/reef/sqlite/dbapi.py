@@ -23,6 +23,7 @@ from reef.sqlite._vfs_ctypes import forget_error, last_error, register_sqlite3
 
 if TYPE_CHECKING:
     from reef.database import Database
+    from reef.engine import Time as ReefTime
 
 _SETTINGS = {field.name for field in fields(Settings)}
 
@@ -34,6 +35,7 @@ def connect(  # type: ignore[no-redef]
     *,
     branch: str | None = None,
     lsn: int | None = None,
+    time: ReefTime | None = None,
     mode: str = "w",
     database: Database | None = None,
     **options: Any,
@@ -46,7 +48,7 @@ def connect(  # type: ignore[no-redef]
     forget_error()
     try:
         with uri_of(
-            url, branch=branch, lsn=lsn, mode=mode, database=database, settings=settings
+            url, branch=branch, lsn=lsn, time=time, mode=mode, database=database, settings=settings
         ) as uri:
             connection: sqlite3.Connection = sqlite3.connect(uri, uri=True, **options)
     except sqlite3.OperationalError as error:

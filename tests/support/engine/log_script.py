@@ -53,10 +53,10 @@ Rows = Mapping[bytes, bytes | None]
 class LogScript:
     """Writes the log of namespace "ns", one object after the other."""
 
-    def __init__(self, store: Store, *, seed: int = 11) -> None:
+    def __init__(self, store: Store, *, seed: int = 11, parallel: int = 1) -> None:
         self.store = store
         self.rng = random.Random(seed)
-        database(store, seed=seed).kv(NS).close()
+        database(store, seed=seed, max_parallel_writes=parallel).kv(NS).close()
         reader = LogReader(store, NS, "packed")
         replay = Replay.of(self.head())
         for _ in reader.read(replay):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -358,6 +358,16 @@ def live_as_reader(world: KernelWorld, process: Process, *, rounds: int) -> None
         else:
             take_snapshot(world, kv)
         process.clock.sleep(rng.choice((0.1, 1.0, 30.0)) * rng.random())
+
+
+def live_as_prober(world: KernelWorld, process: Process, *, rounds: int) -> None:
+    """Look for the end of the log slowly, while it grows, is folded and taken over."""
+    rng, pause = process.rng, world.shape.pause
+    slow = Dozing(process, replace(world.shape, dozes=0.2, naps=(4 * pause,)))
+    for _ in range(rounds):
+        process.clock.sleep(rng.uniform(0, pause))
+        db = Database(slow, clock=process.clock, rng=rng, threads=process.threads, **world.settings)
+        tolerated(lambda db=db: db.kv(NAMESPACE, mode="r"))  # type: ignore[misc]
 
 
 def note(world: KernelWorld, process: Process, rows: dict[bytes, bytes | None]) -> bool:

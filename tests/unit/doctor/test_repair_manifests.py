@@ -10,8 +10,10 @@ import pytest
 import reef
 from reef.doctor import repair
 from reef.format import PARALLEL_WRITES_MAX
+from reef.jobs.load import find_load
 from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
 from tests.support.doctor.repairing import expect, is_quarantined, mend, only, plan
+from tests.support.jobs.passes import index
 
 # Manifests.
 
@@ -105,7 +107,14 @@ def replayed(bucket: Bucket) -> list[bool]:
         ]
 
 
-@pytest.mark.parametrize("harm", [flip, Path.unlink])
+def an_older_window(path: Path) -> None:
+    """Put another window, whole and older, under the name of this one."""
+    older = min(path.parent.iterdir())
+    assert older != path
+    path.write_bytes(older.read_bytes())
+
+
+@pytest.mark.parametrize("harm", [flip, Path.unlink, an_older_window])
 def test_a_dedup_window_is_restored(serial: Bucket, harm: Callable[[Path], None]) -> None:
     harm(serial.root / f"namespaces/{NAMESPACE}/dedup/{dedup_id(serial)}.dedup")
     assert only(plan(serial)).kind == "restore-dedup"
@@ -113,6 +122,34 @@ def test_a_dedup_window_is_restored(serial: Bucket, harm: Callable[[Path], None]
     mend(serial)
     expect(serial, serial.rows())
     assert all(replayed(serial))
+
+
+def test_another_window_under_the_name_of_the_head_s_is_damage(serial: Bucket) -> None:
+    """An older one does not know the newest requests: their retries would write twice."""
+    path = serial.root / f"namespaces/{NAMESPACE}/dedup/{dedup_id(serial)}.dedup"
+    an_older_window(path)
+    before = serial.everything()
+    for use in (
+        serial.read_as_writer,
+        lambda: find_load(serial.context(), NAMESPACE, "load"),
+    ):
+        with pytest.raises(reef.CorruptError, match=rf"{path.name}.*another window.*reef repair"):
+            use()
+    assert [p for p in serial.everything() if "/wal/" in p] == [p for p in before if "/wal/" in p]
+    assert serial.read() == serial.rows(), "readers need no window"
+    mend(serial)
+    assert all(replayed(serial))
+
+
+def test_no_fold_goes_on_from_another_window(serial: Bucket) -> None:
+    with serial.open() as db, db.kv(NAMESPACE) as kv:
+        kv.put(b"later", b"1", idempotency_key="later")
+    an_older_window(serial.root / f"namespaces/{NAMESPACE}/dedup/{dedup_id(serial)}.dedup")
+    generation = serial.manifest.generation
+    with pytest.raises(reef.CorruptError, match=r"another window.*reef repair"):
+        index(serial.context(), NAMESPACE)
+    assert serial.manifest.generation == generation + 2, "the intent, and its end"
+    assert serial.manifest.wal_floor <= serial.commits[-1].slot + 1
 
 
 def test_a_dedup_window_that_the_log_no_longer_tells(collected: Bucket) -> None:

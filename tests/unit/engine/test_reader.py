@@ -40,7 +40,8 @@ def test_opening_a_reader_costs_one_list_one_get_and_the_unfolded_log(store: Sto
     reader = database(counting).kv("ns", mode="r")
     found = counted(counting)
     assert found.pop("list") == 1
-    assert 1 + 5 + 1 <= found.pop("get") <= 1 + 2 * 5 + 1  # manifest, log, and what is behind it
+    in_vain = found.pop("get") - 1 - 5  # manifest and log; and what is behind it, for a hole
+    assert 1 <= in_vain <= 32
     assert found == {}
     assert reader.lsn == kv.lsn
 
@@ -56,8 +57,8 @@ def test_an_idle_reader_costs_one_get_per_look_and_writes_nothing(store: Store) 
     for _ in range(1000):
         clock.advance(2)
         assert reader.get(b"a") == b"1"
-    # Beside, the head of the manifest every half grace period.
-    assert counted(counting) == {"get": 1000, "list": 4}
+    # Beside, the head of the manifest every half grace period, with probes behind the log's end.
+    assert counted(counting) == {"get": 1000 + 4 * 11, "list": 4}
     assert [meta.key for meta in store.list("namespaces/ns/manifest/")] == before
 
 

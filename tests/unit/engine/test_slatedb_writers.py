@@ -95,6 +95,17 @@ BOUNDARY_CHECKED = Edit(
     "if newest.manifest.gc.boundary.slot > slot_fenced:",
     "if False:",
 )
+LISTED_IS_THERE = (
+    Edit(
+        "reef.engine._open_namespace:_take_log",
+        "if not _missing(manifest, tail, last_known):",
+        "if True:",
+    ),
+    Edit(
+        "reef.engine._open_namespace:_take_log", "check_whole(manifest, tail, last_known)", "pass"
+    ),
+)
+"""What was listed before the epoch was taken and is gone: it was collected, or it is damage."""
 EPOCH_CHECKED = (
     Edit(
         "reef.engine._open_namespace:_take_log",
@@ -112,6 +123,7 @@ EPOCH_CHECKED_IN_THE_LOG = Edit(
 @GUARDS.needed(
     "an opener's fences count only at or above the boundary",
     BOUNDARY_CHECKED,
+    *LISTED_IS_THERE,
     symptom=DEAD,
 )
 def test_1682_a_fence_below_the_replay_boundary_does_not_count(parallel: int) -> None:
@@ -145,6 +157,7 @@ def test_1682_a_fence_below_the_replay_boundary_does_not_count(parallel: int) ->
 @GUARDS.needed(
     "an opener that was overtaken and collected over is fenced, or starts over",
     BOUNDARY_CHECKED,
+    *LISTED_IS_THERE,
     *EPOCH_CHECKED,
     symptom=DEAD,
     parallel=[1],
@@ -152,6 +165,7 @@ def test_1682_a_fence_below_the_replay_boundary_does_not_count(parallel: int) ->
 @GUARDS.needed(
     "with more than one fence, it meets the other's before it looks at the head",
     BOUNDARY_CHECKED,
+    *LISTED_IS_THERE,
     *EPOCH_CHECKED,
     EPOCH_CHECKED_IN_THE_LOG,
     symptom=DEAD,

@@ -29,6 +29,7 @@ from reef.format._manifest import (
 )
 from reef.format._manifest_model import (
     Boundary,
+    Copied,
     Manifest,
     PendingDelete,
     SegmentRef,
@@ -115,6 +116,26 @@ def test_only_what_uses_an_optional_member_is_of_version_2() -> None:
     again = replace(SHORTENED, gc=replace(SHORTENED.gc, shortened=None))
     assert encode_manifest(again) == DATA
     assert b"shortened" not in DATA
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("copied", Copied(90, 1_700_000_000_000_000, 1, 1, 1)),
+        ("expires_at_us", 1_800_000_000_000_000),
+    ],
+)
+def test_later_members_read_back_and_make_it_version_2(member: str, value: object) -> None:
+    assert SAMPLE.origin is not None
+    if member == "copied":
+        changed = replace(SAMPLE, copied=value)
+    else:
+        changed = replace(SAMPLE, origin=replace(SAMPLE.origin, expires_at_us=value))
+    data = encode_manifest(changed)
+    assert data.startswith(b'{"magic":"RFMAN1","format_version":2,')
+    assert decode_manifest(data, key=KEY) == changed
+    assert member.encode() in data
+    assert member.encode() not in DATA
 
 
 def test_version_1_with_a_later_member_is_corrupt() -> None:

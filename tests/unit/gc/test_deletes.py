@@ -44,7 +44,7 @@ def test_deletes_run_side_by_side_where_the_store_can() -> None:
     world.age()
     world.store.concurrency = 4
     report = world.collect()
-    assert going(report.deleted) == {"manifest": 12, "log": 16, "segment": 4, "dedup": 3}
+    assert going(report.deleted) == {"manifest": 12, "log": 15, "segment": 4, "dedup": 3}
     assert world.contents()[b"k0"] == b"v3"
 
 

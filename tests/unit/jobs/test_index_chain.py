@@ -75,7 +75,7 @@ def test_an_epoch_that_is_too_low_is_found_at_a_border(store: Store) -> None:
 
 
 def test_what_lies_behind_a_gap_is_left(store: Store) -> None:
-    script = LogScript(store)
+    script = LogScript(store, parallel=2)
     script.data({b"a": b"1"})
     gap = script.slot
     script.slot += 1

@@ -6,8 +6,9 @@ Url, Namespace, Scope, Apply
                       the bucket, a namespace, one or all, `--apply`
 connect, name_and_branch, check_bucket_exists, no_namespace_text
                       opening what these name, and what to say if it is not there
-Version, ReadLsn, StartLsn, RestoreLsn
+Version, ReadAt, StartAt, RestoreAt
                       which version is read, or started from
+given_version, lsn_of what such an option says: an LSN or a time; the LSN of either
 check_idempotency, IDEMPOTENCY_BYTES_MAX, PREFIX_BYTES_MAX
                       keys that make a write safe to repeat
 
@@ -30,11 +31,13 @@ from reef.cli.arguments._parameters import AsJson, add_commands, derived, group
 from reef.cli.arguments._version_arguments import (
     IDEMPOTENCY_BYTES_MAX,
     PREFIX_BYTES_MAX,
-    ReadLsn,
-    RestoreLsn,
-    StartLsn,
+    ReadAt,
+    RestoreAt,
+    StartAt,
     Version,
     check_idempotency,
+    given_version,
+    lsn_of,
 )
 
 __all__ = [
@@ -43,10 +46,10 @@ __all__ = [
     "Apply",
     "AsJson",
     "Namespace",
-    "ReadLsn",
-    "RestoreLsn",
+    "ReadAt",
+    "RestoreAt",
     "Scope",
-    "StartLsn",
+    "StartAt",
     "Url",
     "Version",
     "add_commands",
@@ -54,7 +57,9 @@ __all__ = [
     "check_idempotency",
     "connect",
     "derived",
+    "given_version",
     "group",
+    "lsn_of",
     "name_and_branch",
     "no_namespace_text",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from reef.cli.arguments import group
 from reef.cli.docs._docs_options import Columns, Declared, Where, column_list, pairs_of
 from reef.cli.docs._read_commands import count, get, query, sql
-from reef.cli.docs._write_commands import delete, patch, put, schema
+from reef.cli.docs._write_commands import delete, patch, put, restore, schema
 
 __all__ = ["Columns", "Declared", "Where", "app", "column_list", "pairs_of"]
 
@@ -29,6 +29,7 @@ app = group(
         "put": put,
         "patch": patch,
         "delete": delete,
+        "restore": restore,
         "schema": schema,
     },
 )

@@ -247,7 +247,10 @@ def _open_documents(
 
     with connect(url) as db, db.namespace(**name_and_branch(namespace), mode="r") as ns:
         if not version.is_newest:
-            yield ns.at(**version.as_dict())
+            view = ns.at(**version.as_dict())
+            if version.is_time:
+                print(f"reef: at LSN {view.lsn}", file=sys.stderr)
+            yield view
             return
         lsn = page_version(after, (ns.name, ns.born))
         yield ns.view() if lsn is None else ns.at(lsn=lsn)

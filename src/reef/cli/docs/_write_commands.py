@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli._report import Report, Table
-from reef.cli.arguments import Namespace, Url, connect, name_and_branch
+from reef.cli._report import Report, Table, restored_report
+from reef.cli.arguments import Namespace, RestoreAt, Url, connect, given_version, name_and_branch
 from reef.cli.docs._docs_options import (
     Batching,
     Declared,
@@ -116,6 +116,20 @@ def delete(
                 for number, some in enumerate(itertools.chain(first, listed), 1):
                     progress.add(ns.delete(some, idempotency_key=key_of(prefix, number)))
     return progress.report()
+
+
+def restore(url: Url, namespace: Namespace, at: RestoreAt) -> Report:
+    """Restore an earlier version, as a new commit. Newer versions stay readable.
+
+    Attributes that were dropped since stay dropped.
+    """
+    given, name = given_version(at), name_and_branch(namespace)
+    with connect(url) as db:
+        # First: opening it for writing fences its writer.
+        with db.namespace(**name, mode="r") as reader:
+            lsn = reader.at(**given).lsn
+        with db.namespace(**name) as ns:
+            return restored_report(ns.restore(lsn=lsn))
 
 
 def schema(

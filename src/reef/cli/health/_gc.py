@@ -58,6 +58,8 @@ def _gc_parts(name: str, report: CollectionReport | ReefError) -> Iterator[Part]
             for t in sorted(plan.object_counts, key=lambda t: (t.goes, t.kind))
         ),
     )
+    if report.has_expired:
+        yield f"{name} is a branch that has expired: {'' if report.applied else 'would be '}dropped"
     for judged in plan.pins:
         yield f"pin of {judged.pin.child} {'is released' if judged.goes else 'is kept'}: {judged.reason}"
     for problem in report.problems:
@@ -76,6 +78,7 @@ def _gc_as_json(name: str, report: CollectionReport | ReefError) -> dict[str, An
         "namespace": name,
         "generation": plan.generation,
         "applied": report.applied,
+        "expired": report.has_expired,
         "boundary": {"slot": plan.boundary.slot, "generation": plan.boundary.generation},
         "expired_snapshots": list(plan.expired),
         "pins": [_pin(judged) for judged in plan.pins],

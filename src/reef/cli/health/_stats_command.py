@@ -13,9 +13,9 @@ from reef.errors import ReefError
 def stats(url: Url, scope: Scope) -> Report:
     """Print sizes, counts and state of namespaces. Reads only LISTs and manifests.
 
-    Exit code 2: the newest manifest of some namespace cannot be read.
+    Exit code 2: the newest manifest of some namespace cannot be read, or all of them are gone.
     """
-    from reef.doctor import storage_stats
+    from reef.doctor import MANIFESTS_GONE, storage_stats
 
     found: list[dict[str, Any]] = []
     with connect(url) as db:
@@ -27,7 +27,9 @@ def stats(url: Url, scope: Scope) -> Report:
     return Report(
         {"url": where, "namespaces": found},
         _stats_parts(where, found, scope.every),
-        is_problem=any(one["error"] or one["damaged"] for one in found),
+        is_problem=any(
+            one["error"] or one["damaged"] or one.get("state") == MANIFESTS_GONE for one in found
+        ),
     )
 
 
@@ -52,7 +54,7 @@ def _namespace_row(one: dict[str, Any]) -> tuple[object, ...]:
         one.get("rows"),
         None if unfolded is None else size_text(unfolded["bytes"]),
         size_text(sum(folder["bytes"] for folder in one["objects"].values())),
-        ", ".join(map(str, one["damaged"])),
+        ", ".join(map(str, one["damaged"])) or (None if "generation" in one else one.get("state")),
     )
 
 

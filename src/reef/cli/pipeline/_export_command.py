@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from reef.cli._report import Report, size_text
-from reef.cli.arguments import Namespace, Url, Version, connect
+from reef.cli.arguments import Namespace, Url, Version, connect, lsn_of
 from reef.cli.docs import Columns, Where, column_list
 from reef.cli.pipeline._run_pass import DryRun, SparkOptions, watched
 from reef.types import split_namespace
@@ -40,11 +40,13 @@ def export(
     arguments: dict[str, Any] = {
         "format": kind,
         "branch": branch,
-        **version.as_dict(),
         "columns": column_list(columns),
         "where": where,
     }
     with connect(url) as db:
+        arguments |= version.as_dict()
+        if arguments.pop("time", None) is not None:
+            arguments["lsn"] = lsn_of(db, namespace, version.at)
         if dry_run:
             return _export_plan_report(url, name, out, arguments)
         session = spark.session()

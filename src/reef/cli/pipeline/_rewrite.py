@@ -123,7 +123,9 @@ def rebuild(
         if dry_run:
             return _rebuilds(jobs.preview_rebuild(db, names, options=options), options)
         result = run_watched("rebuild", jobs.rebuild, db, names, runs=runs, options=options)
-        return pass_report(db.store.url, result, *_notes(result.namespaces, "passed_by"))
+        notes = _notes(result.namespaces, "passed_by")
+        notes += _notes(result.namespaces, "unproven", "not proved: ")
+        return pass_report(db.store.url, result, *notes)
 
 
 def _notes(found: Iterable[NamespaceResult[Any]], field: str, prefix: str = "") -> list[str]:

@@ -2,6 +2,7 @@
 
 Schema, Attribute, ID_ATTRIBUTE, check_attribute_name, ATTRIBUTES_MAX
                     the attributes of a namespace, each under a number that stays; the id as one
+schema_of_columns   a schema made of the columns that rows have
 Type, marked_type   what the values of an attribute are; the type that a field's metadata names
 is_bytes, is_list, is_number_or_null, is_row, is_sparse, is_text, SPARSE, DIMENSION_MAX,
 MICROSECONDS_MIN, MICROSECONDS_MAX
@@ -33,6 +34,7 @@ from reef.documents.types._schema import (
     Attribute,
     Schema,
     check_attribute_name,
+    schema_of_columns,
 )
 from reef.documents.types._type import (
     DIMENSION_MAX,
@@ -80,5 +82,6 @@ __all__ = [
     "list_of_each_item",
     "marked_type",
     "rebuild_lists",
+    "schema_of_columns",
     "values_of",
 ]

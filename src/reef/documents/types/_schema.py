@@ -8,7 +8,7 @@ were written under an older schema are read by column name: what they lack is nu
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -231,6 +231,18 @@ def _attribute(column: pa.Field) -> Attribute:
             f"column {column.name!r} ({column.type}, id {id}) cannot hold attribute {name!r} of type {type}"
         )
     return Attribute(id, name, type)
+
+
+def schema_of_columns(columns: Sequence[pa.Field]) -> Schema | None:
+    """Return a schema of the columns that rows have; None: there are none, or not of documents.
+
+    Of attributes of one name it has the newest. New ones get numbers above theirs.
+    """
+    if not columns or any(_NAME not in (column.metadata or {}) for column in columns):
+        return None
+    ordered = sorted(map(_attribute, columns), key=lambda attribute: attribute.id)
+    newest = {attribute.name: attribute for attribute in ordered}
+    return Schema(tuple(newest.values()), ordered[-1].id + 1)
 
 
 def _field_number(text: bytes) -> int | None:

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from reef.engine._commit._flush import FlushPlan, write_flush
 from reef.engine._context import Context
+from reef.engine._holes import check_end
 from reef.engine._open_namespace import check_whole
 from reef.engine._tail import Tail
 from reef.errors import (
@@ -73,6 +74,8 @@ class Branch(NamedTuple):
     """The newest of its manifests."""
     last_applied_lsn: int
     """The newest version that its segments reflect."""
+    expires_at_us: int
+    """When collection may drop it, by the store's clock, in microseconds since 1970; 0 is never."""
 
     @staticmethod
     def of(manifest: Manifest) -> Branch:
@@ -85,15 +88,24 @@ class Branch(NamedTuple):
             None if origin is None else origin.lsn,
             manifest.generation,
             manifest.last_applied_lsn,
+            0 if origin is None else origin.expires_at_us,
         )
 
 
 def create_branch(
-    context: Context, parent: str, child: str, lsn: int | None = None, *, born: int | None = None
+    context: Context,
+    parent: str,
+    child: str,
+    lsn: int | None = None,
+    *,
+    born: int | None = None,
+    ttl_s: float | None = None,
+    expires_at_us: int = 0,
 ) -> Branch:
     """Make `child` a branch of `parent` at `lsn`; None: at the newest version that is durable.
 
-    `born` is the life of the parent that is meant, if not any. Raises AlreadyExistsError,
+    `born` is the life of the parent that is meant, if not any. The branch expires after `ttl_s`, or
+    at `expires_at_us`, by the store's clock; else never. Raises AlreadyExistsError,
     NotFoundError if there is no such parent, RetentionError below its floor, InvalidInputError beyond
     its newest version, NotWrittenError if a collection aborted it (retry),
     OutcomeUnknownError, UnavailableError, CorruptError.
@@ -103,7 +115,9 @@ def create_branch(
     making = _Making(context, parent, child, new_nonce(context.rng).hex())
     try:
         point, segments = making.prepare(0 if old is None else old.writer_epoch, lsn, born)
-        return Branch.of(_publish(chain, old, point, segments).manifest)
+        if ttl_s is not None:
+            expires_at_us = making.now_us + round(ttl_s * 1_000_000)
+        return Branch.of(_publish(chain, old, point, segments, expires_at_us).manifest)
     except OutcomeUnknownError:
         raise
     except ReefError as error:
@@ -123,6 +137,11 @@ class _Making:
 
     def __post_init__(self) -> None:
         self._pinned: list[ManifestChain] = []
+
+    @property
+    def now_us(self) -> int:
+        """The store's time, as the PUT of the latest pin has shown it."""
+        return self._pinned[-1].estimated_now_us
 
     def prepare(
         self, epoch: int, lsn: int | None, born: int | None
@@ -145,6 +164,11 @@ class _Making:
             found: _Replayed | ReefError
             try:
                 found = _Replayed(self.context, manifest, lsn)
+                replay, head = found.tail.replay, chain.head
+                assert head is not None
+                if check_end(self.context, chain, head, replay.reach, replay.ahead):
+                    manifest = self._live(chain.head, born)
+                    continue
             except (CorruptError, InvalidInputError) as error:
                 found = error
             if isinstance(found, _Replayed) and not chain.is_out_of_touch:
@@ -223,7 +247,11 @@ class _Replayed:
         self._schema = self.tail.schema
         is_past = lsn is not None and lsn < manifest.last_applied_lsn
         reader = LogReader(context.store, manifest.namespace, manifest.lsn_policy)
-        for entry in reader.read(self.tail.replay, last_known=manifest.wal_last_seen):
+        parallel = manifest.max_parallel_writes
+        entries = reader.read(
+            self.tail.replay, last_known=manifest.wal_last_seen, parallel=parallel
+        )
+        for entry in entries:
             upto = None if is_past else _upto(entry, lsn)
             if upto is None:
                 is_past = True
@@ -282,6 +310,7 @@ class _Replayed:
             attached=self.tail.attached,
             memtable=self.tail.memtable,
             window=None,
+            is_packed=self.manifest.lsn_policy == "packed",
         )
         if self.slot_last < self.manifest.wal_floor:
             return ()
@@ -328,6 +357,7 @@ def _publish(
     old: Manifest | None,
     point: BranchPoint,
     segments: tuple[SegmentRef, ...],
+    expires_at_us: int,
 ) -> Head:
     fresh = chain.first(point.parent.gc.grace_ms)
 
@@ -340,7 +370,7 @@ def _publish(
                 f"making {chain.namespace!r} took so long that garbage collection aborted it; nothing "
                 "was branched: retry"
             )
-        return begin_branch(point, fresh, old, segments)
+        return begin_branch(point, fresh, old, segments, expires_at_us=expires_at_us)
 
     return chain.publish(begun)
 

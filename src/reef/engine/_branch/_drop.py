@@ -14,14 +14,27 @@ Invariants:
   or not at all.
 - An earlier writer meets the fences in its log. They are never collected, and the next namespace of
   that name begins above them.
+- A branch expires by the store's clock. Where this machine's promises more than the store has shown, a
+  generation is published first, to learn the time.
+
+To reset a branch is to drop it and to make it anew. Crash point: between the two there is no branch.
 """
 
 from __future__ import annotations
 
+from reef.engine._branch._create_branch import Branch, create_branch
 from reef.engine._branch._list import list_branches
 from reef.engine._context import Context
 from reef.engine._open_namespace import face_of, open_for_writing
 from reef.engine._writer import Writer
+from reef.errors import (
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    NotWrittenError,
+    OutcomeUnknownError,
+    ReefError,
+)
 from reef.format import Manifest, WalAnchor
 from reef.gc import Pins
 from reef.manifest import Head, ManifestChain, drop, has_branches, no_namespace, release_pins
@@ -45,6 +58,66 @@ def drop_namespace(context: Context, namespace: str) -> None:
         chain.publish(lambda head: _dropped(head, writer))
     finally:
         writer.close()
+
+
+def reset_branch(context: Context, namespace: str) -> Branch:
+    """Drop a branch and make it anew from what its parent holds now; return it. It expires as before.
+
+    Raises what `drop_namespace` raises, then nothing has changed; InvalidInputError for what is no
+    branch; OutcomeUnknownError; NotWrittenError if it was dropped and could not be made anew.
+    """
+    head = context.chain(check_namespace(namespace)).load()
+    if head is None or head.manifest.state != "live":
+        raise no_namespace(context.store.url, namespace)
+    origin = head.manifest.origin
+    if origin is None:
+        raise InvalidInputError(
+            f"{namespace!r} has no parent: it is no branch, or it was detached; only a branch that has "
+            "a parent can be reset"
+        )
+    drop_namespace(context, namespace)
+    try:
+        return create_branch(
+            context, origin.namespace, namespace, expires_at_us=origin.expires_at_us
+        )
+    except OutcomeUnknownError:
+        raise
+    except ReefError as error:
+        raise NotWrittenError(
+            f"branch {namespace!r} was dropped, but could not be made anew ({error}): create it again"
+        ) from error
+
+
+def expire_branch(context: Context, namespace: str, *, apply: bool = True) -> bool:
+    """Drop a branch whose time is over, by the store's clock; return whether it was dropped.
+
+    Without `apply`, return whether it would be, by this machine's clock. One that has branches stays until they are dropped; so does one that others open or drop meanwhile.
+    Raises UnavailableError, OutcomeUnknownError, CorruptError.
+    """
+    if split_namespace(namespace)[1] is None:
+        return False
+    chain = context.chain(check_namespace(namespace))
+    head = chain.load()
+    if head is None or not is_expired(head.manifest, context.clock.now_us()):
+        return False
+    if not apply:
+        return True
+    if not is_expired(head.manifest, head.published_at_us):
+        head = chain.publish(lambda head: None if head is None else head.manifest)
+        if not is_expired(head.manifest, head.published_at_us):
+            return False
+    try:
+        drop_namespace(context, namespace)
+    except (FencedError, InvalidInputError, NotFoundError):
+        return False
+    return True
+
+
+def is_expired(manifest: Manifest, now_us: int) -> bool:
+    """Return whether this is a branch that may be dropped at `now_us`."""
+    origin = manifest.origin
+    is_live = manifest.state == "live" and origin is not None
+    return is_live and 0 < origin.expires_at_us < now_us  # type: ignore[union-attr]
 
 
 def refuse_branches(context: Context, chain: ManifestChain, head: Head) -> None:

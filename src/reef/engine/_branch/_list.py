@@ -25,7 +25,7 @@ def lost_pins(context: Context, namespace: str, pins: Collection[Pin]) -> list[P
 
     Where generations are damaged, those that put pins may be. Raises UnavailableError, CorruptError.
     """
-    heads = {m.namespace: m for m in _heads(context, split_namespace(namespace)[0])}
+    heads = {m.namespace: m for m in _heads(context, split_namespace(namespace)[0], namespace)}
     known = {(pin.child, pin.nonce) for pin in pins}
     lost: list[Pin] = []
     for m in heads.values():
@@ -53,8 +53,10 @@ def _origin_in(namespace: str, m: Manifest, heads: Mapping[str, Manifest]) -> Or
     return origin
 
 
-def _heads(context: Context, name: str) -> Iterator[Manifest]:
+def _heads(context: Context, name: str, besides: str = "") -> Iterator[Manifest]:
     for listed in list_namespaces(context.store, f"{namespace_of(name)}@"):
+        if listed.name == besides:
+            continue
         try:
             chain = context.chain(listed.name)
         except InvalidInputError:

@@ -23,6 +23,7 @@ from itertools import pairwise
 import msgspec
 import pyarrow as pa
 
+from reef.engine._commit._conditions import Resolve
 from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
 from reef.engine._tail import Tail
@@ -51,6 +52,7 @@ def attach_request(
     source: str | None,
     sequence: int | None,
     lsn: int | None,
+    resolve: Resolve | None,
 ) -> WriteRequest:
     """Return the request to attach `segments`, or raise InvalidInputError if one record cannot."""
     if not segments:
@@ -86,6 +88,7 @@ def attach_request(
         source=source,
         sequence=sequence,
         lsn=lsn,
+        resolve=resolve,
     )
 
 

@@ -23,7 +23,7 @@ from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._context import Context
 from reef.engine._memtable._memtable import Memtable
 from reef.engine._tail import Tail
-from reef.errors import InvariantError
+from reef.errors import CorruptError, DamagedError, InvariantError
 from reef.format import (
     DedupRef,
     DedupWindow,
@@ -33,13 +33,15 @@ from reef.format import (
     SegmentRef,
     SkippedSlot,
     WalAnchor,
+    decode_dedup,
     dedup_checksum,
     dedup_key,
     encode_dedup,
 )
 from reef.manifest import Head, ManifestChain, advance_floor
 from reef.segment import write_segment
-from reef.types import new_ulid
+from reef.store import Store
+from reef.types import new_ulid, unpack_lsn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,20 @@ class FlushPlan:
     memtable: Memtable
     window: DedupWindow | None
     """None: the manifest's window is still current."""
+    is_packed: bool
+    """Whether versions tell slots."""
+
+    def slots(self, above: int, lsn: int) -> tuple[int, int]:
+        """Return the slots of the versions above `above` up to `lsn`, at each of which it is cut.
+
+        The slots of attached segments are not among them. Where callers give the versions, that
+        is not known.
+        """
+        if not self.is_packed:
+            return self.slot_first, self.slot_last
+        first = unpack_lsn(above)[0] + 1 if above else self.slot_first
+        is_attached = any(ref.lsn_max == lsn for ref in self.attached)
+        return first, unpack_lsn(lsn)[0] - 1 if is_attached else self.slot_last
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,7 @@ def plan_flush(manifest: Manifest, tail: Tail, dedup: DedupIndex, now_us: int) -
         attached=tail.attached,
         memtable=tail.memtable,
         window=dedup.window(tail.lsn, now_us) if is_window_new else None,
+        is_packed=manifest.lsn_policy == "packed",
     )
 
 
@@ -92,16 +109,15 @@ def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -
     # and the versions of segments whose keys overlap never do.
     cuts = sorted({0, plan.lsn, *(ref.lsn_max for ref in plan.attached)})
     opened = [
-        (first, batches)
+        (plan.slots(above, lsn), first, batches)
         for above, lsn in pairwise(cuts)
         if (first := next(batches := plan.memtable.flush_batches(lsn, above=above), None))
         is not None
     ]
     segments = plan.attached
-    for number, (first, batches) in enumerate(opened, 1):
+    for slots, first, batches in opened:
         rows = chain((first,), batches)
-        part = (number, len(opened))
-        segments += (_write_rows(context, namespace, epoch, plan, part, first.schema, rows),)
+        segments += (_write_rows(context, namespace, epoch, slots, first.schema, rows),)
     dedup = None if plan.window is None else write_window(context, namespace, plan.window)
     return FlushedFiles(segments, dedup)
 
@@ -137,8 +153,7 @@ def _write_rows(
     context: Context,
     namespace: str,
     epoch: int,
-    plan: FlushPlan,
-    part: tuple[int, int],
+    slots: tuple[int, int],
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
 ) -> SegmentRef:
@@ -148,8 +163,7 @@ def _write_rows(
         level=0,
         author=context.author,
         created_at_us=context.clock.now_us(),
-        replaced_slots=(plan.slot_first, plan.slot_last),
-        part=part,
+        replaced_slots=slots,
     )
     options = SegmentOptions(row_block_bytes=context.settings.row_block_bytes)
     return write_segment(context.store, namespace, schema, origin, options, batches)
@@ -161,3 +175,34 @@ def write_window(context: Context, namespace: str, window: DedupWindow) -> Dedup
     id = new_ulid(context.clock, context.rng)
     context.store.upload(dedup_key(namespace, id), [data])
     return DedupRef(id=id, size=len(data), checksum=dedup_checksum(data))
+
+
+def read_window(store: Store, namespace: str, ref: DedupRef) -> DedupWindow:
+    """Return the dedup window that a manifest names, if it is the very object; damage is read again.
+
+    Another window under that name, however sound, is damage as well: an older one does not know the
+    newest requests, and a retry of them would write twice. Raises NotFoundError, CorruptError or
+    IncompleteError, FormatVersionError, UnavailableError.
+    """
+    key = dedup_key(namespace, ref.id)
+    try:
+        return _decode_window(store.get(key), key, ref)
+    except DamagedError:
+        return _decode_window(store.get(key), key, ref)
+
+
+def _decode_window(data: bytes, key: str, ref: DedupRef) -> DedupWindow:
+    try:
+        size, checksum = len(data), dedup_checksum(data, key=key)
+        if (size, checksum) != (ref.size, ref.checksum):
+            raise CorruptError(
+                key,
+                0,
+                f"the dedup window that the manifest names, of {ref.size} bytes and checksum "
+                f"{ref.checksum:#010x}",
+                f"another window, of {size} bytes and checksum {checksum:#010x}",
+            )
+        return decode_dedup(data, key=key)
+    except DamagedError as error:
+        got = f"{error.got}; run `reef repair`, which makes the window anew"
+        raise type(error)(key, error.offset, error.expected, got) from error

@@ -4,7 +4,8 @@ Whether an object is valid depends on the chain before it. Reading begins at a p
 vouches for (`_feed_place`); from there forward, headers tell what is valid, without reading rows.
 
 An absent slot is the end of the log only at or above the `wal_floor` of a head that was looked at
-within half the grace period: below it, it was collected.
+within half the grace period: below it, it was collected. At the first end after each look at the head,
+probes behind it tell whether it is a hole.
 
 What it costs: entering at a version that is not folded yet, one LIST and one GET for the head, and
 one ranged GET of a header for each slot between the `wal_floor` and that version; further back, one
@@ -21,6 +22,7 @@ from math import inf
 from reef.engine._context import Context
 from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, UnreadableHeader
 from reef.engine._feed._position import Entrances, KnownPositions, Position
+from reef.engine._holes import check_end
 from reef.errors import CorruptError, RetentionError
 from reef.format import LogKind, Manifest, Prev, log_key
 from reef.gc import FENCE_BYTES
@@ -59,6 +61,10 @@ class FeedLog:
         self.namespace = namespace
         self._chain = chain or context.chain(namespace)
         self._headers = HeaderReader(context, namespace)
+        self._end_slot = 1
+        """The absent slot at which the log ended last."""
+        self._probed_at: float | None = None
+        """The look at the head after which the log behind that was probed."""
         self._known_positions = known_positions or KnownPositions()
         self._entrances = Entrances(context, namespace, self._chain, self._headers)
 
@@ -199,6 +205,7 @@ class FeedLog:
             for slot, data in zip(slots, self.context.store.get_many(keys), strict=True):
                 if data is None:
                     if may_end:
+                        self._end_slot = slot
                         return
                     raise damaged.error if damaged and replay.damaged else self._lost(slot)
                 decoded = reader.decode(slot, data)
@@ -242,6 +249,7 @@ class FeedLog:
         while True:
             for answer in self._headers.get(range(slot, slot + window)):
                 if answer is None:
+                    self._end_slot = slot
                     return
                 if isinstance(answer, UnreadableHeader) or slot in skipped or _names_damage(answer):
                     raise _UndecidedByHeadersError
@@ -301,8 +309,17 @@ class FeedLog:
         return end
 
     def _check_end(self, position: Position, last: LogHeader | None) -> None:
-        """Raise RetentionError if the log had more objects where it seems to end."""
+        """Raise RetentionError if the log had more objects where it seems to end.
+
+        CorruptError if there is a hole.
+        """
         manifest = self.manifest()
+        head = self._chain.head
+        if head is not None and self._chain.last_contact != self._probed_at:
+            reader = LogReader(self.context.store, self.namespace, manifest.lsn_policy)
+            ahead = reader.look_ahead(self._end_slot, head.parallel_writes_max)
+            check_end(self.context, self._chain, head, self._end_slot, ahead)
+            self._probed_at = self._chain.last_contact
         reached = position.lsn if last is None else last.lsn_last
         if reached < manifest.last_applied_lsn:
             raise self._lost(position.next_slot if last is None else last.slot + 1)

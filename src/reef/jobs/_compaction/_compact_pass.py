@@ -76,6 +76,7 @@ class Compaction:
         keys = [(some.start, some.end) for some in group.ranges]
         inside = inside_each([VisibleSegment(ref) for ref in group.inputs], keys)
         count = len(group.ranges)
+        is_packed = self.job.head.manifest.lsn_policy == "packed"
         return [
             MergeTask(
                 namespace=self.plan.namespace,
@@ -92,6 +93,7 @@ class Compaction:
                 codec=self.plan.options.bottom_codec if some.is_bottom else "lz4",
                 level=group.level,
                 bytes_in=some.bytes_in,
+                is_packed=is_packed,
             )
             for part, (some, few) in enumerate(zip(group.ranges, inside, strict=True), 1)
         ]

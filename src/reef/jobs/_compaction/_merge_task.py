@@ -23,7 +23,17 @@ import numpy as np
 import pyarrow as pa
 
 from reef.engine import Context
-from reef.format import SegmentOptions, SegmentOrigin, SegmentRef, vector_columns
+from reef.format import (
+    Merged,
+    SegmentOptions,
+    SegmentOrigin,
+    SegmentRef,
+    joined_slots,
+    pack_numbers,
+    slots_of,
+    ulid_number,
+    vector_columns,
+)
 from reef.jobs._job import new_segment_id
 from reef.jobs._pass_protocol import Round
 from reef.segment import (
@@ -39,6 +49,12 @@ from reef.segment import (
 # A decoded tail takes a few times its size in the file.
 _TAIL_GROWTH = 4
 _CACHE_BYTES_MIN = 8 << 20
+
+SLOT_RANGES_MAX = 512
+"""An output of more separate ranges of slots says that it does not know them."""
+REPLACED_BEFORE_MAX = 512
+"""So many of the segments that its inputs had replaced an output names, the newest: 8 KiB of every tail
+that is read. The rest is known by its slots, which are among those of the output."""
 
 
 class MergeTask(msgspec.Struct, frozen=True):
@@ -61,6 +77,8 @@ class MergeTask(msgspec.Struct, frozen=True):
     codec: Literal["lz4", "zstd"]
     level: int
     bytes_in: int
+    is_packed: bool = True
+    """Whether versions tell slots."""
 
 
 class MergedRange(msgspec.Struct, frozen=True):
@@ -162,6 +180,7 @@ def _write_outputs(
         created_at_us=context.clock.now_us(),
         replaced_segments=task.replaced,
         part=task.part,
+        merged=_merged(task, sources),
     )
     options = SegmentOptions(
         codec=task.codec,
@@ -169,6 +188,27 @@ def _write_outputs(
         row_block_bytes=context.settings.row_block_bytes,
     )
     return write_segment(context.store, task.namespace, schema, origin, options, rows)
+
+
+def _merged(task: MergeTask, sources: Sequence[SegmentSource]) -> Merged:
+    """Return what the output stands for: the union of what its inputs do."""
+    slots: list[tuple[int, int]] = []
+    before: set[int] = set()
+    is_whole, is_short = True, False
+    for source in sources:
+        footer = source.tail().footer
+        spans = slots_of(footer, source.ref, is_packed=task.is_packed)
+        slots += spans or ()
+        is_whole &= spans is not None
+        before |= footer.replaced_numbers()
+        is_short |= footer.merged is not None and footer.merged.is_short
+    before -= set(map(ulid_number, task.replaced))
+    newest = sorted(before, reverse=True)[:REPLACED_BEFORE_MAX]
+    joined = joined_slots(slots)
+    if not is_whole or len(joined) > SLOT_RANGES_MAX:
+        is_whole, joined = False, ()
+    is_short |= len(newest) < len(before)
+    return Merged(task.start, task.end, joined, is_whole, pack_numbers(newest), is_short)
 
 
 def _wide(sources: Sequence[SegmentSource], schema: pa.Schema) -> tuple[str, ...]:

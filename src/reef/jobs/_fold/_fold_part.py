@@ -146,6 +146,7 @@ class _Folding:
             return
         if entry.log.kind is LogKind.ATTACH:
             self.close(entry.slot - 1)
+            self._slot_first = entry.slot + 1
         for record in entry.log.records:
             if record.batch is not None:
                 self._rows.add(record.lsn, record.batch)

@@ -117,6 +117,9 @@ class PartFold:
         """
         if self._fold is None:
             self.entered = ChainState.before(log)
+            if SkippedSlot(log.slot, checksum) in self._skipped:
+                # Void, so what it names tells nothing: no state confirms this, and the part is folded again.
+                self.entered = msgspec.structs.replace(self.entered, epoch=-1)
             self._fold = self._begin(self.entered)
             for damaged in self._early:
                 self._fold.add_damaged(damaged)

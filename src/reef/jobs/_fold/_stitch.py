@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from reef.engine import Context, load_dedup
+from reef.engine import Context, load_dedup, log_object_gone
 from reef.errors import InvariantError
 from reef.format import DedupWindow, LogRecord, Manifest, SegmentRef, WalAnchor
 from reef.jobs._fold._fold_part import FoldedPart, FoldPart, fold_part
 from reef.jobs._fold._part_chain import ChainState
-from reef.jobs._fold._unfolded_log import log_object_gone
 from reef.jobs._pass_protocol import Round, Work
 from reef.jobs._tasks import TaskOutcome
 

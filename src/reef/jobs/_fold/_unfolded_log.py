@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from reef.engine import Context
-from reef.errors import CorruptError
-from reef.format import Manifest, log_key
-from reef.gc import FENCE_BYTES, folder_prefix
+from reef.engine import Context, list_unfolded, log_object_gone
+from reef.format import Manifest
+from reef.gc import FENCE_BYTES
 from reef.jobs._fold._fold_part import FoldPart
 from reef.jobs._fold._part_chain import ChainState
 from reef.jobs._option_checks import check_positive
-from reef.log import parse_slot
 from reef.manifest import ManifestChain, no_namespace
 
 
@@ -52,14 +50,14 @@ class UnfoldedLog:
     def find(cls, context: Context, chain: ManifestChain) -> UnfoldedLog:
         """Return the unfolded log of the newest manifest of `chain`.
 
-        Raises NotFoundError if there is no such namespace, CorruptError if log objects are gone,
-        UnavailableError.
+        Raises NotFoundError if there is no such namespace, CorruptError if log objects are gone:
+        nothing is folded then, not even what lies before them; UnavailableError.
         """
         head = chain.load()
         while True:
             if head is None or head.manifest.state != "live":
                 raise no_namespace(context.store.url, chain.namespace)
-            unfolded = cls(head.manifest, _listed_sizes(context, head.manifest))
+            unfolded = cls(head.manifest, list_unfolded(context, chain, head).sizes)
             if not unfolded.is_short:
                 return unfolded
             # It may have been folded and collected since the head was read: then there is another head.
@@ -111,28 +109,3 @@ class UnfoldedLog:
             skipped=tuple(skip for skip in m.skipped_slots if skip.slot >= m.wal_floor),
             entered=None if first else ChainState.of(m),
         )
-
-
-def log_object_gone(manifest: Manifest, slot: int) -> CorruptError:
-    """Return the error for a log object that is gone, though it was not folded."""
-    return CorruptError(
-        log_key(manifest.namespace, slot),
-        0,
-        f"a log object: generation {manifest.generation} has not folded it, and it or a later one "
-        "has been seen",
-        "nothing; run `reef repair`, which shows what is lost before it changes anything",
-    )
-
-
-def _listed_sizes(context: Context, m: Manifest) -> array[int]:
-    prefix = folder_prefix(m.namespace, "wal")
-    after = log_key(m.namespace, m.wal_floor - 1) if m.wal_floor > 1 else ""
-    sizes = array("q")
-    for meta in context.store.list(prefix, after):
-        slot = parse_slot(meta.key[len(prefix) :])
-        if slot is None:
-            continue  # not a log object
-        if slot != m.wal_floor + len(sizes):
-            break  # objects behind a gap were in flight
-        sizes.append(meta.size)
-    return sizes

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from reef.doctor import FoldStart, RebuildPlan, plan_rebuild, stored_size
+from reef.doctor import FoldStart, RebuildPlan, has_no_manifest, plan_rebuild, stored_size
 from reef.engine import Context
 from reef.errors import (
     CorruptError,
@@ -61,6 +61,7 @@ from reef.jobs._job import Job
 from reef.jobs._pass_protocol import Figures, TaskTimes, Work
 from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._rebuild._window import live_window, renew_window
+from reef.jobs._rebuild._without_manifests import rebuild_without_manifests
 from reef.jobs._verify_pass import check_segments
 from reef.log import parse_slot
 from reef.manifest import end_intent, overlaps
@@ -105,12 +106,18 @@ def rebuild_namespace(
 ) -> Work[RebuildResult]:
     """Derive all segments and the window of a namespace again, the same at every readable version.
 
+    Where all manifests are gone, one is made of what the rest proves: see `rebuild_without_manifests`.
     Raises NotFoundError if there is no such namespace; CorruptError or IncompleteError if something is
     missing; StalePlanError if someone has ended the job; OutcomeUnknownError; UnavailableError, also if
     others keep changing the namespace.
     """
     for plans in range(1, options.fold.plans_max + 1):
-        plan = plan_rebuild(context, namespace)
+        try:
+            plan = plan_rebuild(context, namespace)
+        except CorruptError:
+            if not has_no_manifest(context, namespace):
+                raise
+            return (yield from rebuild_without_manifests(context, namespace, options))
         try:
             result = yield from _Rebuild(context, plan, options, plans).run()
             if result is not None:
@@ -257,6 +264,7 @@ class _Rebuild:
                 codec="lz4",
                 level=0,
                 bytes_in=ref.size,
+                is_packed=self._m.lsn_policy == "packed",
             )
             for number, ref in enumerate(refs)
         ]

@@ -18,6 +18,8 @@ class RebuildOptions(msgspec.Struct, frozen=True, kw_only=True):
     fold: IndexOptions = IndexOptions()
     """How the log is folded again; min_slots and min_bytes have no effect here."""
     verify: VerifyOptions = VerifyOptions()
+    assume_live: bool = False
+    """A namespace without manifests was not dropped, although its log ends as if it had been."""
 
     def check(self) -> None:
         """Raise InvalidInputError for a number that makes no sense."""
@@ -41,3 +43,5 @@ class RebuildResult(FoldResult):
     """The dedup window: made "anew", "kept" as it was, or "none"."""
     passed_by: tuple[str, ...] = ()
     """Why the log was not entered further below."""
+    unproven: tuple[str, ...] = ()
+    """Of a namespace without manifests: what its other objects do not prove."""

@@ -6,8 +6,7 @@ as a retry before a rebuild must be recognised after it.
 
 from __future__ import annotations
 
-from reef.doctor import read_window
-from reef.engine import Context, DedupIndex, write_window
+from reef.engine import Context, DedupIndex, read_window, write_window
 from reef.errors import IncompleteError, NotFoundError, UnreadableError
 from reef.format import (
     DedupRef,

@@ -11,7 +11,7 @@ import pytest
 
 import reef
 from reef import cli
-from tests.support.commands import Run, RunJson
+from tests.support.commands import Run, RunJson, runner
 from tests.support.doctor.damaged_buckets import NAMESPACE, Bucket, cut, flip
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -128,6 +128,39 @@ def test_a_loss_must_be_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert cli.run([*command, "--apply", "--accept-loss"]) == 0
     assert cli.run(["verify", bucket.url, NAMESPACE, "--deep", "--in-process"]) == 0
     assert cli.run(command) == 0
+
+
+def test_a_deleted_log_object_stops_every_command_until_repair(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Twenty puts, one unfolded log object deleted: no command reads, folds or writes past it."""
+    bucket = Bucket(tmp_path / "hole")
+    run = runner(bucket.url, capfdbinary)
+    with bucket.open() as db, db.kv(NAMESPACE) as kv:
+        slots = [kv.put(b"k%02d" % i, b"v").lsn >> 20 for i in range(20)]
+    path = bucket.slot(slots[7])
+    path.unlink()
+    before = [p for p in bucket.everything() if p.startswith("namespaces/")]
+    for command, *arguments in (
+        ("kv scan", NAMESPACE),
+        ("kv put", NAMESPACE, "x", "y"),
+        ("index", NAMESPACE, "--in-process"),
+        ("rebuild", NAMESPACE, "--in-process"),
+    ):
+        code, out, err = run(command, *arguments)
+        assert code != 0
+        assert path.name in out + err
+        assert "reef repair" in out + err
+        assert [p for p in bucket.everything() if p.startswith("namespaces/")] == before
+    code, out, _ = run("verify", NAMESPACE)
+    assert (code, "log-missing" in out, path.name in out) == (2, True, True)
+    code, out, _ = run("repair", NAMESPACE, "--apply")
+    assert (code, "fill-log-gap" in out) == (2, True)
+    assert run("repair", NAMESPACE, "--apply", "--accept-loss")[0] == 0
+    assert run("verify", NAMESPACE, "--deep", "--in-process")[0] == 0
+    assert run("kv put", NAMESPACE, "x", "y")[0] == 0
+    left = {b"k%02d" % i: b"v" for i in range(20) if i != 7}
+    assert bucket.read() == {**left, b"x": b"y"}
 
 
 def test_people_are_told_what_would_be_done_and_whom_it_concerns(bucket: Bucket, run: Run) -> None:
