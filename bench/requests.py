@@ -40,8 +40,9 @@ class _RecordingStore(WrapperStore):
 
 
 def bench_requests(scale: Scale) -> Iterator[Count]:
-    """Opening a reader, a cold point read, and an idle hour."""
+    """Opening a reader, a writer's turn, a cold point read, and an idle hour."""
     yield from _opening()
+    yield from _turns()
     yield from _cold_reads(scale.rows(SAMPLES))
     yield from _idle_hour()
 
@@ -72,6 +73,24 @@ def _opening() -> Iterator[Count]:
         "a hole",
     )
     yield Count(f"{what}: anything else", sum(counts.values()), 0)
+
+
+def _turns() -> Iterator[Count]:
+    """Opening for writing behind a writer that was killed, then behind one that was closed."""
+    store = MemoryStore()
+    Database(store).kv("n").put(b"k", b"v")
+    for before, puts, lists in (("killed", 2, 3), ("closed", 1, 2)):
+        counting = CountingStore(store)
+        kv = Database(counting).kv("n")
+        opened = counting.counts
+        what = f"opening a writer behind one that was {before}"
+        yield Count(f"{what}: PUT", opened.requests.get("put_if_absent", 0), puts)
+        yield Count(f"{what}: LIST", opened.requests.get("list", 0), lists)
+        kv.put(b"k", b"v")
+        committed = counting.counts
+        kv.close()
+        closing = counting.counts - committed
+        yield Count(f"closing a writer (the one before was {before})", closing.total, 2)
 
 
 def _cold_reads(samples: int) -> Iterator[Count]:

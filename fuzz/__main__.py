@@ -24,7 +24,7 @@ LENGTH_MAX = 16_384
 def fuzz(name: str, corpus: Path, limits: list[str], seed: int) -> int:
     """Fuzz one target until a limit; return how many inputs it tried. Raises on a finding."""
     command = [sys.executable, "-m", "fuzz.target", name, str(corpus), f"-seed={seed}"]
-    command += [f"-max_len={LENGTH_MAX}", f"-artifact_prefix={corpus}/", "-rss_limit_mb=4096"]
+    command += [f"-max_len={LENGTH_MAX}", f"-artifact_prefix={corpus}/", "-rss_limit_mb=1024"]
     done = subprocess.run(
         command + limits,
         cwd=REPO,

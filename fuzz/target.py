@@ -1,7 +1,8 @@
 """One fuzz target: `python -m fuzz.target NAME [libFuzzer options]`.
 
 Each decoder gets the bytes as they are, which mostly end at the checksum; NAME-unchecked lets every
-checksum pass (they are all 0), so that what lies behind it meets arbitrary bytes too.
+checksum pass (they are all 0), so that what lies behind it meets arbitrary bytes too. Decoding may
+take 512 MB, whatever the bytes say.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ with atheris.instrument_imports(include=["reef"]):
 import crc32c
 
 from tests.compat import golden
+from tests.hostile.hostile_buckets import files as hostile_files
+from tests.hostile.memory_limit import limit_memory
 
 DECODERS: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "log": (".wal", decode_log),
@@ -32,15 +35,15 @@ UNCHECKED = "-unchecked"
 
 def one_input(decode: Callable[[bytes], object], data: bytes) -> None:
     """Decode; only the three errors of a damaged object may come out."""
-    # MemoryError: behind a checksum that is let pass, any length may be asked for.
-    with contextlib.suppress(IncompleteError, CorruptError, FormatVersionError, MemoryError):
+    with contextlib.suppress(IncompleteError, CorruptError, FormatVersionError):
         decode(data)
 
 
 def seeds(name: str) -> dict[str, bytes]:
-    """Return the golden samples of a format, by file name, as this process would write them."""
+    """Return the golden samples of a format, and forged ones, as this process would write them."""
     suffix, _ = DECODERS[name.removesuffix(UNCHECKED)]
-    return {file: data for file, data in golden.files().items() if file.endswith(suffix)}
+    files = {**golden.files(), **hostile_files()}
+    return {file: data for file, data in files.items() if file.endswith(suffix)}
 
 
 def main() -> None:
@@ -51,6 +54,7 @@ def main() -> None:
     corpus.mkdir(parents=True, exist_ok=True)
     for file, data in seeds(name).items():
         (corpus / file).write_bytes(data)
+    limit_memory()
     atheris.Setup([sys.argv[0], *sys.argv[2:]], lambda data: one_input(decode, data))
     atheris.Fuzz()
 

@@ -41,6 +41,7 @@ PACKAGES = {
     "reef.settings": "Settings.",
     "reef.errors": "Every error.",
     "reef.metrics": "Metrics.",
+    "reef.otel": "Spans and metrics for OpenTelemetry.",
     "reef.testing": "For tests of applications and stores.",
 }
 PROJECT_FILES = {"Changelog": "CHANGELOG.md", "Security": "SECURITY.md"}

@@ -4,10 +4,11 @@ connect(url) -> Database                a bucket, opened: file://, memory://, s3
 CreateOnly, MustExist, Equals           what must hold of a row for its write to count
 Incoming                                in a condition: the value of the document that comes in
 Receipt                               the result of a commit
-aio, jobs, spark, sqlite                packages, loaded when they are asked for
+aio, jobs, otel, spark, sqlite          packages, loaded when they are asked for
 every error, by what to do next         see `reef.errors`
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Nothing is printed unless the program says where to: docs/how-to/operate.md lists the loggers.
+logging.getLogger("reef").addHandler(logging.NullHandler())
+
 # Imported on first use: a program that needs only the errors does not load the engine.
-_PACKAGES = ("aio", "jobs", "spark", "sqlite")
+_PACKAGES = ("aio", "jobs", "otel", "spark", "sqlite")
 _HOMES = {
     "Database": "reef.database",
     "connect": "reef.database",

@@ -6,7 +6,12 @@ Order never comes from a clock: what is read here is metadata, timeouts and back
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
+
+# Python's own stands still while the machine sleeps, on Linux and on macOS. On macOS the clock that
+# POSIX calls monotonic does not.
+_WAKEFUL = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 class Clock(Protocol):
@@ -17,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds on a clock that never goes back."""
+        """Return seconds on a clock that never goes back, and runs on while the machine sleeps."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -32,5 +37,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
     # Themselves: a put asks for the time eight times.
-    monotonic = staticmethod(time.monotonic)
+    monotonic = staticmethod(
+        time.monotonic if _WAKEFUL is None else partial(time.clock_gettime, _WAKEFUL)
+    )
     sleep = staticmethod(time.sleep)

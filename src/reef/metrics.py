@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from reef.errors import InvariantError
 from reef.fork import abandon_in_child
@@ -104,6 +104,18 @@ class _Recorded(NamedTuple):
     taken: list[tuple[float, ...]]
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Tracer(Protocol):
+    """Makes spans of what takes place, such as `reef.otel`."""
+
+    def traced(self, name: str, call: Callable[P, T], **attributes: str) -> Callable[P, T]:
+        """Return `call`, of which each run is a span of that name."""
+        ...
+
+
 class Metrics:
     """The metrics of one database. Safe among threads, and cheap enough for every request.
 
@@ -111,6 +123,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        self.tracer: Tracer | None = None
+        """Looked at where a handle is opened or a pass begins."""
         self.abandon()
         abandon_in_child(self)
         self._series: dict[tuple[str, ...], _Series] = {}
@@ -195,6 +209,13 @@ class Metrics:
             for series, value, buckets in self._read()
         }
 
+    def samples(self, name: str) -> Iterator[tuple[dict[str, str], float, int]]:
+        """Yield each series of a metric: its labels, its value (of a histogram the sum), its count."""
+        self._add_all_recorded()
+        with self._lock:
+            read = [(s, s.value, sum(s.buckets)) for s in self._series.values() if s.name == name]
+        yield from ((dict(series.labels), value, count) for series, value, count in read)
+
     def text(self) -> str:
         """Return every metric in the Prometheus text exposition format, version 0.0.4."""
         found: dict[str, list[tuple[_Series, float, list[int]]]] = {name: [] for name in METRICS}
@@ -209,11 +230,14 @@ class Metrics:
 
     def _read(self) -> Iterator[tuple[_Series, float, list[int]]]:
         """Yield every series with its value and buckets, all of one moment, sorted."""
-        for recorded in list(self._recorded.values()):
-            self._add_recorded(recorded)
+        self._add_all_recorded()
         with self._lock:
             read = [(s, s.value, s.buckets.copy()) for s in self._series.values()]
         yield from sorted(read, key=lambda one: (one[0].name, one[0].labels))
+
+    def _add_all_recorded(self) -> None:
+        for recorded in list(self._recorded.values()):
+            self._add_recorded(recorded)
 
     def _add_recorded(self, recorded: _Recorded) -> None:
         """Add what a recorder has taken. Others may go on recording meanwhile."""

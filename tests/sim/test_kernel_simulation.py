@@ -172,6 +172,7 @@ STORM = Shape(
     strikes=(0, 3),
     dozes=0.01,
     naps=(0.5, 5),
+    closes=0.3,
     settings={"group_commit_max_batches": (1, 2), "flush_threshold_slots": (5, 1000)},
 )
 
@@ -191,6 +192,7 @@ SLEEPERS = Shape(
     strikes=(6, 10),
     dozes=0.02,
     naps=(20, 100, 300),
+    closes=0.3,
     settings={
         "gc_grace": (4, 15),
         "retained_generations": (1,),
@@ -215,6 +217,7 @@ MIXED = Shape(
     strikes=(0, 2, 5),
     dozes=0.005,
     naps=(1, 30, 600),
+    closes=0.3,
     settings={
         "gc_grace": (10, 60, 600),
         "retained_generations": (1, 2, 5),
@@ -223,7 +226,33 @@ MIXED = Shape(
         "group_commit_max_batches": (1, 256),
     },
 )
-SHAPES = (STORM, SLEEPERS, MIXED)
+
+# Writers come and go: nearly each one ends cleanly, and the next ones open at the same time, behind an
+# end that is just being published, while what is folded is collected and some sleep through all that.
+ENDINGS = Shape(
+    writers=(2, 3, 4),
+    clients=(1, 2),
+    openings=(4, 6),
+    writes=2,
+    parallel=PARALLEL,
+    pause=1.0,
+    faults=(0.0, 0.05, 0.2),
+    slow=(0.0, 0.02, 0.1),
+    readers=(0, 1),
+    collections=(5, 10),
+    compactors=(0, 1),
+    strikes=(0, 3, 6),
+    dozes=0.02,
+    naps=(1, 20, 100),
+    closes=0.9,
+    settings={
+        "gc_grace": (2, 10),
+        "retained_generations": (1,),
+        "flush_threshold_slots": (1, 3, 1000),
+        "flush_interval": (0, 5),
+    },
+)
+SHAPES = (STORM, SLEEPERS, MIXED, ENDINGS)
 
 
 def run(seed: int) -> Simulation:

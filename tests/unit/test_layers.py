@@ -29,7 +29,7 @@ LAYERS = (
     ("doctor",),
     ("documents", "pages", "kv", "tiered"),
     ("database",),
-    ("sqlite", "aio"),
+    ("sqlite", "aio", "otel"),
     ("jobs",),
     ("spark",),
     ("cli", "server"),
@@ -47,6 +47,7 @@ RESERVED = {
     "click": TOP,
     "rich": TOP,
     "obstore": {"store"},
+    "opentelemetry": {"otel"},
     "sqlalchemy": {"store"},
     "apsw": {"sqlite", *TOP},
     "boto3": {"store"},
@@ -63,6 +64,8 @@ AMBIENT = (
     "time.monotonic_ns",
     "time.perf_counter",
     "time.perf_counter_ns",
+    "time.clock_gettime",
+    "time.clock_gettime_ns",
     "time.sleep",
     "datetime.datetime.now",
     "datetime.datetime.utcnow",
@@ -79,6 +82,7 @@ INJECTED = frozenset({"random.Random", "random.SystemRandom"})
 AMBIENT_ALLOWED = {
     ("reef.clock", "time.time_ns"): "this is the clock",
     ("reef.clock", "time.monotonic"): "this is the clock",
+    ("reef.clock", "time.clock_gettime"): "this is the clock",
     ("reef.clock", "time.sleep"): "this is the clock",
     (
         "reef.store._file_store",

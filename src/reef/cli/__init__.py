@@ -10,6 +10,7 @@ with is brought in when it runs. So `--help` and `--version` load no engine.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process."""
     end_at_once()
     prepare_streams()
+    if logging.lastResort is not None:  # warnings of the engine go to stderr
+        logging.getLogger("reef").addHandler(logging.lastResort)
     code = run(sys.argv[1:] if arguments is None else arguments)
     end_at_once()  # while Python winds up, too
     sys.exit(code)
@@ -52,6 +55,9 @@ def _attempt(arguments: Sequence[str]) -> int:
         return _fail(str(error), USAGE)
     except ReefError as error:
         return _fail(str(error), PROBLEM)
+    except MemoryError as error:
+        text = str(error) or "no more of it can be had"
+        return _fail(f"out of memory ({text}): use a machine with more", PROBLEM)
 
 
 def _lost_output(error: OSError, code: int) -> int:
@@ -66,7 +72,7 @@ def _lost_output(error: OSError, code: int) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    line = " ".join(without_credentials(message).split())
+    line = visible(" ".join(without_credentials(message).split()))
     try:
         print(f"reef: {line}", file=sys.stderr, flush=True)
     except OSError:
@@ -78,5 +84,26 @@ def without_credentials(text: str) -> str:
     """Return `text` with the options and the user of every URL in it left out."""
     import re
 
-    without_options = re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1?...", text)
-    return re.sub(r"(\w+://)[^\s/@'\"]+@", r"\1...@", without_options)
+    # Word by word: a pattern for the whole of a URL would begin again at each of its letters.
+    return re.sub(r"[^\s'\"]+", lambda word: _public(word[0]), text)
+
+
+def _public(word: str) -> str:
+    import re
+
+    scheme, slashes, behind = word.partition("://")
+    if not slashes:
+        return word
+    address, options, _ = behind.partition("?")
+    address = re.sub(r"(^|://)[^/@]+@", r"\1...@", address)
+    return f"{scheme}://{address}{options and '?...'}"
+
+
+def visible(text: str) -> str:
+    """Return `text` with control characters, but for line breaks and tabs, as escapes.
+
+    What is stored in a bucket could otherwise give commands to the terminal that it is shown on.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one in "\n\t" or one.isprintable() else ascii(one)[1:-1] for one in text)

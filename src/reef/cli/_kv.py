@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from reef.cli import visible
 from reef.cli._report import Report, key_text, restored_report
 from reef.cli.arguments import (
     IDEMPOTENCY_BYTES_MAX,
@@ -129,7 +130,7 @@ def get(
     if value is None:
         print(f"reef: key {key_text(wanted)!r} does not exist", file=sys.stderr)
     elif not as_json:
-        sys.stdout.buffer.write(coding.raw(value) + (b"" if exact else b"\n"))
+        sys.stdout.buffer.write(_on_terminal(coding.raw(value)) + (b"" if exact else b"\n"))
     return Report(_pair(coding, wanted, value), (), is_problem=value is None)
 
 
@@ -291,14 +292,20 @@ def _receipt_report(receipt: Receipt) -> Report:
     )
 
 
+def _on_terminal(data: bytes) -> bytes:
+    """Return bytes as they are; on a terminal without control characters, which it would obey."""
+    return visible(data.decode(errors="replace")).encode() if sys.stdout.isatty() else data
+
+
 def _pair_line(coding: Coding, key: bytes, value: bytes | None, as_json: bool) -> bytes:
     """Return a pair, or a key without its value, as a line."""
     if not as_json:
-        return coding.raw(key) + (b"" if value is None else b"\t" + coding.raw(value)) + b"\n"
-    pair = _pair(coding, key, value)
+        pair = coding.raw(key) + (b"" if value is None else b"\t" + coding.raw(value))
+        return _on_terminal(pair) + b"\n"
+    said = _pair(coding, key, value)
     if value is None:
-        pair = {name: pair[name] for name in ("key", "key_encoding")}
-    return json.dumps(pair).encode() + b"\n"
+        said = {name: said[name] for name in ("key", "key_encoding")}
+    return json.dumps(said).encode() + b"\n"
 
 
 def _pair(coding: Coding, key: bytes, value: bytes | None) -> dict[str, object]:

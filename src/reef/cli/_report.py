@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
-from reef.cli import PROBLEM
+from reef.cli import PROBLEM, visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -79,9 +79,13 @@ class Report:
             print_json(self.data)
         else:
             for part in self.parts:
-                print(_facts(part) if isinstance(part, Mapping) else part)
+                print(visible(_facts(part)) if isinstance(part, Mapping) else _printed(part))
         if self.is_problem:
             raise typer.Exit(PROBLEM)
+
+
+def _printed(part: str | Table) -> str:
+    return visible(part) if isinstance(part, str) else str(part)  # a table's frame is not plain
 
 
 def print_json(report: object) -> None:
@@ -97,9 +101,9 @@ def drawn(
     from rich.table import Table as Drawing
     from rich.text import Text
 
-    drawing = Drawing(title=title, title_justify="left")
+    drawing = Drawing(title=title and Text(visible(title)), title_justify="left")
     for column in columns:
-        drawing.add_column(Text(column), overflow="fold")
+        drawing.add_column(Text(visible(column)), overflow="fold")
     for row in rows:
         drawing.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
     console = Console(highlight=False)
@@ -113,7 +117,7 @@ def drawn(
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else visible(str(value))
 
 
 def _facts(facts: Mapping[str, object]) -> str:

@@ -6,7 +6,8 @@ inspect_namespace   the objects of a namespace; and the content of one: inspect_
                     inspect_segment, inspect_block
 storage_stats       how many objects and bytes a namespace has; MANIFESTS_GONE, a state that it may give
 Examination         verify in parts: what to read, for tasks, and the Diagnosis of what was read;
-                    EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile
+                    EXAMINATIONS_MAX: how often to examine a namespace that changes meanwhile;
+                    changing: the error after that
 plan_rebuild        from where everything can be derived again: a RebuildPlan, with each FoldStart
 has_no_manifest     whether all manifests are gone, and other objects are not
 plan_without_manifests
@@ -15,7 +16,7 @@ fence_writers       keeps every older writer from committing
 stored_size             the bytes of an object, None if it is missing
 """
 
-from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination
+from reef.doctor._examine import EXAMINATIONS_MAX, Diagnosis, Examination, changing
 from reef.doctor._fence_writers import fence_writers
 from reef.doctor._inspect_objects import (
     inspect_block,
@@ -51,6 +52,7 @@ __all__ = [
     "RepairStep",
     "SchemaOf",
     "VerifyReport",
+    "changing",
     "fence_writers",
     "has_no_manifest",
     "inspect_block",

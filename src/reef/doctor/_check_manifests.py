@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from reef.doctor._problems import ProblemOrNote, Progress, cut_to_fetch, describe, ranges_text
 from reef.doctor._quarantine import Quarantine
-from reef.errors import DamagedError, FormatVersionError, InvariantError, UnreadableError
+from reef.errors import (
+    DamagedError,
+    FormatVersionError,
+    InvariantError,
+    UnavailableError,
+    UnreadableError,
+)
 from reef.format import (
     Manifest,
     damaged_checksum,
@@ -23,6 +29,8 @@ from reef.format import (
 from reef.log import absent
 from reef.manifest import Head, check_successor, retained_of
 from reef.store import Store
+
+LISTINGS_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -39,22 +47,34 @@ class ReadGeneration:
 
 
 def read_generations(store: Store, namespace: str, progress: Progress) -> list[ReadGeneration]:
-    """Return every generation in the bucket, in order; damage is read again before it counts."""
-    listed = [
-        (named.generation, meta)
-        for meta in store.list(f"namespaces/{namespace}/manifest/")
-        if (named := parse_manifest_key(meta.key)) is not None
-    ]
-    generations: list[ReadGeneration] = []
-    for some in cut_to_fetch(listed, lambda one: one[1].size):
-        for (number, meta), data in zip(
-            some, store.get_many([meta.key for _, meta in some]), strict=True
-        ):
-            if data is not None:  # else it was collected after it was listed
-                read = _decode_generation(store, meta.key, data)
-                generations.append(ReadGeneration(number, meta.size, meta.last_modified_us, *read))
-        progress("manifests", len(generations), len(listed))
-    return generations
+    """Return every generation in the bucket, in order; damage is read again before it counts.
+
+    Raises UnavailableError.
+    """
+    for _ in range(LISTINGS_MAX):
+        listed = [
+            (named.generation, meta)
+            for meta in store.list(f"namespaces/{namespace}/manifest/")
+            if (named := parse_manifest_key(meta.key)) is not None
+        ]
+        generations: list[ReadGeneration] = []
+        for some in cut_to_fetch(listed, lambda one: one[1].size):
+            for (number, meta), data in zip(
+                some, store.get_many([meta.key for _, meta in some]), strict=True
+            ):
+                if data is not None:  # else it was collected after it was listed
+                    read = _decode_generation(store, meta.key, data)
+                    generations.append(
+                        ReadGeneration(number, meta.size, meta.last_modified_us, *read)
+                    )
+            progress("manifests", len(generations), len(listed))
+        if not listed or (generations and generations[-1].number == listed[-1][0]):
+            return generations
+        # Even the newest was collected since: there are newer ones.
+    raise UnavailableError(
+        f"the newest manifest of namespace {namespace!r} was listed but not there, {LISTINGS_MAX} "
+        "times in a row: retry"
+    )
 
 
 def _decode_generation(

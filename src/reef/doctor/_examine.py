@@ -1,7 +1,9 @@
 """Examining a namespace: its manifests, log, segments and dedup windows, checked and put together.
 
 A namespace may change while it is examined. If there are problems and the head has moved meanwhile, it
-is examined again: a segment may be missing only because it was compacted away.
+is examined again: an object may be missing only because it was collected. What two examinations in a
+row find is there: the head of the second one was read after the first had found it, and no manifest
+names anything that was collected before.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from reef.doctor._problems import AT_ONCE_BYTES, ProblemOrNote, Progress, descri
 from reef.doctor._quarantine import Quarantine, stored_size
 from reef.doctor._windows import CheckedWindow, check_window
 from reef.engine import Context
-from reef.errors import FormatVersionError
+from reef.errors import FormatVersionError, UnavailableError
 from reef.format import Manifest, SegmentRef, manifest_key, segment_key
 from reef.log import LogPart, ReadLogPart, read_log_part
 from reef.manifest import Head, ManifestReader, manifests_gone, no_namespace, overlaps
@@ -29,7 +31,7 @@ from reef.segment import CheckedSegment, check_segment
 from reef.store import Store
 from reef.types import check_namespace
 
-EXAMINATIONS_MAX = 3
+EXAMINATIONS_MAX = 5
 _LOG_OBJECTS = 256
 _NAMED_MAX = 10
 
@@ -76,13 +78,23 @@ def diagnose(
 ) -> Diagnosis:
     """Examine a namespace; `deep` reads every block. Raises what `Examination` does."""
     check_namespace(namespace)
-    for attempt in range(1, EXAMINATIONS_MAX + 1):
+    before: Examination | None = None
+    for _ in range(EXAMINATIONS_MAX):
         examination = Examination(context.store, namespace, progress)
         _read_objects(context.store, examination, deep, progress)
         diagnosis = examination.finish()
-        if attempt == EXAMINATIONS_MAX or not examination.is_outdated():
-            break
-    return diagnosis
+        if examination.is_conclusive(before):
+            return diagnosis
+        before = examination
+    raise changing(namespace)
+
+
+def changing(namespace: str) -> UnavailableError:
+    """Return the error for a namespace that no examination has caught as it is."""
+    return UnavailableError(
+        f"namespace {namespace!r} changed during each of {EXAMINATIONS_MAX} examinations, so that "
+        "nobody can tell collected objects from missing ones: run it again"
+    )
 
 
 def _read_objects(store: Store, examination: Examination, deep: bool, progress: Progress) -> None:
@@ -200,13 +212,20 @@ class Examination:
             diagnosis.reported += _orphan_notes(self._store, diagnosis, diagnosis.head)
         return diagnosis
 
-    def is_outdated(self) -> bool:
-        """Return whether there are problems and the head has moved: then examine again."""
-        diagnosis = self._diagnosis
-        if not diagnosis.problems:
-            return False
-        newest = manifest_key(self.namespace, diagnosis.newest) if diagnosis.newest else ""
-        return any(self._store.list(f"namespaces/{self.namespace}/manifest/", newest))
+    def is_conclusive(self, before: Examination | None) -> bool:
+        """Return whether its problems are real: else examine again.
+
+        They are if there are none, if the head has not moved, or if the one `before` had them too.
+        """
+        found = self._found()
+        if not found or (before is not None and found <= before._found()):
+            return True
+        number = self._diagnosis.newest
+        newest = manifest_key(self.namespace, number) if number else ""
+        return not any(self._store.list(f"namespaces/{self.namespace}/manifest/", newest))
+
+    def _found(self) -> set[tuple[str, str]]:
+        return {(problem.kind, problem.key) for problem in self._diagnosis.problems}
 
 
 def _segment_problems(diagnosis: Diagnosis, checked: CheckedSegment) -> Iterator[ProblemOrNote]:

@@ -9,8 +9,9 @@ is read instead of a damaged one.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -20,8 +21,9 @@ import pyarrow as pa
 from reef.doctor._byte_grammar import log_parts, manifest_parts, segment_parts
 from reef.doctor._newest_readable import newest_readable_manifest
 from reef.doctor._quarantine import Quarantine, stored_size
+from reef.doctor._shown_condition import attribute_names, decode_condition
 from reef.engine import OUTCOMES, Context, unpack_codes
-from reef.errors import CorruptError, InvalidInputError, UnreadableError
+from reef.errors import CorruptError, InvalidInputError, TooLargeError, UnreadableError
 from reef.format import (
     SegmentRef,
     SegmentTail,
@@ -126,13 +128,14 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
     key = log_key(namespace, slot)
     data = context.store.get(key)
     about = {"key": key, "slot": slot, "size": len(data)}
+    names = cache(partial(attribute_names, context.store, namespace))
     try:
         log = decode_log(data, key=key, slot=slot)
     except UnreadableError as error:
         parts = log_parts(data)
         for record in parts["records"]:
             record.update(_first_rows(record.pop("batch", None), rows))
-            record["envelope"] = _envelope(record.get("envelope"), rows)
+            record["envelope"] = _envelope(record.get("envelope"), rows, names)
         return {**about, "damage": _damage(error), **parts}
     return {
         **about,
@@ -152,7 +155,7 @@ def inspect_log(context: Context, namespace: str, slot: int, *, rows: int = 10) 
                 "lsn": record.lsn,
                 "idempotency_key": readable(record.idempotency_key),
                 "digest": None if record.digest is None else record.digest.hex(),
-                "condition": _condition(record.condition),
+                "condition": _condition(record.condition, names),
                 **_outcomes(record.outcomes, rows),
                 "source": record.source,
                 "sequence": record.sequence,
@@ -265,7 +268,7 @@ def readable(value: Any) -> Any:
     return text if text.isprintable() else {"base64": json_value(value)}
 
 
-def _envelope(envelope: Any, rows: int) -> Any:
+def _envelope(envelope: Any, rows: int, names: Callable[[], Mapping[str, str]]) -> Any:
     """Return the envelope of a damaged object's record, which may be anything."""
     if not isinstance(envelope, Mapping):
         return json_value(envelope)
@@ -275,19 +278,19 @@ def _envelope(envelope: Any, rows: int) -> Any:
     if isinstance(digest := envelope.get("digest"), bytes):
         decoded["digest"] = digest.hex()
     if "condition" in envelope:
-        decoded["condition"] = _condition(envelope["condition"])
+        decoded["condition"] = _condition(envelope["condition"], names)
     if "outcomes" in envelope:
         decoded.update(_outcomes(envelope["outcomes"], rows))
     return decoded
 
 
-def _condition(record: Any) -> Any:
+def _condition(record: Any, names: Callable[[], Mapping[str, str]]) -> Any:
     """Return the condition of a request; what cannot be decoded is returned as it is."""
     if not isinstance(record, bytes):
         return json_value(record)
     try:
-        return readable(msgspec.msgpack.decode(record))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return readable(decode_condition(record, names()))
+    except (ValueError, RecursionError):
         return readable(record)
 
 
@@ -374,7 +377,10 @@ def _index_rows(index: pa.RecordBatch) -> list[dict[str, Any]]:
 def _first_rows(batch: pa.RecordBatch | None, most: int) -> dict[str, Any]:
     if batch is None:
         return {"count": 0, "rows": []}
-    return {"count": batch.num_rows, "rows": json_value(batch.slice(0, most).to_pylist())}
+    try:
+        return {"count": batch.num_rows, "rows": json_value(batch.slice(0, most).to_pylist())}
+    except MemoryError as error:
+        raise TooLargeError("", 0, "memory for the rows as JSON", "none left") from error
 
 
 def _damage(error: UnreadableError) -> dict[str, Any]:

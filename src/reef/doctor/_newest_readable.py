@@ -12,7 +12,10 @@ from reef.store import ObjectMeta, Store
 def newest_readable_manifest(
     store: Store, listed: Iterable[ObjectMeta]
 ) -> tuple[Manifest | None, dict[int, ReefError]]:
-    """Return the newest of the listed manifests that can be read, and why each newer one cannot."""
+    """Return the newest of the listed manifests that can be read, and why each newer one cannot.
+
+    Those that are gone were collected since, and there are newer ones: NotFoundError says so.
+    """
     unreadable: dict[int, ReefError] = {}
     for meta in reversed([*listed]):
         if (named := parse_manifest_key(meta.key)) is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from reef.doctor._newest_readable import newest_readable_manifest
 from reef.engine import Context, durable_settings
-from reef.errors import FormatVersionError
+from reef.errors import FormatVersionError, NotFoundError, UnavailableError
 from reef.format import Manifest, parse_manifest_key
 from reef.log import list_slots
 from reef.manifest import ManifestReader, longest_grace_ms, no_namespace
@@ -16,6 +16,7 @@ from reef.types import check_namespace
 MANIFESTS_GONE = "manifests gone"
 """The state of a namespace that has objects and no manifest."""
 
+LISTINGS_MAX = 10
 FOLDERS = ("manifest", "wal", "segments", "dedup", "quarantine")
 
 
@@ -25,35 +26,45 @@ def storage_stats(context: Context, namespace: str) -> dict[str, Any]:
     Its state is MANIFESTS_GONE if objects are left, and no manifest. Raises NotFoundError if there is
     no such namespace, FormatVersionError, UnavailableError.
     """
-    store = context.store
-    prefix = f"namespaces/{check_namespace(namespace)}/"
-    objects = {folder: {"objects": 0, "bytes": 0} for folder in FOLDERS}
-    manifests: list[ObjectMeta] = []
-    for folder, counts in objects.items():
-        for meta in store.list(f"{prefix}{folder}/"):
-            counts["objects"] += 1
-            counts["bytes"] += meta.size
-            if parse_manifest_key(meta.key) is not None:
-                manifests.append(meta)
-    if not manifests:
-        if ManifestReader(store, namespace).left_behind() is None:
-            raise no_namespace(store.url, namespace)
-        return {
+    check_namespace(namespace)
+    for _ in range(LISTINGS_MAX):
+        listed = {folder: _list_folder(context, namespace, folder) for folder in FOLDERS}
+        manifests = [
+            meta for meta in listed["manifest"] if parse_manifest_key(meta.key) is not None
+        ]
+        objects = {
+            folder: {"objects": len(metas), "bytes": sum(meta.size for meta in metas)}
+            for folder, metas in listed.items()
+        }
+        if not manifests:
+            if ManifestReader(context.store, namespace).left_behind() is None:
+                raise no_namespace(context.store.url, namespace)
+            return {
+                "namespace": namespace,
+                "objects": objects,
+                "damaged": [],
+                "state": MANIFESTS_GONE,
+            }
+        manifest, unreadable = newest_readable_manifest(context.store, manifests)
+        if any(isinstance(error, NotFoundError) for error in unreadable.values()):
+            continue  # collected since it was listed: there are newer ones
+        for error in unreadable.values():
+            if isinstance(error, FormatVersionError):
+                raise error
+        about: dict[str, Any] = {
             "namespace": namespace,
             "objects": objects,
-            "damaged": [],
-            "state": MANIFESTS_GONE,
+            "damaged": sorted(unreadable),
         }
-    manifest, unreadable = newest_readable_manifest(store, manifests)
-    for error in unreadable.values():
-        if isinstance(error, FormatVersionError):
-            raise error
-    about: dict[str, Any] = {
-        "namespace": namespace,
-        "objects": objects,
-        "damaged": sorted(unreadable),
-    }
-    return about | (_figures(context, manifest) if manifest is not None else {})
+        return about | (_figures(context, manifest) if manifest is not None else {})
+    raise UnavailableError(
+        f"the newest manifest of namespace {namespace!r} was listed but not there, {LISTINGS_MAX} "
+        "times in a row: retry"
+    )
+
+
+def _list_folder(context: Context, namespace: str, folder: str) -> list[ObjectMeta]:
+    return [*context.store.list(f"namespaces/{namespace}/{folder}/")]
 
 
 def _figures(context: Context, m: Manifest) -> dict[str, Any]:

@@ -41,6 +41,11 @@ from reef.format import SegmentRef
 class Documents(Namespace):
     """Documents by id. Threads may share it. Use as a context manager, or `close`."""
 
+    READS = (
+        *("get", "get_many", "count", "query", "scan", "aggregate", "sql", "explain_sql"),
+        *("to_pandas", "to_polars", "changes"),
+    )
+
     def __init__(
         self,
         context: Context,

@@ -7,7 +7,12 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from reef.engine._context import Context
-from reef.errors import InvalidInputError, UnreadableError
+from reef.errors import (
+    AccessDeniedError,
+    InvalidInputError,
+    UnavailableError,
+    UnreadableError,
+)
 from reef.format import decode_manifest, manifest_key, parse_manifest_key
 from reef.store import ObjectMeta, Store
 
@@ -44,7 +49,10 @@ def are_live(context: Context, some: Sequence[Listed]) -> list[bool]:
     One that cannot be read counts as live: its reader reports the damage. Raises UnavailableError.
     """
     keys = {one: manifest_key(*one) for one in some if one.generation}
-    read = dict(zip(keys, context.store.get_many([*keys.values()]), strict=True))
+    try:
+        read = dict(zip(keys, context.store.get_many([*keys.values()]), strict=True))
+    except (AccessDeniedError, UnavailableError):
+        read = {}  # one of them: each is looked at by itself
     return [_is_live(context, one, read.get(one)) for one in some]
 
 
@@ -79,6 +87,6 @@ def _is_live(context: Context, one: Listed, data: bytes | None) -> bool:
         pass  # perhaps in flight, or damaged: then an older one is the head
     try:
         head = context.chain(one.name).load()
-    except (InvalidInputError, UnreadableError):
+    except (InvalidInputError, UnreadableError, UnavailableError):
         return True
     return head is None or head.manifest.state == "live" or bool(head.damaged)

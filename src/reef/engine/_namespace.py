@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -35,6 +35,9 @@ Time = datetime | str | int
 class Namespace:
     """An open namespace. Threads may share it. Use as a context manager, or `close`."""
 
+    READS: ClassVar[tuple[str, ...]] = ()
+    """The methods of a face that read, for tracing."""
+
     def __init__(self, context: Context, name: str, face: Face, mode: str) -> None:
         """Open for writing (`mode="w"`, creating it if need be) or for reading (`mode="r"`)."""
         if mode not in ("w", "r"):
@@ -48,6 +51,11 @@ class Namespace:
         else:
             self._reader = open_for_reading(context, name, face)
         self._handle: Writer | Reader = self._writer or self._reader  # type: ignore[assignment]
+        if (tracer := context.metrics.tracer) is not None:
+            for read in self.READS:
+                call = getattr(self, read)
+                traced = tracer.traced("reef.read", call, namespace=name, operation=read)
+                setattr(self, read, traced)
 
     @property
     def mode(self) -> str:

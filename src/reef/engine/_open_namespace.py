@@ -10,6 +10,13 @@ For writing:
 5. Look at the manifest's head, always: the fences count only at or above the boundary of garbage
    collection, because below it an absent slot may be a collected one. If they do not, start over.
 
+Behind a writer that has published its end, at slot S, 3 and 4 are left out. That writer sends nothing
+more, and older ones have met the fences of those that came after them. So S is absent until the new
+writer takes it, or the fence of a newer one: that writer published no end before. Such a fence is
+never collected, so S is never absent again, and whoever goes to sleep here meets it with its first
+write. Between two that open at the same time, only the one whose epoch was published first finds the
+end on its head; the other one puts fences.
+
 A manifest that fell back to an older generation serves reads. Writing needs `reef repair`.
 """
 
@@ -213,7 +220,7 @@ def _first(chain: ManifestChain, context: Context, face: Face) -> Manifest:
 
 
 def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: int) -> Writer | None:
-    """Fence the log off and return the writer, or None if the fences do not count.
+    """Fence the log off, if need be, and return the writer; None if what was read does not count.
 
     `last_known` is a slot that was there before the epoch was taken.
     """
@@ -228,10 +235,34 @@ def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: in
             dedup.apply(entry.log)
 
     tail, reader = _replay(context, manifest, decided, last_known=last_known)
+    if _missing(manifest, tail, last_known) and _standing(chain, epoch, tail.replay.reach) is None:
+        return None
+    check_whole(manifest, tail, last_known)
+    newest: Head | None = head
+    if not _begins_behind_end(manifest, tail):
+        newest = _fence_off(context, chain, manifest, tail, reader, writer_id, decided)
+    if newest is None:
+        return None
+    newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
+    writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
+    writer.adopt(newest)
+    return writer
+
+
+def _fence_off(
+    context: Context,
+    chain: ManifestChain,
+    manifest: Manifest,
+    tail: Tail,
+    reader: LogReader,
+    writer_id: bytes,
+    decided: Callable[[LogEntry], None],
+) -> Head | None:
+    """Put the fences behind the log; return the head after that, or None if they do not count."""
     slot_fenced = tail.replay.reach
     fencing = Fencing(
-        namespace=namespace,
-        epoch=epoch,
+        namespace=manifest.namespace,
+        epoch=manifest.writer_epoch,
         writer_id=writer_id,
         count=manifest.max_parallel_writes,
         is_collected=lambda slot: is_collected(chain, slot),
@@ -239,26 +270,39 @@ def _take_log(context: Context, chain: ManifestChain, head: Head, last_known: in
         clock=context.clock,
         rng=context.rng,
     )
-    if not _missing(manifest, tail, last_known):
-        for entry in put_fences(context.store, reader, tail.replay, fencing):
-            decided(entry)
-            tail.apply(entry)
+    for entry in put_fences(context.store, reader, tail.replay, fencing):
+        decided(entry)
+        tail.apply(entry)
+    return _standing(chain, manifest.writer_epoch, slot_fenced)
+
+
+def _begins_behind_end(manifest: Manifest, tail: Tail) -> bool:
+    """Return whether the writer before has ended just where the log does: no fence is needed."""
+    ended, replay = manifest.ended, tail.replay
+    return (
+        ended is not None
+        and ended.epoch == manifest.writer_epoch - 1
+        and ended.slot == replay.next_slot == replay.reach
+    )
+
+
+def _standing(chain: ManifestChain, epoch: int, slot: int) -> Head | None:
+    """Return the head, if an absent `slot` there was not collected; else None.
+
+    Raises FencedError if a newer writer than `epoch` has opened the namespace.
+    """
     newest = chain.load()
     if newest is None:
-        raise InvariantError(f"namespace {namespace!r} lost its manifests while it was opened")
+        raise InvariantError(
+            f"namespace {chain.namespace!r} lost its manifests while it was opened"
+        )
     if newest.manifest.writer_epoch > epoch:
         raise FencedError(
-            f"namespace {namespace!r} was opened by another writer (epoch "
+            f"namespace {chain.namespace!r} was opened by another writer (epoch "
             f"{newest.manifest.writer_epoch}) while this one (epoch {epoch}) was opening it: open "
             "it again to take it over"
         )
-    if newest.manifest.gc.boundary.slot > slot_fenced:
-        return None
-    check_whole(manifest, tail, last_known)
-    newest = _settle_parallel(chain, newest, context.settings.max_parallel_writes, epoch)
-    writer = Writer(context, namespace, chain, head, tail, writer_id=writer_id, dedup=dedup)
-    writer.adopt(newest)
-    return writer
+    return None if newest.manifest.gc.boundary.slot > slot else newest
 
 
 def _settle_parallel(chain: ManifestChain, head: Head, wanted: int | None, epoch: int) -> Head:

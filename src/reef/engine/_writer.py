@@ -30,6 +30,7 @@ from reef.engine._tail import Tail
 from reef.errors import (
     DroppedError,
     FencedError,
+    InvariantError,
     NotFoundError,
     NotWrittenError,
     OverloadedError,
@@ -40,14 +41,14 @@ from reef.errors import (
 )
 from reef.format import Manifest, SegmentRef, log_schema
 from reef.log import list_log
-from reef.manifest import Head, ManifestChain
+from reef.manifest import Head, ManifestChain, end_writer
 
 _FLUSH_PAUSE_S = 1.0  # after a flush that failed
 _PLANS_MAX = 10
 _STALL_S = 1.0  # between two looks at whether a flush can be begun
 
 _T = TypeVar("_T")
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.engine")
 
 
 class Writer(Handle):
@@ -79,6 +80,12 @@ class Writer(Handle):
         self._flush_failure: ReefError | None = None
         self._flush_not_before = 0.0
         self._flushed_at = context.clock.monotonic()
+        self._is_ended = False
+        """Whether its end has been published, or was tried to be."""
+        if (tracer := context.metrics.tracer) is not None:
+            for name, call in (("commit", "write"), ("commit", "write_all"), ("flush", "_flush")):
+                traced = tracer.traced(f"reef.{name}", getattr(self, call), namespace=namespace)
+                setattr(self, call, traced)
 
     def write(self, request: WriteRequest) -> Receipt:
         """Make one batch durable and return its receipt.
@@ -263,7 +270,11 @@ class Writer(Handle):
             self._flush()
 
     def close(self) -> None:
-        """Wait for writes in flight, then release the handle. Commits stay in the log, for replay."""
+        """Wait for writes in flight, then release the handle. Commits stay in the log, for replay.
+
+        If nothing is unknown, a manifest records that this writer has ended: the next one needs no
+        fence. That is never waited for twice: a failure only costs that fence.
+        """
         if self._is_abandoned:
             return  # whatever is in flight is the parent's
         self._is_closed = True
@@ -272,7 +283,18 @@ class Writer(Handle):
             while self._is_flush_begun:
                 self._cond.wait()
         with self._flush_turn:
-            pass
+            self._publish_end()
+
+    def _publish_end(self) -> None:
+        """Tell the next writer that no request of this one is on the way. The caller has the turn."""
+        slot = self._commits.slot_ended()
+        if slot is None or self._is_ended:
+            return
+        self._is_ended = True
+        try:
+            self._chain.publish(lambda head: _ended(head, self.epoch, slot))
+        except ReefError as error:
+            _log.info("the next writer of %r has to put fences: %s", self.namespace, error)
 
     def newest_lsn(self) -> int:
         if self.failure is not None:
@@ -407,6 +429,9 @@ class Writer(Handle):
             if self._flush_once():
                 self._context.metrics.count("reef_flushes_total")
                 self._context.metrics.observe("reef_flush_seconds", clock.monotonic() - started)
+                _log.info(
+                    "flushed namespace %r: generation %d", self.namespace, self.manifest.generation
+                )
             not_before = 0.0
         except (FencedError, DroppedError) as error:
             failure = error
@@ -441,3 +466,9 @@ class Writer(Handle):
             f"other jobs folded the log of namespace {self.namespace!r} during each of {_PLANS_MAX} "
             "attempts to flush it: retry"
         )
+
+
+def _ended(head: Head | None, epoch: int, slot: int) -> Manifest:
+    if head is None:
+        raise InvariantError("a namespace that was open has no manifest")
+    return end_writer(head.manifest, epoch=epoch, slot=slot)

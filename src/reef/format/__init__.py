@@ -4,8 +4,8 @@ Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum),
                LogObject, LogRecord, LogKind, Prev (the valid object before it)
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
-               Boundary, Copied, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, LsnPolicy,
-               PARALLEL_WRITES_MAX, GRACE_MS_DEFAULT; new_records: records that are not a base's very objects
+               Boundary, Copied, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, EndedWriter,
+               LsnPolicy, PARALLEL_WRITES_MAX, GRACE_MS_DEFAULT; new_records: those that a base has not
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
@@ -57,6 +57,7 @@ from reef.format._manifest_model import (
     Collection,
     Copied,
     DedupRef,
+    EndedWriter,
     Intent,
     Lease,
     LsnPolicy,
@@ -126,6 +127,7 @@ __all__ = [
     "DedupRef",
     "DedupStream",
     "DedupWindow",
+    "EndedWriter",
     "Footer",
     "Intent",
     "Lease",

@@ -43,7 +43,7 @@ def check_invariants(manifest: Manifest) -> None:
 
 def find_violation(manifest: Manifest) -> Violation | None:
     """Return the first rule that `manifest` breaks, or None."""
-    rules = (_identity, _log, _references, _collection, _segments)
+    rules = (_identity, _log, _ended, _references, _collection, _segments)
     return next((violation for rule in rules for violation in rule(manifest)), None)
 
 
@@ -103,6 +103,15 @@ def _log(m: Manifest) -> Iterator[Violation]:
             f"skipped slots up to wal_last_seen {m.wal_last_seen}",
             short_repr(m.skipped_slots[-1]),
         )
+
+
+def _ended(m: Manifest) -> Iterator[Violation]:
+    if m.ended is None:
+        return
+    if m.ended.epoch > m.writer_epoch:
+        yield f"ended.epoch at most writer_epoch {m.writer_epoch}", str(m.ended.epoch)
+    if m.ended.slot > m.wal_last_seen + 1:
+        yield f"ended.slot at most {m.wal_last_seen + 1}", str(m.ended.slot)
 
 
 def _bad_schema(schema: bytes) -> Iterator[Violation]:

@@ -170,6 +170,14 @@ class Lease(Struct, frozen=True, forbid_unknown_fields=True):
     opened_at_us: Micros
 
 
+class EndedWriter(Struct, frozen=True, forbid_unknown_fields=True):
+    """A writer that was closed with nothing unknown: no request of its epoch is on the way."""
+
+    epoch: Epoch
+    slot: Slot
+    """The first slot that it left absent."""
+
+
 class Retention(Struct, frozen=True, forbid_unknown_fields=True):
     """How far back reads may go."""
 
@@ -258,6 +266,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     writer_epoch: Epoch
     compactor_epoch: Epoch
     lease: Lease | None
+    ended: EndedWriter | None = None
+    """Of epoch `writer_epoch`: the next writer needs no fence. Of the epoch below: the writer that
+    opened needed none. None, or of any other: not known to have ended."""
     wal_floor: Slot
     """The first slot that is not folded into segments."""
     wal_anchor: WalAnchor

@@ -64,7 +64,8 @@ _SAMPLED_BYTES_MIN = 256 << 10
 _SAMPLE_BYTES_MAX = 128 << 10
 WORTHWHILE = 15 / 16
 
-_SMALL_STREAM_BYTES_MAX = 4 << 10
+_SMALL_STREAM_BYTES_MAX = 64 << 10
+_SMALL_OPENING_BYTES_MAX = 16 << 10
 _EXTENSION = b"ARROW:extension:"
 
 # One column usually outweighs the others, so that threads cost more than they bring.
@@ -151,8 +152,19 @@ def _type_problem(kind: pa.DataType, depth: int = 1) -> str:
         return f"a column of {kind}"  # a slice of one carries the whole
     if depth > _NESTING_MAX:
         return f"a column nested more than {_NESTING_MAX} deep"
+    if depth > 1 and _is_weightless(kind):
+        return f"a column of many {kind}, which take no bytes"  # 8 bytes may say 2**31 of them
     children = (kind.field(i).type for i in range(kind.num_fields))
     return next((problem for child in children if (problem := _type_problem(child, depth + 1))), "")
+
+
+def _is_weightless(kind: pa.DataType) -> bool:
+    """Return whether any number of values of a type may take no bytes."""
+    is_empty: bool = pa.types.is_fixed_size_binary(kind) and kind.byte_width == 0
+    is_empty |= pa.types.is_fixed_size_list(kind) and kind.list_size == 0
+    is_empty |= pa.types.is_struct(kind) and kind.num_fields == 0
+    is_empty |= pa.types.is_null(kind) or pa.types.is_run_end_encoded(kind)
+    return is_empty
 
 
 def batch_problem(batch: pa.RecordBatch, first: tuple[pa.Field, ...]) -> str:
@@ -290,8 +302,10 @@ _checked_schemas: set[bytes] = set()
 
 
 def _check_fields(message: bytes, schema: pa.Schema) -> None:
-    """Raise unless the names in `schema`, which `message` holds, are text; else take note of it."""
+    """Raise unless `schema`, which `message` holds, has names of text and types that are stored."""
     _check_text(schema)
+    if problem := next((p for field in schema if (p := _type_problem(field.type))), ""):
+        raise ValueError(problem)
     if len(_checked_schemas) >= _KNOWN_MAX:
         _checked_schemas.clear()
     _checked_schemas.add(message)
@@ -370,7 +384,7 @@ def _opening(data: pa.Buffer) -> bytes:
         return b""
     marker, length = PREFIX.unpack_from(data)
     end = PREFIX.size + length
-    if marker != CONTINUED or end > data.size:
+    if marker != CONTINUED or end > min(data.size, _SMALL_OPENING_BYTES_MAX):
         return b""
     opening = data.slice(0, end + PLAIN_BYTES).to_pybytes()
     return opening[: end + PREFIX.size] if is_plain(opening[end:]) else b""

@@ -6,10 +6,13 @@ Nothing is written here. On the same head, a plan for an earlier time lets less 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from contextlib import suppress
 from functools import cache
+from typing import TypeVar
 
 from reef.clock import Clock
+from reef.errors import UnavailableError
 from reef.format import Boundary, Manifest
 from reef.gc._collection import CollectionPlan, ObjectCounter, Retained
 from reef.gc._folded_slots import AttachScan, PinnedLog
@@ -38,6 +41,7 @@ from reef.manifest import (
     Head,
     ManifestChain,
     expire_snapshots,
+    is_retained,
     longest_grace_ms,
     no_namespace,
     release_pins,
@@ -46,13 +50,18 @@ from reef.manifest import (
 from reef.settings import Settings
 from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
-from reef.types import unpack_lsn
+from reef.types import LSN_MAX, unpack_lsn
 
 _log = logging.getLogger("reef")
 
+T = TypeVar("T")
+
+PLANS_MAX = 10
 SUPERFLUOUS_KEPT_MAX = 3
 """One run publishes this many generations at most. As many superfluous ones are not worth another
 generation, or each collection would cause the next one."""
+ENDED_KEPT_MAX = 2
+"""The same where a life has ended and nobody else publishes: one to learn the time, one to delete."""
 
 
 def plan_collection(
@@ -68,10 +77,29 @@ def plan_collection(
 
     Reads only. Raises NotFoundError if there is no such namespace, CorruptError, UnavailableError.
     """
-    planner = CollectionPlanner(chain, store, settings=settings, threads=threads or SystemThreads())
-    if now_us is None:
-        now_us = max(clock.now_us(), planner.head.published_at_us)
-    return planner.plan(planner.head, now_us, assume_aborted=True)
+    threads = threads or SystemThreads()
+
+    def planned() -> CollectionPlan:
+        planner = CollectionPlanner(chain, store, settings=settings, threads=threads)
+        at_us = max(clock.now_us(), planner.head.published_at_us) if now_us is None else now_us
+        return planner.plan(planner.head, at_us, assume_aborted=True)
+
+    return beside_others(planned, chain.namespace)
+
+
+class CollectedMeanwhile(Exception):
+    """Another collection has deleted what the head of this plan retains, by a newer head."""
+
+
+def beside_others(work: Callable[[], T], namespace: str) -> T:
+    """Return what `work` does, from the start each time that another collection was faster."""
+    for _ in range(PLANS_MAX):
+        with suppress(CollectedMeanwhile):
+            return work()
+    raise UnavailableError(
+        f"namespace {namespace!r} was collected by others during each of {PLANS_MAX} attempts to "
+        "plan a collection of it; nothing was deleted: retry"
+    )
 
 
 class CollectionPlanner:
@@ -98,7 +126,8 @@ class CollectionPlanner:
     def plan(self, head: Head, now_us: int, *, assume_aborted: bool = False) -> CollectionPlan:
         """Return what may go at `now_us` if the manifest is published first that the plan is for.
 
-        `assume_aborted`: plan as if branches that were never made were aborted already.
+        `assume_aborted`: plan as if branches that were never made were aborted already. Raises
+        CollectedMeanwhile: then list again.
         """
         if head.damaged:
             return self._blocked(head, now_us)
@@ -106,7 +135,7 @@ class CollectionPlanner:
         manifest = settle_grace(expire_snapshots(head.manifest, now_us), listed, now_us)
         # Readers rely on what the manifest says, and on what earlier heads said.
         wanted_us = round((self._settings.gc_grace or 0) * 1_000_000)
-        grace_us = max(wanted_us, longest_grace_ms(manifest.gc) * 1000)
+        grace_us = max(wanted_us, _micros(longest_grace_ms(manifest.gc)))
         pins = self._pins.judge(manifest, now_us=now_us, grace_us=grace_us)
         if not assume_aborted:
             pins = tuple(_waiting(judged) if judged.aborts else judged for judged in pins)
@@ -183,6 +212,11 @@ class CollectionPlanner:
         wanted = {head, *(n for n in listed if stays_from <= n <= head), *stood}
         holdings, unreadable = self._holdings.of(wanted)
         unreadable = sorted({*unreadable, *(gap.start for gap in gone)})
+        missing = {*self._holdings.gone.intersection(wanted), *(gap.start for gap in gone)}
+        if missing:
+            newest = _load(self._chain).manifest
+            if not all(is_retained(newest, number) for number in missing):
+                raise CollectedMeanwhile
         pitr_us = self._pitr_us(manifest)
         # A branch reads no log of others, so what only it stands on keeps its segments alone. What
         # snapshots need of the log is kept slot by slot, wherever the boundary lies.
@@ -258,7 +292,7 @@ class CollectionPlanner:
         window_ms, window_s = manifest.retention.pitr_window_ms, self._settings.pitr_window
         if window_ms is None and window_s is None:
             return None
-        return max((window_ms or 0) * 1000, round((window_s or 0) * 1_000_000))
+        return max(_micros(window_ms or 0), round((window_s or 0) * 1_000_000))
 
     def _pinned(
         self,
@@ -355,7 +389,7 @@ class CollectionPlanner:
             namespace=manifest.namespace,
             generation=manifest.generation,
             now_us=now_us,
-            grace_us=longest_grace_ms(manifest.gc) * 1000,
+            grace_us=_micros(longest_grace_ms(manifest.gc)),
             pitr_us=None,
             boundary=manifest.gc.boundary,
             is_raised=False,
@@ -364,6 +398,11 @@ class CollectionPlanner:
                 "is collected until `reef repair` has repaired it",
             ),
         )
+
+
+def _micros(millis: int) -> int:
+    """Return a manifest's milliseconds as microseconds; what no number on the store holds is the most."""
+    return min(millis * 1000, LSN_MAX)
 
 
 def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int]) -> bool:
@@ -375,10 +414,8 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
         return False
     if any(doomed.kind != "manifest" for doomed in plan.doomed):
         return False
-    return (
-        sum(old.generation <= number < plan.boundary.generation for number in listed)
-        <= SUPERFLUOUS_KEPT_MAX
-    )
+    kept_max = SUPERFLUOUS_KEPT_MAX if manifest.state == "live" else ENDED_KEPT_MAX
+    return sum(old.generation <= number < plan.boundary.generation for number in listed) <= kept_max
 
 
 def _warn_of_shorter(settings: Settings, manifest: Manifest) -> None:

@@ -21,11 +21,13 @@ Invariants:
 - Time is the store's. What is published rests on the Last-Modified of generations: where this
   machine's clock promises more than those prove, a generation is published first to learn the time.
 - Nothing outside the namespace's own prefix is deleted, and nothing but "aborted" is written there.
-  Deletes are idempotent, and two collections at once do no harm.
+  Deletes are idempotent, and two collections at once do no harm: what one has deleted is no damage
+  to the other, which plans anew if the newest head does not retain it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -43,7 +45,7 @@ from reef.gc._collection import (
     ObjectCounter,
     Progress,
 )
-from reef.gc._collection_plan import CollectionPlanner
+from reef.gc._collection_plan import CollectionPlanner, beside_others
 from reef.gc._judge import DAY_US
 from reef.gc._names import FOLDERS, folder_prefix
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
@@ -51,6 +53,8 @@ from reef.metrics import Metrics
 from reef.settings import Settings
 from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
+
+_log = logging.getLogger("reef.gc")
 
 Delete: TypeAlias = Callable[[Iterator[Doomed], int, Callable[[Doomed], None]], None]
 """Deletes a number of objects of one kind, and reports each deleted one. Raises
@@ -81,10 +85,13 @@ def collect(
     if there is no such namespace, UnavailableError, OutcomeUnknownError, CorruptError. Whatever it
     raises, calling it again goes on where it ended.
     """
-    collector = _Collector(
-        chain, store, settings, clock, metrics, threads or SystemThreads(), delete, objects_max
-    )
-    return collector.run(apply=apply, progress=progress, sweep=sweep)
+    threads = threads or SystemThreads()
+
+    def collected() -> CollectionReport:
+        collector = _Collector(chain, store, settings, clock, metrics, threads, delete, objects_max)
+        return collector.run(apply=apply, progress=progress, sweep=sweep)
+
+    return beside_others(collected, chain.namespace)
 
 
 class _Collector:
@@ -136,10 +143,16 @@ class _Collector:
                 )
         self._forget_deleted(plan)
         swept, failure = self._sweep(plan) if sweep else ((), ())
+        deleted = deletion.counter.counts()
+        _log.info(
+            "collected namespace %r: %d objects deleted",
+            plan.namespace,
+            sum(count.objects for count in deleted),
+        )
         return CollectionReport(
             plan=plan,
             applied=True,
-            deleted=deletion.counter.counts(),
+            deleted=deleted,
             published=tuple(self._published),
             swept=swept,
             problems=(*plan.problems, *failure),
@@ -159,7 +172,8 @@ class _Collector:
         if proven.aborted != plan_if_aborted.aborted:
             _, head = self._publish_at(self._proven_us(head), is_needed=True)
             proven = self._planner.plan(head, head.published_at_us, assume_aborted=True)
-        self._planner.abort_unmade(proven)
+        with self._store.reserve():
+            self._planner.abort_unmade(proven)
         return head
 
     def _publish(self, head: Head, plan: CollectionPlan) -> CollectionPlan:
@@ -196,7 +210,8 @@ class _Collector:
             wanted.append(change(head))
             return wanted[-1]
 
-        head = self._chain.publish(noted)
+        with self._store.reserve():
+            head = self._chain.publish(noted)
         if wanted[-1] is not None:
             self._published.append(head.generation)
         return head

@@ -42,6 +42,8 @@ class Holdings:
         self._store = store
         self._survey = survey
         self._known: dict[int, Holding] = {}
+        self.gone: set[int] = set()
+        """Those that were not there."""
 
     def of(self, numbers: Iterable[int]) -> tuple[list[Holding], list[int]]:
         """Return what each of the generations holds, and those that cannot be read, or not found.
@@ -59,22 +61,28 @@ class Holdings:
 
     def _read(self, numbers: Sequence[int]) -> None:
         keys = [manifest_key(self._survey.namespace, number) for number in numbers]
-        for key, data in zip(keys, self._store.get_many(keys), strict=True):
-            manifest = None if data is None else self._decode(key, data)
+        for number, key, data in zip(numbers, keys, self._store.get_many(keys), strict=True):
+            manifest = self._decode(number, key, data)
             if manifest is not None:
                 self._known[manifest.generation] = self._holding(manifest)
 
-    def _decode(self, key: str, data: bytes) -> Manifest | None:
-        """Return the manifest; None if it cannot be read, twice."""
+    def _decode(self, number: int, key: str, data: bytes | None) -> Manifest | None:
+        """Return the manifest; None if it is gone, or cannot be read, twice."""
         try:
-            return decode_manifest(data, key=key)
+            if data is not None:
+                return decode_manifest(data, key=key)
+            self.gone.add(number)
+            return None
         except DamagedError:
             pass
         except UnreadableError:
             return None
         try:
             return decode_manifest(self._store.get(key), key=key)
-        except (UnreadableError, NotFoundError):
+        except NotFoundError:
+            self.gone.add(number)
+            return None
+        except UnreadableError:
             return None
 
     def _holding(self, manifest: Manifest) -> Holding:

@@ -499,6 +499,7 @@ class _Copying:
             born=1,
             origin=None,
             lease=None,
+            ended=None,
             intents=(),
             pins=() if before is None else before.pins,
             wal_last_seen=slot_last,

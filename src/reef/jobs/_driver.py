@@ -28,7 +28,7 @@ PORTION = 256
 """So many namespaces are planned, run and published together."""
 _WIDTH = 16
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.jobs")
 
 T = TypeVar("T")
 
@@ -86,6 +86,18 @@ def run_pass(
     watch: Watch | None = None,
 ) -> PassResult[T]:
     """Do a pass over namespaces, and leave a record. Raises what keeps tasks from being run."""
+    tracer = context.metrics.tracer
+    run = _run_pass if tracer is None else tracer.traced("reef.pass", _run_pass, kind=what.kind)
+    return run(context, what, names, runner, watch)
+
+
+def _run_pass(
+    context: Context,
+    what: Pass[T],
+    names: Iterable[str],
+    runner: Runner | None,
+    watch: Watch | None,
+) -> PassResult[T]:
     meter = Meter(watch)
     run = PassRun(context, what.kind, runner or InProcess(context), meter)
     ledger = _Ledger(context, what)
@@ -187,6 +199,13 @@ class _Ledger(Generic[T]):
             totals=totals,
             tasks=self._times,
             seconds=self._context.clock.monotonic() - self._begun,
+        )
+        _log.info(
+            "pass %s (%s) over %d namespaces took %.3f s",
+            result.id,
+            result.kind,
+            len(self.results),
+            result.seconds,
         )
         missing = {one.namespace for one in self.results if isinstance(one.error, NotFoundError)}
         if any(r.state != "idle" and r.namespace not in missing for r in self._records):

@@ -33,7 +33,7 @@ from reef.manifest import (
 )
 from reef.types import check_namespace, new_ulid
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.jobs")
 
 ManifestChange = Callable[[Manifest], Manifest]
 """Returns the new manifest, made from the head's; raises if that head does not allow it."""

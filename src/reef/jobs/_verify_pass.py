@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from reef.doctor import EXAMINATIONS_MAX, Examination, ProblemOrNote, VerifyReport, verify
+from reef.doctor import (
+    EXAMINATIONS_MAX,
+    Examination,
+    ProblemOrNote,
+    VerifyReport,
+    changing,
+    verify,
+)
 from reef.engine import Context
 from reef.errors import ReefError, UnavailableError
 from reef.format import SegmentRef
@@ -97,12 +104,14 @@ def verify_namespace(
     small: SmallReport = outcome.returned()
     if small.report is not None:
         return small.report
+    before: Examination | None = None
     for _ in range(EXAMINATIONS_MAX):
         examination = Examination(context.store, namespace)
         report = yield from _examine(examination, options)
-        if not examination.is_outdated():
-            break
-    return report
+        if examination.is_conclusive(before):
+            return report
+        before = examination
+    raise changing(namespace)
 
 
 # Small namespaces.

@@ -44,6 +44,8 @@ _ONE_WRITTEN, _ONE_DELETED = bytes([WRITTEN]), bytes([DELETED])
 class KeyValue(Namespace):
     """Bytes to bytes, in order of keys. Threads may share it. Use as a context manager, or `close`."""
 
+    READS = ("get", "get_many", "scan", "items", "changes")
+
     def __init__(self, context: Context, name: str, *, mode: str = "w") -> None:
         """Open for writing (`mode="w"`, creating it if need be) or for reading (`mode="r"`)."""
         super().__init__(context, name, FACE, mode)

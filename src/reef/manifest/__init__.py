@@ -6,7 +6,7 @@ ManifestReader, Generation
                   reads generations by number; what a LIST says of one
 begin_again       a first generation where all manifests were lost
 check_successor   what holds between a generation and its successor
-changes           open_writer, open_compactor, advance_floor, register_intent, end_intent,
+changes           open_writer, end_writer, open_compactor, advance_floor, register_intent, end_intent,
                   replace_segments, add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
                   advance_boundary, set_retention, set_grace, settle_grace: each makes one from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
@@ -44,6 +44,7 @@ from reef.manifest._changes import (
     advance_floor,
     check_standing,
     end_intent,
+    end_writer,
     live_inputs,
     open_compactor,
     open_writer,
@@ -97,6 +98,7 @@ __all__ = [
     "detach",
     "drop",
     "end_intent",
+    "end_writer",
     "expire_snapshots",
     "go_on",
     "has_branches",

@@ -202,6 +202,7 @@ def drop(
         m,
         state="dropped",
         lease=None,
+        ended=None,
         wal_floor=slot_last + 1,
         wal_anchor=anchor,
         wal_last_seen=max(m.wal_last_seen, slot_last),

@@ -31,6 +31,7 @@ from reef.errors import (
 from reef.format import (
     PARALLEL_WRITES_MAX,
     DedupRef,
+    EndedWriter,
     Intent,
     Lease,
     Manifest,
@@ -64,7 +65,29 @@ def open_writer(
         raise InvalidInputError.of(
             "max_parallel_writes", parallel, f"a number from 1 to {PARALLEL_WRITES_MAX}"
         )
-    return _replace(m, writer_epoch=m.writer_epoch + 1, lease=lease, max_parallel_writes=parallel)
+    ended = m.ended if m.ended is not None and m.ended.epoch == m.writer_epoch else None
+    return _replace(
+        m,
+        writer_epoch=m.writer_epoch + 1,
+        lease=lease,
+        ended=ended,
+        max_parallel_writes=parallel,
+    )
+
+
+def end_writer(m: Manifest, *, epoch: int, slot: int) -> Manifest:
+    """Record that the writer of `epoch` has ended: it wrote all slots below `slot`, and no other.
+
+    It must send nothing more, and none of its requests may be unresolved: the next writer begins at
+    `slot` without a fence.
+    """
+    _check_live(m)
+    _check_author(m, epoch, None)
+    return _replace(
+        m,
+        ended=EndedWriter(epoch=epoch, slot=slot),
+        wal_last_seen=max(m.wal_last_seen, slot - 1),
+    )
 
 
 def open_compactor(m: Manifest) -> Manifest:

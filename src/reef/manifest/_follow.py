@@ -26,7 +26,7 @@ from reef.store import Store
 
 LISTINGS_MAX = 10
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.manifest")
 
 
 class _KnownHead(NamedTuple):

@@ -48,7 +48,7 @@ from reef.manifest._repaired_chain import go_on_behind, renumber
 from reef.manifest._successor import check_successor
 from reef.settings import Settings
 from reef.store import Store, backoff, create
-from reef.types import new_nonce
+from reef.types import LSN_MAX, new_nonce
 
 Change = Callable[[Head | None], Manifest | None]
 """Builds the wanted content on a head (None: there is no generation yet), or None for no change."""
@@ -56,7 +56,7 @@ Change = Callable[[Head | None], Manifest | None]
 # Each lost race is another publisher's success: more than this many in a row are not bad luck.
 RACES_MAX = 100
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.manifest")
 
 
 class ManifestChain(ManifestFollower):
@@ -284,6 +284,13 @@ class ManifestChain(ManifestFollower):
         """Return `wanted` as the successor of `base`, by this author, with a nonce of its own."""
         number = 1 if base is None else base.last_taken + 1
         planned = 2 if base is None else base.generation + 1
+        if max(number, wanted.writer_epoch, wanted.compactor_epoch) > LSN_MAX:
+            raise CorruptError(
+                self._reader.key(number - 1),
+                0,
+                f"a generation and epochs below {LSN_MAX}, which others can follow",
+                "a higher one: no writer of Reef has come so far",
+            )
         return msgspec.structs.replace(
             renumber(wanted, planned, number),
             generation=number,

@@ -121,6 +121,10 @@ def _epochs(old: Manifest, new: Manifest) -> Iterator[Violation]:
         before, after = getattr(old, name), getattr(new, name)
         if after > before + steps:
             yield f"{name} at most {before + steps}", after
+    if new.ended not in (None, old.ended) and not (
+        new.ended.epoch == new.writer_epoch == old.writer_epoch
+    ):
+        yield f"ended to be of writer epoch {old.writer_epoch}", new.ended
     # It may fall when its writer's fences stand, but an open writer's fences are counted already.
     # A new life has no writer yet, and those of the old one are fenced off.
     if is_reborn(old, new):

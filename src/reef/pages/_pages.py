@@ -52,6 +52,8 @@ class WalRecord(NamedTuple):
 class Pages(Namespace):
     """Pages by number. Threads may share it. Use as a context manager, or `close`."""
 
+    READS = ("get_page", "get_pages")
+
     def __init__(
         self,
         context: Context,

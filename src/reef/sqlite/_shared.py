@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE_DEFAULT = 4096
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.sqlite")
 
 
 class Busy(Exception):

@@ -28,7 +28,7 @@ from reef.sqlite._shared import Busy
 
 _OURS = abi.OPEN_MAIN_DB | abi.OPEN_MAIN_JOURNAL | abi.OPEN_SUPER_JOURNAL | abi.OPEN_WAL
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.sqlite")
 _trouble = threading.local()
 
 

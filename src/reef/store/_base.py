@@ -20,6 +20,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Self, TypeAlias
 
 from typing_extensions import Buffer
@@ -112,6 +113,14 @@ class Store(ABC):
 
         Returns their keys. A write that began earlier and still runs may fail.
         """
+
+    def reserve(self) -> AbstractContextManager[None]:
+        """Return a context in which this thread's `put_if_absent` may use room that is kept back.
+
+        Only collection does: it has to write before it can free anything. A store that can run full
+        keeps such room, and again after `sweep`.
+        """
+        return nullcontext()
 
     @abstractmethod
     def get(self, key: str) -> bytes:

@@ -14,6 +14,12 @@ object, whole. A delete is not fsynced: after a power failure the object may be 
 a folder fails, the kernel may have dropped what was to be written, and report success the next time:
 the handle refuses everything from then on, and after a link the outcome is unknown.
 
+A full disk must not keep collection from freeing it, and collection has to publish a manifest first. So
+a few small files are kept in `.reserve~`, from the bucket's first object on. When there is no room for
+a PUT of collection, it takes one of them by a rename, writes over its blocks, and links it to the
+object's name. A file is whole before it has its name there, and is never written to under it: what
+one process takes, no other one still fills.
+
 `?fsync=off` skips every fsync: still atomic and safe among processes, not safe against power loss.
 """
 
@@ -23,6 +29,8 @@ import contextlib
 import errno
 import os
 import stat
+import sys
+import threading
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,12 +57,17 @@ from reef.store._byte_ranges import check_range
 from reef.types import OBJECT_KEY_BYTES_MAX, check_object_key, check_prefix
 
 TEMPORARY = ".tmp~"  # no object can be called that: keys have no "~"
+RESERVE = ".reserve~"
+# A collection publishes up to three manifests, and one of 600 segments has this size.
+_RESERVE_FILES, _RESERVE_BYTES = 3, 256 << 10
 
 
 # The larger a write, the larger the blocks of memory that the kernel takes for it. A virtual machine
 # that lends its large free blocks to others has to get them back first: it took 4 to 7 ms of a
 # processor to write 5.6 MB at once, and 1 ms in such pieces. Smaller ones pass the GIL on more often.
 _WRITE_BYTES = 256 << 10
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # What link(2) says when it has not made the link: no room for it, or nothing to link.
 _NOT_LINKED = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR, errno.EROFS)
@@ -74,9 +87,24 @@ class FileStore(Store):
         self._fsync = fsync
         self._failed = ""
         self._known_folders: set[str] = set()
+        self._has_reserve = False
+        self._spending = threading.local()
 
     def put_if_absent(self, key: str, data: Data) -> None:
-        self._create(key, parts_of(data))
+        try:
+            self._create(key, parts_of(data))
+        except NotWrittenError as error:
+            if not (_is_full(error.__cause__) and getattr(self._spending, "is_on", False)):
+                raise
+            self._create(key, parts_of(data), from_reserve=True)
+
+    @contextlib.contextmanager
+    def reserve(self) -> Iterator[None]:
+        self._spending.is_on = True
+        try:
+            yield
+        finally:
+            self._spending.is_on = False
 
     def upload(self, key: str, parts: Iterable[Buffer]) -> None:
         self._create(key, parts)
@@ -92,6 +120,7 @@ class FileStore(Store):
                     if entry.stat().st_mtime_ns // 1000 < before_us:
                         os.unlink(entry.path)
                         removed.append(f"{TEMPORARY}/{entry.name}")
+            self._keep_reserve()
         return removed
 
     def get(self, key: str) -> bytes:
@@ -144,7 +173,7 @@ class FileStore(Store):
 
     # How an object comes to be.
 
-    def _create(self, key: str, parts: Iterable[Buffer]) -> None:
+    def _create(self, key: str, parts: Iterable[Buffer], *, from_reserve: bool = False) -> None:
         self._check_usable(NotWrittenError)
         path = self._object(key)
         folder = os.path.dirname(path)
@@ -153,7 +182,9 @@ class FileStore(Store):
             with self._unwritten(key):
                 self._make_folder(self._path(TEMPORARY))
                 self._make_folder(folder)
-            self._write(temporary, parts, key)
+            if not self._has_reserve and not from_reserve:
+                self._keep_reserve()
+            self._write(temporary, parts, key, from_reserve=from_reserve)
             try:
                 self._link(temporary, path, key)
             except AlreadyExistsError:
@@ -187,10 +218,17 @@ class FileStore(Store):
                 with self._unwritten(key):
                     raise
 
-    def _write(self, path: str, parts: Iterable[Buffer], key: str) -> None:
+    def _write(
+        self, path: str, parts: Iterable[Buffer], key: str, *, from_reserve: bool = False
+    ) -> None:
         """Write the parts to a new file, durably. Errors of the caller's parts pass unchanged."""
         with self._unwritten(key):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            flags = os.O_WRONLY | os.O_CLOEXEC
+            if from_reserve:
+                self._take_reserve(path)
+            else:
+                flags |= os.O_CREAT | os.O_EXCL
+            descriptor = os.open(path, flags, 0o644)
         try:
             for part in parts:
                 left = as_view(part)
@@ -198,10 +236,46 @@ class FileStore(Store):
                     while left:
                         left = left[os.write(descriptor, left[:_WRITE_BYTES]) :]
             with self._unwritten(key):
+                if from_reserve:
+                    os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR))
                 if self._fsync:
                     os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _keep_reserve(self) -> None:
+        """Make what is missing of the reserve, if there is room; it need not be durable."""
+        self._has_reserve = True
+        with contextlib.suppress(OSError):
+            os.makedirs(self._path(RESERVE), exist_ok=True)
+            for path in self._reserve_files():
+                if not os.path.exists(path):
+                    self._fill_reserve(path)
+
+    def _fill_reserve(self, path: str) -> None:
+        temporary = self._path(f"{TEMPORARY}/{uuid.uuid4().hex}")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o644)
+            try:
+                _allocate(descriptor, _RESERVE_BYTES)
+            finally:
+                os.close(descriptor)
+            os.link(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _take_reserve(self, path: str) -> None:
+        """Give a file of the reserve the name `path`; raises OSError, as for a full disk, if none is left."""
+        for kept in self._reserve_files():
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(kept, path)
+                return
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, and the reserve is used up")
+
+    def _reserve_files(self) -> Sequence[str]:
+        return [self._path(f"{RESERVE}/{number}") for number in range(_RESERVE_FILES)]
 
     def _make_folder(self, path: str) -> None:
         """Make `path` and what is missing above it in the bucket, and make that durable.
@@ -318,9 +392,22 @@ class FileStore(Store):
                 "check the owner and mode of the folder"
             ) from error
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            advice = "free some space" if full else "check the disk, then retry"
+            advice = "check the disk, then retry"
+            if _is_full(error):
+                advice = "free some space; `reef gc --apply` does, from a reserve of its own"
             raise otherwise(f"{self.url}: {key!r}: {error.strerror}; {advice}") from error
+
+
+def _is_full(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Take `size` bytes of the disk for a file."""
+    if sys.platform == "linux":
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.write(descriptor, bytes(size))
 
 
 def _listed_name(folder: str, entry: os.DirEntry[str]) -> str:

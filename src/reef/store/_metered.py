@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from typing import NoReturn, TypeVar
 
 from typing_extensions import Buffer
@@ -66,6 +67,9 @@ class MeteredStore(Store):
 
     def sweep(self, before_us: int) -> Sequence[str]:
         return self._request("sweep", lambda: self.inner.sweep(before_us))
+
+    def reserve(self) -> AbstractContextManager[None]:
+        return self.inner.reserve()
 
     def get(self, key: str) -> bytes:
         data = self._request("get", lambda: self.inner.get(key))

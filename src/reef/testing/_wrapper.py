@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, get_args
 
 from typing_extensions import Buffer
@@ -62,6 +63,9 @@ class WrapperStore(Store):
 
     def sweep(self, before_us: int) -> Sequence[str]:
         return self._request("sweep", "", lambda: self.inner.sweep(before_us))
+
+    def reserve(self) -> AbstractContextManager[None]:
+        return self.inner.reserve()
 
     def get(self, key: str) -> bytes:
         return self._request("get", key, lambda: self.inner.get(key))

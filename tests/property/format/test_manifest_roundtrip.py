@@ -22,6 +22,7 @@ from reef.format import (
     DedupRef,
     DedupStream,
     DedupWindow,
+    EndedWriter,
     Intent,
     Lease,
     Manifest,
@@ -134,6 +135,12 @@ def manifests(draw: st.DrawFn) -> Manifest:
         writer_epoch=epoch,
         compactor_epoch=draw(u63),
         lease=draw(st.none() | st.builds(Lease, text, text, u63)) if epoch else None,
+        ended=draw(
+            st.none()
+            | st.builds(
+                EndedWriter, st.integers(0, epoch), st.integers(1, min(last_seen + 1, SLOT_MAX))
+            )
+        ),
         wal_floor=floor,
         wal_anchor=(
             WalAnchor(anchored, draw(u32), draw(st.integers(0, epoch)))

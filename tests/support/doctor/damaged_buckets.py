@@ -58,13 +58,16 @@ class Bucket:
         return self.open().context()
 
     def write(self, *rounds: str, commits: int = 4) -> None:
-        """Open for writing and do some rounds; what one has committed is flushed if it says "flush"."""
-        with self.open() as db, db.kv(NAMESPACE) as kv:
-            for end in rounds:
-                for _ in range(commits):
-                    self._commit(kv)
-                if end == "flush":
-                    kv.flush()
+        """Open for writing and do some rounds; what one has committed is flushed if it says "flush".
+
+        Nobody closes it, as if it had been killed.
+        """
+        kv = self.open().kv(NAMESPACE)
+        for end in rounds:
+            for _ in range(commits):
+                self._commit(kv)
+            if end == "flush":
+                kv.flush()
 
     def _commit(self, kv: KeyValue) -> None:
         rng, known = self._rng, self.rows()
@@ -92,12 +95,12 @@ class Bucket:
 
     def read_as_writer(self) -> dict[bytes, bytes]:
         """Return what a fresh writer sees that has committed and flushed something first."""
-        with self.open() as db, db.kv(NAMESPACE) as kv:
-            kv.put(b"proof", b"it can be written")
-            kv.flush()
-            found = dict(kv.items())
-            assert found.pop(b"proof") == b"it can be written"
-            kv.delete(b"proof")
+        kv = self.open().kv(NAMESPACE)
+        kv.put(b"proof", b"it can be written")
+        kv.flush()
+        found = dict(kv.items())
+        assert found.pop(b"proof") == b"it can be written"
+        kv.delete(b"proof")
         return found
 
     def compact(self, *, last: int = 0) -> SegmentRef:
@@ -138,8 +141,7 @@ class Bucket:
 
         For a bucket with `gc_grace=0` and `retained_generations=1`.
         """
-        with self.open() as db, db.kv(NAMESPACE) as kv:
-            kv.flush()
+        self.open().kv(NAMESPACE).flush()
         for _ in range(5):
             context = self.context()
             report = collect_garbage(context, NAMESPACE)

@@ -61,6 +61,8 @@ class Shape:
     dozes: float
     """How often somebody falls asleep before a request."""
     naps: tuple[float, ...]
+    closes: float
+    """How often a writer closes its handle, before it opens another one or ends."""
     settings: Mapping[str, tuple[object, ...]]
 
 
@@ -180,7 +182,7 @@ def live_as_writer(world: KernelWorld, process: Process, *, openings: int) -> No
         ]
         for client in started:
             client.join()
-        if process.rng.random() < 0.3:
+        if process.rng.random() < shape.closes:
             tolerated(kv.close)
 
 

@@ -20,6 +20,9 @@ from typer.main import get_command
 import reef
 from reef import cli, errors
 from reef.cli._app import app
+from reef.cli._report import Report, Table
+from reef.cli.arguments import Scope
+from reef.errors import AccessDeniedError, InvalidInputError, NotFoundError, UnavailableError
 from tests.support.waiting import DEADLINE_SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -211,10 +214,69 @@ def test_other_errors_are_bugs_and_are_not_hidden(monkeypatch: pytest.MonkeyPatc
         ("'az://c?sig=a%2Fb' and http://h/c?sig=1", "'az://c?...' and http://h/c?..."),
         ("postgresql://me:pw@host/db is down", "postgresql://...@host/db is down"),
         ("is it there? yes", "is it there? yes"),
+        ("s3://me:pw@host/s3://you@there?a=s3://b?c", "s3://...@host/s3://...@there?..."),
     ],
 )
 def test_credentials_are_left_out(text: str, shown: str) -> None:
     assert cli.without_credentials(text) == shown
+
+
+@pytest.mark.parametrize("part", ["a", "s3:", "s3://", "://", "@", "?", "a@", "s3://a?", "s3://a@"])
+def test_leaving_credentials_out_of_a_very_long_text_ends(part: str) -> None:
+    """A pattern that begins again at each letter, or at each scheme, would take half an hour here."""
+    text = part * (400_000 // len(part))
+    shown = cli.without_credentials(text)
+    assert (shown == text) == ("://" not in text or part in ("s3://", "://"))
+
+
+def test_control_characters_are_shown_and_not_sent_to_the_terminal() -> None:
+    assert cli.visible("\x1b]0;title\x07\x9b2J\u202e\x00\n\tä") == (
+        "\\x1b]0;title\\x07\\x9b2J\\u202e\\x00\n\tä"
+    )
+
+
+def test_reports_and_errors_show_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "k\x1b[2J\x9d"
+    report = Report({"key": evil}, [evil, {evil: evil}, Table([evil], [[evil]], evil)])
+    report.print(as_json=False)
+    assert "\x1b" not in (said := capsys.readouterr().out)
+    assert said.count("k\\x1b[2J\\x9d") == 6
+    report.print(as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"key": evil}
+
+    def fail(_: object) -> int:
+        raise NotFoundError(evil)
+
+    monkeypatch.setattr("reef.cli._app.invoke", fail)
+    assert cli.run(["anything"]) == 2
+    assert capsys.readouterr().err == "reef: k\\x1b[2J\\x9d\n"
+
+
+def test_one_namespace_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}?fsync=off"
+    with reef.connect(url) as db:
+        for name in ("a", "b", "c", "d"):
+            db.kv(name).close()
+
+    def do(name: str) -> str:
+        errors = {"a": AccessDeniedError("a"), "b": UnavailableError("b"), "c": NotFoundError("c")}
+        if name in errors:
+            raise errors[name]
+        return name
+
+    with reef.connect(url) as db:
+        found = dict(Scope(every=True).each(db, do))
+        assert [type(one).__name__ for one in found.values()] == [
+            *("AccessDeniedError", "UnavailableError", "NotFoundError", "str")
+        ]
+        with pytest.raises(InvalidInputError, match="for all"):
+            dict(Scope(every=True).each(db, lambda _: _refuse()))
+
+
+def _refuse() -> None:
+    raise InvalidInputError("for all")
 
 
 def test_the_table_and_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:

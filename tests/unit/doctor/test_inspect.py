@@ -188,9 +188,13 @@ def test_what_a_request_said_is_shown_as_text_if_it_is_some(bucket: Bucket) -> N
         "kind": "Equals",
         "expected": {"value": "old"},
     }
+    deep = b"\x91" * 100_000 + b"\0"
+    assert "base64" in shown(condition=deep)["condition"]
     # Another face may write them down in another way.
     assert shown(condition=b"\xc1")["condition"] == {"base64": "wQ=="}
     runs = struct.pack("<3I", 100, 50, 1) + bytes([0, 2, 77])
+    endless = b"\1" + struct.pack("<I", 2**32 - 1) * 9 + bytes(9)
+    assert shown(outcomes=endless)["outcome_counts"] is None
     found = shown(outcomes=b"\1" + runs)
     assert found["outcome_counts"] == {"written": 100, "exists": 50, "code 77": 1}
     assert found["outcomes"] == ["written"] * 10

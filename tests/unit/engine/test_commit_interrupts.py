@@ -59,12 +59,15 @@ def test_a_row_that_was_not_logged_is_never_seen(
 
 @pytest.mark.parametrize(
     ("owner", "where"),
-    [(CommitPath, "_gather"), (CommitQueue, "seal"), (LogWriter, "encode"), (LogWriter, "put")],
+    [
+        *((CommitPath, "_gather"), (CommitPath, "_gather_for")),
+        *((CommitQueue, "seal"), (LogWriter, "encode"), (LogWriter, "put")),
+    ],
 )
 def test_an_interrupted_sender_leaves_its_group_to_the_others(
     store: Store, monkeypatch: pytest.MonkeyPatch, owner: type, where: str
 ) -> None:
-    kv = database(store).kv("ns")
+    kv = database(store).kv("ns", group_commit_window=1e-3 if where == "_gather_for" else None)
     kv.put(b"a", b"1")
     commit_queue(kv).callers_expected = 2  # so that it gathers
     original = getattr(owner, where)

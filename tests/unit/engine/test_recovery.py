@@ -7,7 +7,13 @@ import logging
 import pytest
 
 from reef.database import Database
-from reef.errors import CorruptError, FencedError, InvalidInputError, OutcomeUnknownError
+from reef.errors import (
+    AccessDeniedError,
+    CorruptError,
+    FencedError,
+    InvalidInputError,
+    OutcomeUnknownError,
+)
 from reef.format import (
     LogKind,
     SegmentOrigin,
@@ -46,6 +52,76 @@ def test_what_was_committed_is_there_after_a_crash(store: Store) -> None:
     again = database(store, seed=2).kv("ns")
     assert len(dict(again.items())) == 49
     assert again.get(b"k7") is None
+
+
+def test_behind_a_writer_that_was_closed_no_fence_is_put(store: Store) -> None:
+    kv = database(store).kv("ns")
+    kv.put(b"a", b"1")
+    counting = CountingStore(store)
+    kv = database(counting, seed=2).kv("ns")
+    assert len(fences(store)) == 2
+    kv.put(b"b", b"2")
+    before = head_generation(store)
+    before_close = counting.counts
+    kv.close()
+    kv.close()
+    assert (counting.counts - before_close).requests == {"put_if_absent": 1, "list": 1}
+    assert head_generation(store) == before + 1
+    counting = CountingStore(store)
+    kv = database(counting, seed=3).kv("ns")
+    assert len(fences(store)) == 2
+    # The manifest, the epoch, the end of the log; and nobody looks at the head again.
+    requests = counting.counts.requests
+    assert (requests["put_if_absent"], requests["list"]) == (1, 2)
+    kv.put(b"c", b"3")
+    assert contents(store) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    database(store, seed=4).kv("ns")
+    assert len(fences(store)) == 3  # the last one is open still
+    with pytest.raises(FencedError):
+        kv.put(b"d", b"4")
+
+
+def test_one_of_two_openers_goes_by_the_end_of_the_writer_before(store: Store) -> None:
+    database(store).kv("ns").close()
+    first, second = (database(store, seed=seed).kv("ns") for seed in (2, 3))
+    assert [epoch for _, epoch in fences(store)] == [1, 3]
+    second.put(b"b", b"2")
+    with pytest.raises(FencedError):
+        first.put(b"a", b"1")
+    first.close()  # it was fenced: it is not the one that ends
+    second.close()
+    database(store, seed=4).kv("ns").put(b"c", b"3")
+    assert [epoch for _, epoch in fences(store)] == [1, 3]
+    assert contents(store) == {b"b": b"2", b"c": b"3"}
+
+
+def test_a_refused_write_is_not_relied_upon_at_close(store: Store) -> None:
+    """The store said that nothing was written; if it was wrong, the next writer would not know."""
+    faulty = FaultyStore(store)
+    kv = database(faulty).kv("ns")
+    faulty.arm(Fault("denied", on="put_if_absent", key="*/wal/*"))
+    with pytest.raises(AccessDeniedError):
+        kv.put(b"a", b"1")
+    kv.close()
+    kv = database(faulty, seed=2).kv("ns")
+    assert [epoch for _, epoch in fences(store)] == [1, 2]
+    faulty.arm(Fault("denied", on="put_if_absent", key="*/wal/*"))
+    with pytest.raises(AccessDeniedError):
+        kv.put(b"a", b"1")
+    kv.put(b"b", b"2")  # in that slot
+    kv.close()
+    database(store, seed=3).kv("ns")
+    assert [epoch for _, epoch in fences(store)] == [1, 2]
+
+
+def test_an_end_that_cannot_be_published_costs_a_fence_and_no_more(store: Store) -> None:
+    faulty = FaultyStore(store)
+    kv = database(faulty).kv("ns")
+    kv.put(b"a", b"1")
+    faulty.arm(Fault("denied", on="put_if_absent", key="*/manifest/*", times=0))
+    kv.close()
+    database(store, seed=2).kv("ns")
+    assert [epoch for _, epoch in fences(store)] == [1, 2]
 
 
 def test_a_damaged_head_was_not_committed_and_is_skipped_by_name(store: Store) -> None:
@@ -98,7 +174,6 @@ def test_a_damaged_manifest_serves_reads_loudly_and_refuses_writers(
     kv.flush()
     kv.put(b"b", b"2")
     kv.flush()
-    kv.close()
     flip(store, manifest_key("ns", head_generation(store)))
     with caplog.at_level(logging.ERROR, logger="reef"):
         assert contents(store) == {b"a": b"1", b"b": b"2"}  # the log is still there

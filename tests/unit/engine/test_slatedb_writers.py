@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from reef.errors import FencedError
+from reef.errors import AlreadyExistsError, FencedError, OutcomeUnknownError
 from reef.kv import KeyValue
 from reef.testing import Fault
 from tests.support.code_without_guards import Edit
@@ -91,9 +91,9 @@ def test_1622_writes_in_flight_land_after_a_collection(parallel: int) -> None:
 
 
 BOUNDARY_CHECKED = Edit(
-    "reef.engine._open_namespace:_take_log",
-    "if newest.manifest.gc.boundary.slot > slot_fenced:",
-    "if False:",
+    "reef.engine._open_namespace:_standing",
+    "None if newest.manifest.gc.boundary.slot > slot else newest",
+    "newest",
 )
 LISTED_IS_THERE = (
     Edit(
@@ -108,7 +108,7 @@ LISTED_IS_THERE = (
 """What was listed before the epoch was taken and is gone: it was collected, or it is damage."""
 EPOCH_CHECKED = (
     Edit(
-        "reef.engine._open_namespace:_take_log",
+        "reef.engine._open_namespace:_standing",
         "if newest.manifest.writer_epoch > epoch:",
         "if False:",
     ),
@@ -250,6 +250,65 @@ def stop_in_opening(parallel: int, stop: int) -> bool:
     check_log(world)
     assert [type(error) for error in errors] == [FencedError], f"two writers, stop {stop}: {errors}"
     return True
+
+
+@parallel_writes
+@GUARDS.needed(
+    "only the next opener goes by an end: whoever comes after it may have a writer to fence",
+    Edit("reef.manifest:open_writer", "m.ended.epoch == m.writer_epoch", "True"),
+    Edit(
+        "reef.engine._open_namespace:_begins_behind_end",
+        "and ended.epoch == manifest.writer_epoch - 1",
+        "",
+    ),
+    Edit(
+        "reef.engine._open_namespace:_begins_behind_end",
+        "and ended.slot == replay.next_slot == replay.reach",
+        "",
+    ),
+    symptom=LOST,
+)
+def test_a_writer_without_a_fence_slept_through_a_collection(parallel: int) -> None:
+    """Behind a writer that was closed, none is put: the next one puts it where this one would write."""
+    world = open_world(parallel)
+    first = another(world)
+    first.close()
+    fences = world.slots()
+    sleeper, _, acked = stale_writer(world)
+    assert [*fences, *range(fences[-1] + 1, fences[-1] + 4)] == world.slots()
+    new = others_go_on(world, acked)
+    errors: list[Exception] = []
+    attempt(sleeper, b"asleep", acked, errors)
+    write(new, acked, rows("after", 3))
+    check(world, acked)
+    check_log(world)
+    assert [type(error) for error in errors] == [FencedError]
+
+
+@parallel_writes
+@GUARDS.needed(
+    "a writer that does not know what became of a write publishes no end",
+    Edit(
+        "reef.engine._commit._queue:CommitQueue.slot_ended",
+        "if self.in_flight or self.pending or self.failure is not None:",
+        "if False:",
+    ),
+    symptom="NoneType",
+)
+def test_a_write_is_on_its_way_when_its_writer_is_closed(parallel: int) -> None:
+    world = open_world(parallel)
+    closing, faulty, acked = stale_writer(world)
+    faulty.arm(Fault("lands_late", on="put_if_absent", key="*/wal/*", times=0))
+    faulty.arm(Fault("timeout_before", on="get", key="*/wal/*", times=0))
+    with pytest.raises(OutcomeUnknownError):
+        closing.put(b"unknown", b"u")
+    closing.close()
+    new = another(world)
+    assert [type(error) for error in faulty.land()] == [AlreadyExistsError]  # the fence is there
+    write(new, acked, rows("new", 3))
+    check(world, acked)
+    check_log(world)
+    assert b"unknown" not in world.contents()
 
 
 @pytest.mark.parametrize("missed", GUARDS, ids=str)

@@ -30,6 +30,7 @@ from reef.format._manifest import (
 from reef.format._manifest_model import (
     Boundary,
     Copied,
+    EndedWriter,
     Manifest,
     PendingDelete,
     SegmentRef,
@@ -136,6 +137,15 @@ def test_later_members_read_back_and_make_it_version_2(member: str, value: objec
     assert decode_manifest(data, key=KEY) == changed
     assert member.encode() in data
     assert member.encode() not in DATA
+
+
+def test_the_end_of_a_writer_is_a_member_of_version_2() -> None:
+    ended = replace(SAMPLE, ended=EndedWriter(epoch=SAMPLE.writer_epoch, slot=SAMPLE.wal_floor))
+    data = encode_manifest(ended)
+    assert data.startswith(b'{"magic":"RFMAN1","format_version":2,')
+    assert json.loads(data)["ended"] == {"epoch": ended.writer_epoch, "slot": ended.wal_floor}
+    assert decode_manifest(data, key=KEY) == ended
+    assert b"ended" not in DATA
 
 
 def test_version_1_with_a_later_member_is_corrupt() -> None:
@@ -330,6 +340,7 @@ def test_the_page_names_every_field_and_its_example_is_real() -> None:
     records = [type(getattr(SAMPLE, name)) for name in Manifest.__struct_fields__]
     records += [type(getattr(SAMPLE, name)[0]) for name in ("segments", "snapshots", "pins")]
     records += [type(SAMPLE.intents[0]), SkippedSlot, PendingDelete, Boundary, Manifest]
+    records += [EndedWriter]
     for record in records:
         for field in getattr(record, "__struct_fields__", ()):
             assert f"`{field}`" in page, field

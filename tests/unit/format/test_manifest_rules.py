@@ -16,6 +16,7 @@ from reef.format._manifest import decode_manifest, encode_manifest
 from reef.format._manifest_invariants import check_invariants
 from reef.format._manifest_model import (
     Boundary,
+    EndedWriter,
     Manifest,
     PendingDelete,
     ShortenedGrace,
@@ -100,6 +101,14 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "applied beyond the floor": (
         lambda m: replace(m, last_applied_lsn=pack_lsn(101, 0)),
         "last_applied_lsn in a slot below",
+    ),
+    "the end of a writer that never was": (
+        lambda m: replace(m, ended=EndedWriter(m.writer_epoch + 1, 1)),
+        "ended.epoch at most",
+    ),
+    "a writer that ended behind the log": (
+        lambda m: replace(m, ended=EndedWriter(m.writer_epoch, m.wal_last_seen + 2)),
+        "ended.slot at most",
     ),
     "shortened from less": (
         lambda m: replace(m, gc=replace(m.gc, shortened=ShortenedGrace(900_000, 7))),
@@ -391,8 +400,8 @@ def test_a_record_out_of_range_is_refused_both_ways(field: str, changes: dict[st
     assert f"$.{field}" in read.value.got
 
 
-@pytest.mark.parametrize("field", [f.name for f in msgspec.structs.fields(Manifest) if f.required])
-def test_no_field_of_version_1_may_be_missing(field: str) -> None:
+@pytest.mark.parametrize("field", fields())
+def test_no_field_may_be_missing(field: str) -> None:
     values = fields()
     del values[field]
     with pytest.raises(CorruptError, match=field):

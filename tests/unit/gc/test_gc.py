@@ -282,7 +282,7 @@ def test_collecting_comes_to_rest() -> None:
 
 def test_what_is_below_the_boundary_already_goes_without_a_publish() -> None:
     world = World()
-    filled(world, flushes=1).close()
+    filled(world, flushes=1)
     world.publish(
         lambda m: advance_boundary(m, Boundary(slot=m.wal_floor, generation=m.generation))
     )

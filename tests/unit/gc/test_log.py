@@ -18,10 +18,10 @@ from tests.support.format.samples import sample_log
 
 def test_fences_stay_for_ever() -> None:
     world = World(max_parallel_writes=3)
-    for turn in range(3):
-        with world.kv() as kv:
-            kv.put(b"k", b"%d" % turn)
-            kv.flush()
+    for turn in range(3):  # each was killed: nobody closed it
+        kv = world.kv()
+        kv.put(b"k", b"%d" % turn)
+        kv.flush()
     world.age()
     assert world.slots() == [*range(1, 13)]
     world.collect()
@@ -30,6 +30,21 @@ def test_fences_stay_for_ever() -> None:
     world.clock.advance(1000 * DAY_S)
     world.collect()
     assert len(world.slots()) == 10
+
+
+def test_writers_that_were_closed_leave_nothing_behind() -> None:
+    world = World(max_parallel_writes=3)
+    for turn in range(50):
+        with world.kv() as kv:
+            kv.put(b"k", b"%d" % turn)
+            if turn % 7 == 0:
+                kv.flush()
+    with world.kv() as kv:
+        kv.flush()
+    world.age()
+    world.collect()
+    assert world.slots() == [1, 2, 3]  # the fences of the first one, which knew of no other
+    assert world.contents() == {b"k": b"49"}
 
 
 def replace_slot(log: LogObject, slot: int) -> LogObject:

@@ -160,7 +160,7 @@ class TestDamage:
         assert (head.generation, head.damaged) == (2, (3, 4))
         assert head.last_taken == 4
         [record] = caplog.records
-        assert (record.name, record.levelno) == ("reef", logging.ERROR)
+        assert (record.name, record.levelno) == ("reef.manifest", logging.ERROR)
         assert key(3) in record.message
         assert key(4) in record.message
         assert "reef repair" in record.message

@@ -24,6 +24,7 @@ from reef.errors import (
 from reef.format import (
     Boundary,
     DedupRef,
+    EndedWriter,
     Intent,
     Lease,
     Manifest,
@@ -45,6 +46,7 @@ from reef.manifest import (
     advance_floor,
     check_successor,
     end_intent,
+    end_writer,
     expire_snapshots,
     open_compactor,
     open_writer,
@@ -162,6 +164,16 @@ class TestOpening:
     def test_parallel_writes_stay_as_they_are_unless_asked(self) -> None:
         m = replace(base(), max_parallel_writes=5)
         assert open_writer(m).max_parallel_writes == 5
+
+    def test_the_end_of_a_writer_is_known_to_the_next_one_only(self) -> None:
+        ended = published(base(), end_writer(base(), epoch=3, slot=15))
+        assert (ended.ended, ended.wal_last_seen) == (EndedWriter(epoch=3, slot=15), 14)
+        second = published(ended, open_writer(ended))
+        assert (second.writer_epoch, second.ended) == (4, ended.ended)
+        third = published(second, open_writer(second))
+        assert (third.writer_epoch, third.ended) == (5, None)
+        with pytest.raises(FencedError):
+            end_writer(second, epoch=3, slot=15)
 
     @pytest.mark.parametrize("parallel", [0, 65, -1])
     def test_bad_parallel_writes(self, parallel: int) -> None:

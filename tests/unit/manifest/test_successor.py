@@ -12,6 +12,7 @@ from reef.errors import InvariantError
 from reef.format import (
     Boundary,
     DedupRef,
+    EndedWriter,
     Intent,
     Lease,
     Manifest,
@@ -105,6 +106,7 @@ ALLOWED = {
         writer_epoch=13, max_parallel_writes=8, lease=Lease(holder="x", host="y", opened_at_us=1)
     ),
     "a compactor opens": successor(compactor_epoch=4),
+    "a writer ends": successor(ended=EndedWriter(epoch=12, slot=102)),
     "its fences stand, fewer writes at once": successor(max_parallel_writes=1),
     "a fold": folded(),
     "a fold with a schema": folded(schema=NARROW, schema_fingerprint=schema_fingerprint(NARROW)),
@@ -161,6 +163,16 @@ REFUSED = {
     "origin": (
         successor(origin=Origin("else", 1, 1, WalAnchor(slot=1, checksum=1, epoch=1), "3" * 32)),
         "expected origin",
+        True,
+    ),
+    "a writer opens and ends at once": (
+        successor(writer_epoch=13, ended=EndedWriter(epoch=13, slot=102)),
+        "ended to be of writer epoch 12",
+        True,
+    ),
+    "an older writer ends": (
+        successor(ended=EndedWriter(epoch=11, slot=102)),
+        "ended to be of writer epoch 12",
         True,
     ),
     "writer_epoch falls": (successor(writer_epoch=11), "writer_epoch at least 12", True),

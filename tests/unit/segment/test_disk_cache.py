@@ -138,6 +138,15 @@ def test_room_is_taken_before_a_file_is_there(folder: Path) -> None:
     assert cache.nbytes == sum(path.stat().st_size for path in files(folder)) == 200
 
 
+def test_a_file_larger_than_the_cache_is_not_read(folder: Path) -> None:
+    cache = open_cache(folder)
+    put(cache, "a")
+    (path,) = files(folder)
+    os.truncate(path, 1 << 40)
+    assert cache.get("a") is None
+    assert not path.exists()
+
+
 def test_what_is_too_large_by_itself_is_not_kept(folder: Path) -> None:
     cache = open_cache(folder, 300)
     put(cache, "a")

@@ -21,7 +21,7 @@ from reef.errors import (
 from reef.settings import Settings
 from reef.store import FileStore, MemoryStore, ObjectMeta, Store
 from reef.store._check import Check, StoreCheck
-from reef.store._file_store import TEMPORARY
+from reef.store._file_store import RESERVE, TEMPORARY
 from reef.testing import Fault, FaultyStore, ManualClock, WrapperStore
 from tests.support.store import broken_stores
 
@@ -113,7 +113,7 @@ def test_file_passes_with_processes_and_leaves_no_folder(tmp_path: Path) -> None
         ("racing processes", done, 3) for done in range(4)
     ]
     assert check.remove() == []
-    assert sorted(os.listdir(store.root)) == [TEMPORARY]
+    assert sorted(os.listdir(store.root)) == [RESERVE, TEMPORARY]
     assert os.listdir(f"{store.root}/{TEMPORARY}") == []
 
 
@@ -301,7 +301,7 @@ def test_what_was_made_is_removed_after_an_interrupt(tmp_path: Path, race: str) 
         list(check.run())
     assert list(store.list())
     assert check.remove() == []
-    assert os.listdir(store.root) == [TEMPORARY]
+    assert sorted(os.listdir(store.root)) == [RESERVE, TEMPORARY]
 
 
 @pytest.mark.parametrize("liar", [broken_stores.DeletesNothing, broken_stores.PretendsToDelete])

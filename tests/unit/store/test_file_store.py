@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from reef.clock import SystemClock
+from reef.database import Database
 from reef.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -28,9 +30,10 @@ from reef.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
+from reef.gc import collect
 from reef.settings import Settings
 from reef.store import FileStore, create, open_store
-from reef.store._file_store import TEMPORARY
+from reef.store._file_store import RESERVE, TEMPORARY
 from reef.testing import ManualClock
 
 KEY = "ns/wal/1"
@@ -606,3 +609,108 @@ def test_every_error_is_reefs_own(store: FileStore, monkeypatch: pytest.MonkeyPa
             patched.setattr(os, "open", failing(code))
             with pytest.raises(ReefError):
                 store.put_if_absent("ns/wal/2", b"2")
+
+
+# A full disk, and the room that is kept for collection.
+
+
+def reserved(root: Path) -> list[int]:
+    """Return the sizes of the files that are kept."""
+    return sorted((root / RESERVE / name).stat().st_size for name in os.listdir(root / RESERVE))
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every write fail to a file that has no room of its own."""
+    write = os.write
+
+    def written(descriptor: int, data: bytes) -> int:
+        if os.fstat(descriptor).st_blocks == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", written)
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+
+
+def test_room_is_kept_from_the_first_object_on(store: FileStore, root: Path) -> None:
+    store.put_if_absent(KEY, b"1")
+    assert len(reserved(root)) == 3
+    assert len(set(reserved(root))) == 1
+    assert temporaries(root) == []
+    assert [meta.key for meta in store.list()] == [KEY]
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_collection_alone_may_write_to_a_full_disk(
+    root: Path, fsync: bool, request: pytest.FixtureRequest
+) -> None:
+    store = FileStore(root, fsync=fsync)
+    store.put_if_absent("m/0", b"before")
+    request.getfixturevalue("full")
+    with pytest.raises(NotWrittenError, match="reef gc --apply"):
+        store.put_if_absent("m/1", b"somebody")
+    with store.reserve():
+        for number in range(1, 4):
+            store.put_if_absent(f"m/{number}", b"collection %d" % number)
+        with pytest.raises(NotWrittenError, match="reserve is used up"):
+            store.put_if_absent("m/4", b"too many")
+    assert [store.get(meta.key) for meta in store.list("m/")] == [
+        b"before",
+        *(b"collection %d" % number for number in range(1, 4)),
+    ]
+    assert reserved(root) == []
+    assert temporaries(root) == []
+
+
+def test_the_reserve_is_made_again_when_there_is_room(
+    root: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_if_absent(KEY, b"1")
+    (root / RESERVE / os.listdir(root / RESERVE)[0]).unlink()
+    with monkeypatch.context() as context:
+        context.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+        store.sweep(0)
+    assert len(reserved(root)) == 2
+    assert temporaries(root) == []
+    store.sweep(0)
+    assert len(reserved(root)) == 3
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("file systems can be mounted by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full_is_freed_by_collection(small_disk: Path) -> None:
+    clock = ManualClock(time.time_ns() // 1000)
+    store = FileStore(small_disk / "bucket", fsync=False)
+    db = Database(store, clock=clock, gc_grace=0.0, retained_generations=1)
+    context, kv = db.context(), db.kv("ns")
+    for _ in range(4):
+        kv.put(b"k", os.urandom(100_000))
+        kv.flush()
+    with pytest.raises(ReefError, match="free some space"):
+        while True:
+            kv.put(b"k", os.urandom(20_000))
+    with contextlib.suppress(OSError), open(small_disk / "rest", "wb", buffering=0) as rest:
+        while True:
+            rest.write(bytes(4096))  # whatever is left, down to the last page
+    before = dict(db.kv("ns", mode="r").items())
+    clock.advance(3600)
+    chain = context.chain("ns")
+    report = collect(chain, context.store, settings=context.settings, clock=clock, apply=True)
+    assert report.published
+    assert {count.kind for count in report.deleted} >= {"manifest", "log"}
+    kv.put(b"room", b"again")
+    assert dict(db.kv("ns", mode="r").items()) == {**before, b"room": b"again"}
+    assert len(reserved(small_disk / "bucket")) == 3

@@ -12,11 +12,10 @@ import typer
 
 from reef.cli._ctrl_c import unwind
 from reef.errors import (
+    AccessDeniedError,
     BucketNotFoundError,
     InvalidInputError,
-    NotFoundError,
     ReefError,
-    UnreadableError,
 )
 from reef.types import split_namespace
 
@@ -89,7 +88,11 @@ class Scope:
         for name in db.namespaces(dropped=True):
             try:
                 yield name, do(name)
-            except (NotFoundError, UnreadableError) as error:
+            except ReefError as error:
+                if isinstance(error, InvalidInputError) and not isinstance(
+                    error, AccessDeniedError
+                ):
+                    raise  # the command itself is wrong
                 yield name, error
 
 

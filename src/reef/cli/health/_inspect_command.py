@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,7 +135,21 @@ def _said_of(record: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in record.items() if value not in (None, [])}
     if counts := known.pop("outcome_counts", None):
         known["outcomes"] = ", ".join(f"{count} {name}" for name, count in counts.items())
+    if isinstance(condition := known.get("condition"), list):
+        known["condition"] = _condition_text(condition)
     return known
+
+
+def _condition_text(where: Any) -> str:
+    """Return a condition, as JSON has it, as people write one."""
+    match where:
+        case ["And" | "Or" as kind, list(parts)]:
+            return f" {kind.lower()} ".join(f"({_condition_text(part)})" for part in parts)
+        case ["Not", list(part)]:
+            return f"not ({_condition_text(part)})"
+        case [str(name), str(operator), *values]:
+            return " ".join([name, operator, *(json.dumps(v, ensure_ascii=False) for v in values)])
+    return json.dumps(where, ensure_ascii=False)
 
 
 def _is_long(name: str, value: object) -> bool:

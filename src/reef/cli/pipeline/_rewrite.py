@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reef.cli import visible
 from reef.cli._report import Report, Table, key_text, size_text
 from reef.cli.arguments import Scope, Url, connect, derived
 from reef.cli.pipeline._run_pass import (
@@ -212,7 +213,7 @@ def _looked_up(db: Database, plan: CompactionPlan) -> NamespaceResult[Compaction
 
 
 def _say_stale(namespace: str, why: str) -> None:
-    print(f"reef: {namespace}: the plan is stale: {why}", file=sys.stderr)
+    print(visible(f"reef: {namespace}: the plan is stale: {why}"), file=sys.stderr)
 
 
 def _tell_stale(result: PassResult[CompactionResult]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reef.cli import PROBLEM
+from reef.cli import PROBLEM, visible
 from reef.cli.arguments import AsJson, Url, check_bucket_exists, connect, derived
 from reef.cli.pipeline._run_pass import RunnerOptions, figure_text, pass_json
 from reef.errors import ReefError
@@ -127,7 +127,7 @@ def _as_line(result: PassResult[Any] | ReefError) -> None:
 
 def _as_text(result: PassResult[Any] | ReefError) -> None:
     if isinstance(result, ReefError):
-        print(f"round failed: {result}", file=sys.stderr, flush=True)
+        print(visible(f"round failed: {result}"), file=sys.stderr, flush=True)
         return
     done = sum(one.state == "done" for one in result.records)
     figures = ", ".join(
@@ -136,4 +136,5 @@ def _as_text(result: PassResult[Any] | ReefError) -> None:
     )
     print(f"{result.kind}: {done} namespaces, {figures}; {result.seconds:.1f} s", flush=True)
     for one in result.failed:
-        print(f"{result.kind}: {one.namespace}: {one.error}", file=sys.stderr, flush=True)
+        text = visible(f"{result.kind}: {one.namespace}: {one.error}")
+        print(text, file=sys.stderr, flush=True)

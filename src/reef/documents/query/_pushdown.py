@@ -30,7 +30,7 @@ from reef.documents.filter import parse_filter
 from reef.documents.types import Schema
 from reef.errors import InvalidInputError
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.documents")
 
 _ORDERS: Final = {
     "equal": "Eq",

@@ -92,6 +92,14 @@ class CommitPath:
         """The error that ended this writer for good, or None."""
         return self._queue.failure
 
+    def slot_ended(self) -> int | None:
+        """Return the slot at which this writer has ended, after `close`.
+
+        None while it is open, and for good if it failed, or if the outcome of anything is unknown.
+        """
+        with self._cond:
+            return self._queue.slot_ended() if self._is_closed else None
+
     @property
     def bytes_max(self) -> int:
         """How large one batch may be."""

@@ -208,6 +208,17 @@ class CommitQueue:
         """How many callers may write again soon: those just answered, and those that wait."""
         self.failure: ReefError | None = None
         """The error that ended the queue, or None."""
+        self._slot_failed = 0
+        """The last slot for which an object was sent and refused."""
+
+    def slot_ended(self) -> int | None:
+        """Return the first slot that is not durable, if nothing that was sent can still come there.
+
+        A store that refused an object is not relied upon: None until that slot is taken.
+        """
+        if self.in_flight or self.pending or self.failure is not None:
+            return None
+        return None if self._slot_failed == self._slot else self._slot
 
     # Admitting.
 
@@ -415,6 +426,8 @@ class CommitQueue:
         # A caller interrupted here computes the same settlement again, with less to do.
         for group in (*list(flight)[done.still_in_flight :], *self.pending):
             self._forget_keys(group.tickets)
+            if group.is_sent:
+                self._slot_failed = group.slot
         self.failure = self.failure or done.failure
         self.pending.clear()
         self.lsn_given = done.lsn_end

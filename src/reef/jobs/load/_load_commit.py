@@ -24,7 +24,7 @@ from reef.jobs.load._load_plan import LoadPlan
 from reef.kv import KeyValue
 from reef.log import LogReader, Replay
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.jobs")
 
 
 @dataclass(frozen=True)

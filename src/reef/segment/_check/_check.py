@@ -96,7 +96,10 @@ def check_segment(
         return CheckedSegment(key, ref, errors=(error,))
     if not deep:
         return CheckedSegment(key, ref, tail=tail)
-    return _check_blocks(store, ref, tail, span or (0, ref.size))
+    try:
+        return _check_blocks(store, ref, tail, span or (0, ref.size))
+    except NotFoundError:  # collected since its tail was read
+        return CheckedSegment(key, ref, is_missing=True)
 
 
 def _read_tail(store: Store, key: str, ref: SegmentRef) -> SegmentTail:

@@ -41,7 +41,7 @@ _TEMPORARY = "reef-tmp-"
 _FOLDER = re.compile(r"[0-9a-f]{2}")
 _FILE = re.compile(r"[0-9a-f]{64}")
 _STALE_TEMPORARY_US = 3600 * 1_000_000
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.segment")
 
 
 class DiskCache:

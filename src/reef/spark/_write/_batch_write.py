@@ -42,7 +42,7 @@ from reef.spark._write._stage import ReadRows, Staged, Write, stage
 from reef.spark._write._write_commit import WriteResult, abort, commit, earlier_load
 from reef.spark._write._write_options import KEY_BYTES_MAX, WriteOptions
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.spark")
 
 PARTITION_BYTES = 256 << 20
 PARTITIONS_MAX = 10_000

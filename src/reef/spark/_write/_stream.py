@@ -46,7 +46,7 @@ from reef.spark._write._stage import Write, stage, used_columns
 from reef.spark._write._write_commit import abort, commit
 from reef.spark._write._write_options import WriteOptions
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.spark")
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"

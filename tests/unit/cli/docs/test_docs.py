@@ -402,6 +402,21 @@ def test_conditions_hold_for_each_document(run: Run) -> None:
     assert [one["v"] for one in found] == [2, 5, 1]
 
 
+def test_inspect_log_shows_conditions_in_the_names_of_attributes(
+    run: Run, url: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    fine(run("put", NS, write_lines([{"id": "a", "price": 1, "old": 2}])))
+    condition = ["--condition", "price < incoming.price and not old > 7 and id <> 'x'", "--skip"]
+    fine(run("put", NS, write_lines([{"id": "a", "price": 3, "old": 3}]), *condition))
+    fine(run("schema", NS, "--rename", "price=cost", "--drop", "old"))
+    inspect = runner(url, capfdbinary)
+    found = [inspect("inspect", NS, "log", str(slot))[1] for slot in range(1, 7)]
+    (text,) = [out for out in found if "incoming" in out]
+    assert '(cost Lt "incoming.cost")' in text
+    assert "(since dropped)" in text
+    assert '(not (id Eq "x"))' in text
+
+
 def test_the_line_that_is_refused_is_named_also_if_an_id_comes_again(run: Run) -> None:
     fine(run("put", NS, write_lines([{"id": "a"}])))
     again = write_lines([{"id": "p"}, {"id": "p"}, {"id": "a"}])
