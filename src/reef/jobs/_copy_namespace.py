@@ -518,6 +518,7 @@ class _Copying:
             wal_last_seen=slot_last,
             skipped_slots=tuple(one for one in m.skipped_slots if one.slot <= slot_last),
             snapshots=self._snapshots(before, generation),
+            followed=(),
             segments=tuple(ref for ref in segments if ref is not None),
             copied=Copied(
                 born=self._hold.root.born,
