@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+import reef
 from bench._fresh import Opening, Pass, whole
 from bench._measure import Ratio, Scale, compare, limited
 from reef.format import (
@@ -37,6 +38,7 @@ from reef.format import (
     log_schema,
     segment_schema,
 )
+from reef.manifest import Head
 from reef.types import pack_lsn
 
 PLAIN = "plain Arrow IPC"
@@ -219,7 +221,7 @@ def opened_plain_segment(action: str, folder: Path, rows: int, codec: Codec) -> 
 
 
 def bench_manifest(scale: Scale) -> Iterator[Ratio]:
-    """Writing and reading a large manifest, against half a second."""
+    """Writing and reading a large manifest, against half a second; a snapshot beside many."""
     segments, snapshots = scale.rows(100_000), scale.rows(1_000)
     size = len(encode_manifest(large_manifest(segments, snapshots)))
     for action in ("encode", "decode"):
@@ -232,6 +234,48 @@ def bench_manifest(scale: Scale) -> Iterator[Ratio]:
             note=f"{segments:,} segments, {snapshots:,} snapshots, {size / 1e6:.1f} MB",
             written_bytes=size if action == "encode" else 0,
         )
+    few, many = scale.rows(1_000), scale.rows(10_000)
+    yield compare(
+        f"a snapshot, {few:,} standing",
+        partial(opened_snapshots, few),
+        partial(opened_snapshots, 1),
+        rounds=scale.rounds(7),
+        bar=2.0,
+        against="the same, 1 standing",
+        at_most=True,
+    )
+    yield limited(
+        f"a snapshot, {many:,} standing",
+        partial(opened_snapshots, many),
+        seconds=0.008,
+        rounds=scale.rounds(7),
+    )
+
+
+SNAPSHOTS_PER_PASS = 10
+
+
+@contextmanager
+def opened_snapshots(standing: int) -> Iterator[Pass]:
+    """A namespace in memory with so many snapshots; a pass takes some more."""
+    with reef.connect("memory://") as db, db.kv("snapshots") as kv:
+        kv.put(b"key", b"value")
+        kv.snapshot(ttl=None)
+        chain = db.context().chain("snapshots")
+
+        def standing_before(head: Head | None) -> Manifest:
+            assert head is not None
+            one = head.manifest.snapshots[0]
+            more = (msgspec.structs.replace(one, id=f"s-{i:024d}") for i in range(1, standing))
+            return msgspec.structs.replace(head.manifest, snapshots=(one, *more))
+
+        chain.publish(standing_before)
+
+        def take() -> None:
+            for _ in range(SNAPSHOTS_PER_PASS):
+                kv.snapshot(ttl=None)
+
+        yield whole(take, SNAPSHOTS_PER_PASS)
 
 
 @contextmanager

@@ -214,7 +214,8 @@ class Settings:
     read_ahead_bytes: int = _setting(4 << 20, _bytes(0))
     """0: never. How much is fetched at once when pages are read one after the other."""
 
-    gc_grace: float = _setting(900.0, _seconds())
+    gc_grace: float | None = _setting(None, _or_none(_seconds()))
+    """None: what the manifest says; 15 minutes for a new namespace."""
     retained_generations: int = _setting(10, _ints(1, 1_000_000))
     pitr_window: float | None = _setting(None, _or_none(_seconds()))
     """None: what the manifest says; for a new namespace nothing, but 7 days for pages."""

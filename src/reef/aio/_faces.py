@@ -46,6 +46,7 @@ class Handle(Wrapped[N_co]):
     flush = pooled(Namespace.flush)
     refresh = pooled(Namespace.refresh)
     stats = pooled(Namespace.stats)
+    configure = pooled(Namespace.configure)
     branch = pooled(Namespace.branch)
     branches = pooled(Namespace.branches)
     drop_branch = pooled(Namespace.drop_branch)

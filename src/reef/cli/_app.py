@@ -9,6 +9,7 @@ import typer
 
 import reef
 from reef.cli import _branch_commands, _kv, _snapshot, _sqlite, docs
+from reef.cli._settings_command import settings
 from reef.cli.arguments import add_commands
 from reef.cli.health import check_store, gc, inspect, repair, stats, verify
 from reef.cli.pipeline import compact, copy, export, index, ingest, jobs_app, rebuild, worker
@@ -35,6 +36,7 @@ add_commands(
         "verify": verify,
         "repair": repair,
         "gc": gc,
+        "settings": settings,
         "check-store": check_store,
         "index": index,
         "compact": compact,

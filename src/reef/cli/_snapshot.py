@@ -38,6 +38,10 @@ def create(
         typer.Option("--id", metavar="ID", help="The id of the snapshot. [default: a new one]"),
     ] = None,
     at: StartAt = None,
+    keep_log: Annotated[
+        bool,
+        typer.Option("--keep-log", help="Keep the changes after it in the log as long."),
+    ] = False,
 ) -> Report:
     """Take a snapshot of a version, and print its id."""
     from reef.engine import face_of, newest_manifest, open_for_reading
@@ -53,7 +57,8 @@ def create(
             lsn = given.get("lsn")
             if "time" in given:
                 lsn = reader.version_by_time(given["time"]).lsn
-            taken = reader.snapshot(_ttl_seconds(context, ttl), id=id, lsn=lsn).snapshot
+            ttl_s = _ttl_seconds(context, ttl)
+            taken = reader.snapshot(ttl_s, id=id, lsn=lsn, keeps_log=keep_log).snapshot
         finally:
             reader.close()
     return Report(

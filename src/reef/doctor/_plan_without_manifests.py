@@ -26,6 +26,7 @@ from reef.doctor._log_remains import LogRemains, attached_until, largest_value, 
 from reef.engine import Context, face_of, list_namespaces, lost_pins, open_for_reading
 from reef.errors import CorruptError, InvalidInputError, NotFoundError, UnreadableError
 from reef.format import (
+    GRACE_MS_DEFAULT,
     PARALLEL_WRITES_MAX,
     Boundary,
     DedupRef,
@@ -386,10 +387,12 @@ class _Planner:
     def _manifest(self, log: LogRemains, *, is_packed: bool) -> Manifest:
         """Return what the log and the settings say."""
         context = self._context
-        first = context.chain(self._namespace).first(round(context.settings.gc_grace * 1000))
+        grace_s = context.settings.gc_grace
+        grace_ms = GRACE_MS_DEFAULT if grace_s is None else round(grace_s * 1000)
+        first = context.chain(self._namespace).first(grace_ms)
         window_s = context.settings.pitr_window
         self._unproven += [
-            f"settings: gc_grace is {context.settings.gc_grace:g} s, and pitr_window "
+            f"settings: gc_grace is {grace_ms / 1000:g} s, and pitr_window "
             + ("is none" if window_s is None else f"is {window_s:g} s"),
             "snapshots: if there were any, they are lost",
         ]

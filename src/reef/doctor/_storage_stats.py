@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from reef.doctor._newest_readable import newest_readable_manifest
-from reef.engine import Context
+from reef.engine import Context, durable_settings
 from reef.errors import FormatVersionError, NotFoundError, UnavailableError
 from reef.format import Manifest, parse_manifest_key
 from reef.log import list_slots
-from reef.manifest import ManifestReader, no_namespace
+from reef.manifest import ManifestReader, longest_grace_ms, no_namespace
 from reef.store import ObjectMeta
 from reef.types import check_namespace
 
@@ -101,6 +101,7 @@ def _figures(context: Context, m: Manifest) -> dict[str, Any]:
         "snapshots": len(m.snapshots),
         "pins": len(m.pins),
         "intents": len(m.intents),
+        "settings": durable_settings(m),
         "retention_floor_lsn": m.retention.floor_lsn,
         "pitr_window_ms": m.retention.pitr_window_ms,
         "gc": {
@@ -108,5 +109,6 @@ def _figures(context: Context, m: Manifest) -> dict[str, Any]:
             "boundary_slot": m.gc.boundary.slot,
             "boundary_generation": m.gc.boundary.generation,
             "grace_ms": m.gc.grace_ms,
+            "longest_grace_ms": longest_grace_ms(m.gc),
         },
     }

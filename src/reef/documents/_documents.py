@@ -454,12 +454,16 @@ class Documents(Namespace):
         id: str | None = None,
         lsn: int | None = None,
         time: Time | None = None,
+        keep_log: bool = False,
     ) -> DocumentSnapshot:
         """Keep a version readable for `ttl` (default: the setting `snapshot_ttl`).
 
-        That is the newest, or the one at an LSN or a time, if it is not below the retention floor. None keeps it until it is released. Readers can take snapshots, too.
+        That is the newest, or the one at an LSN or a time, if it is not below the retention floor.
+        None keeps it until it is released. Readers can take snapshots, too. With `keep_log`, the
+        changes after it stay in the log as long: for `changes(after=...)` its LSN.
         """
-        return DocumentSnapshot(self._take_snapshot(ttl, id, lsn, time), self._schema.current())
+        view = self._take_snapshot(ttl, id, lsn, time, keep_log=keep_log)
+        return DocumentSnapshot(view, self._schema.current())
 
     # Internals.
 

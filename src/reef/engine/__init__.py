@@ -1,7 +1,8 @@
 """The kernel's façade: a versioned, ordered map of Arrow rows per namespace, in a bucket.
 
 Opening     open_for_writing, open_for_reading: recovery, fencing; a Writer, a Reader; Context is what
-            they share; Face and face_of, FACE: what a face asks of a namespace; newest_manifest
+            they share; Face and face_of, FACE: what a face asks of a namespace; newest_manifest;
+            durable_settings, change_settings: those that a namespace keeps
 Writing     WriteRequest, Receipt: a batch to commit, and its result; Restored; CreateOnly, MustExist, Equals
             (Condition): what must hold of a row for its write to count; resolve, Resolved, refuse,
             encode_condition, plain_codes; check_idempotency_key, check_stream, check_number
@@ -55,6 +56,7 @@ from reef.engine._commit._receipt import (
 )
 from reef.engine._commit._request import WriteRequest
 from reef.engine._context import Context
+from reef.engine._durable_settings import change_settings, durable_settings
 from reef.engine._feed._before import BEFORE, EXISTED
 from reef.engine._feed._change_feed import COMMITTED_AT, OP, Feed, operations
 from reef.engine._feed._feed_log import FeedLog, LinkedHeader
@@ -140,12 +142,14 @@ __all__ = [
     "are_live",
     "are_newest",
     "candidates",
+    "change_settings",
     "check_end",
     "check_idempotency_key",
     "check_number",
     "check_stream",
     "create_branch",
     "drop_namespace",
+    "durable_settings",
     "encode_condition",
     "expire_branch",
     "face_of",

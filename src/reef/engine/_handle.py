@@ -7,9 +7,11 @@ version are then there, whatever a flush or a refresh swaps meanwhile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from reef.engine._context import Context
+from reef.engine._durable_settings import change_settings, durable_settings
 from reef.engine._live import LiveRows
 from reef.engine._read._snapshot_view import SnapshotView, take_snapshot
 from reef.engine._read._version_by_time import TimedVersion, version_by_time
@@ -27,7 +29,7 @@ from reef.errors import (
 from reef.fork import abandon_in_child, forked_error
 from reef.format import Manifest, log_key
 from reef.log import LogReader
-from reef.manifest import Head, ManifestChain
+from reef.manifest import Head, ManifestChain, longest_grace_ms
 from reef.segment import RowVersion, lookup
 from reef.settings import iso_time
 
@@ -189,26 +191,44 @@ class Handle(ABC):
         )
 
     def snapshot(
-        self, ttl_s: float | None, *, id: str | None = None, lsn: int | None = None
+        self,
+        ttl_s: float | None,
+        *,
+        id: str | None = None,
+        lsn: int | None = None,
+        keeps_log: bool = False,
     ) -> SnapshotView:
         """Keep a version readable for `ttl_s` seconds by the store's clock, or for good.
 
-        That is the version at `lsn`, or the newest. Raises RetentionError below the floor.
+        That is the version at `lsn`, or the newest. With `keeps_log`, the changes after it stay in the
+        log as long. Raises RetentionError below the floor.
         """
         self.check_open()
         if lsn is not None:
             self.at_lsn(lsn)
-        chain, born = self._context.chain(self.namespace), self.manifest.born
         head, snapshot = take_snapshot(
             self._context,
-            chain,
-            self.newest_lsn if lsn is None else lambda: lsn,
+            self._chain,
+            self._newest if lsn is None else lambda: (lsn, 0),
             ttl_s,
             id=id,
-            born=born,
+            born=self.manifest.born,
+            keeps_log=keeps_log,
         )
         self.adopt(head)
-        return SnapshotView(chain, snapshot, self._live.current, self.reload)
+        return SnapshotView(self._chain, snapshot, self._live.current, self.reload)
+
+    def _newest(self) -> tuple[int, int]:
+        """Return the newest version, and the last slot that was seen if versions do not tell it."""
+        lsn = self.newest_lsn()
+        seen = self.tail.replay.next_slot - 1 if self.manifest.lsn_policy == "caller" else 0
+        return lsn, seen
+
+    def configure(self, given: Mapping[str, object]) -> dict[str, Any]:
+        """Change durable settings, and return all of them."""
+        self.check_open()
+        self.adopt(change_settings(self._chain, given, born=self.manifest.born))
+        return durable_settings(self.manifest)
 
     def newest_lsn(self) -> int:
         """Look for the newest version, and return it."""
@@ -281,6 +301,7 @@ class Handle(ABC):
             "memtable": {"rows": tail.memtable.rows, "bytes": tail.memtable.nbytes},
             "levels": {str(number): levels[number] for number in sorted(levels)},
             "last_applied_lsn": manifest.last_applied_lsn,
+            "settings": durable_settings(manifest),
             "retention_floor_lsn": manifest.retention.floor_lsn,
             "pitr_window_ms": manifest.retention.pitr_window_ms,
             "snapshots": len(manifest.snapshots),
@@ -291,6 +312,7 @@ class Handle(ABC):
                 "boundary_slot": manifest.gc.boundary.slot,
                 "boundary_generation": manifest.gc.boundary.generation,
                 "grace_ms": manifest.gc.grace_ms,
+                "longest_grace_ms": longest_grace_ms(manifest.gc),
             },
         }
 

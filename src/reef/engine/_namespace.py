@@ -97,6 +97,14 @@ class Namespace:
         """Return figures of the namespace as this handle sees it."""
         return self._handle.stats(self.mode)
 
+    def configure(self, /, **settings: object) -> dict[str, Any]:
+        """Change settings that the namespace keeps, `gc_grace` and `pitr_window`; return them all.
+
+        Without arguments, only return them. Raises InvalidInputError for any other setting, and what
+        a write of the manifest raises. Readers can do it, too.
+        """
+        return self._handle.configure(settings)
+
     def tell_metrics(self) -> None:
         """Update the gauges of this namespace."""
         self._handle.tell()
@@ -232,12 +240,19 @@ class Namespace:
         return None if lsn is None else check_number("lsn", lsn)
 
     def _take_snapshot(
-        self, ttl: float | str | None, id: str | None, lsn: int | None, time: Time | None
+        self,
+        ttl: float | str | None,
+        id: str | None,
+        lsn: int | None,
+        time: Time | None,
+        *,
+        keep_log: bool = False,
     ) -> SnapshotView:
         if id is not None:
             check_snapshot_id(id)
         wanted = self._context.settings.snapshot_ttl if ttl is DEFAULT_TTL else parse_ttl(ttl)
-        return self._handle.snapshot(wanted, id=id, lsn=self._version(lsn, time))
+        version = self._version(lsn, time)
+        return self._handle.snapshot(wanted, id=id, lsn=version, keeps_log=keep_log)
 
     def _fresh(self, min_lsn: int | None) -> None:
         if self._reader is not None:

@@ -32,6 +32,7 @@ from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._flush import read_window
 from reef.engine._commit._log_writer import is_collected
 from reef.engine._context import Context
+from reef.engine._durable_settings import set_durable
 from reef.engine._holes import check_end, list_unfolded, log_object_gone
 from reef.engine._reader import Reader
 from reef.engine._tail import Tail
@@ -45,6 +46,7 @@ from reef.errors import (
     UnavailableError,
 )
 from reef.format import (
+    GRACE_MS_DEFAULT,
     DedupWindow,
     Lease,
     LsnPolicy,
@@ -55,7 +57,7 @@ from reef.format import (
 )
 from reef.format import schema_fingerprint as fingerprint
 from reef.log import Fencing, LogEntry, LogReader, check_epoch, put_fences
-from reef.manifest import Head, ManifestChain, go_on, no_namespace, open_writer, set_retention
+from reef.manifest import Head, ManifestChain, go_on, no_namespace, open_writer
 from reef.types import check_namespace, new_nonce, split_namespace
 
 _OPENS_MAX = 10
@@ -190,7 +192,6 @@ def _list_log(context: Context, chain: ManifestChain) -> int:
 
 def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Face) -> Head:
     settings = context.settings
-    window_s = settings.pitr_window
     lease = Lease(holder=context.author, host=context.host, opened_at_us=context.clock.now_us())
 
     def taken(head: Head | None) -> Manifest:
@@ -200,8 +201,7 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
                 raise _not_made(context, namespace)
             manifest = go_on(manifest, _first(chain, context, face))
         check_face(manifest, face)
-        if window_s is not None:
-            manifest = set_retention(manifest, pitr_window_ms=round(window_s * 1000))
+        manifest = set_durable(manifest, settings)
         # Never fewer than before: until the fences stand, an older writer may have that many
         # writes in flight, and the next writer to open has to know.
         parallel = max(manifest.max_parallel_writes, settings.max_parallel_writes or 1)
@@ -213,9 +213,10 @@ def _take_epoch(context: Context, chain: ManifestChain, namespace: str, face: Fa
 def _first(chain: ManifestChain, context: Context, face: Face) -> Manifest:
     metadata = {**(face.schema.metadata or {}), FACE: face.name.encode()}
     schema = face.schema.with_metadata(metadata).serialize().to_pybytes()
+    grace_s = context.settings.gc_grace
     window_ms = None if face.pitr_window_s is None else round(face.pitr_window_s * 1000)
     return msgspec.structs.replace(
-        chain.first(round(context.settings.gc_grace * 1000)),
+        chain.first(GRACE_MS_DEFAULT if grace_s is None else round(grace_s * 1000)),
         lsn_policy=face.lsn_policy,
         retention=Retention(floor_lsn=0, pitr_window_ms=window_ms),
         schema=schema,

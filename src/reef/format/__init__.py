@@ -5,7 +5,7 @@ Log object     encode_log, decode_log, seal_log, SealedLog (parts and checksum),
 Manifest       encode_manifest, decode_manifest, manifest_checksum, manifest_key, parse_manifest_key;
                Manifest, SegmentRef, DedupRef, Snapshot, Pin, Intent, Origin, Retention, Collection,
                Boundary, Copied, ShortenedGrace, PendingDelete, SkippedSlot, WalAnchor, Lease, EndedWriter,
-               LsnPolicy, PARALLEL_WRITES_MAX
+               LsnPolicy, PARALLEL_WRITES_MAX, GRACE_MS_DEFAULT; new_records: those that a base has not
 Dedup window   encode_dedup, decode_dedup, dedup_checksum, dedup_key;
                DedupWindow, DedupEntry (a request), DedupStream (how far a source has come)
 Segment        SegmentWriter, SegmentOptions, SegmentOrigin, segment_key; decode_segment, decode_tail,
@@ -51,6 +51,7 @@ from reef.format._manifest import (
     parse_manifest_key,
 )
 from reef.format._manifest_model import (
+    GRACE_MS_DEFAULT,
     PARALLEL_WRITES_MAX,
     Boundary,
     Collection,
@@ -70,6 +71,7 @@ from reef.format._manifest_model import (
     SkippedSlot,
     Snapshot,
     WalAnchor,
+    new_records,
     schema_fingerprint,
 )
 from reef.format._owned import OwnedRows, SingleRows, owned, owned_rows
@@ -109,6 +111,7 @@ from reef.format._segment_reader import (
 from reef.format._segment_writer import SegmentWriter
 
 __all__ = [
+    "GRACE_MS_DEFAULT",
     "KEY",
     "LSN",
     "PARALLEL_WRITES_MAX",
@@ -178,6 +181,7 @@ __all__ = [
     "log_schema",
     "manifest_checksum",
     "manifest_key",
+    "new_records",
     "ordered_columns",
     "owned",
     "owned_rows",

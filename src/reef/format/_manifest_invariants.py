@@ -126,14 +126,18 @@ def _bad_schema(schema: bytes) -> Iterator[Violation]:
 
 
 def _references(m: Manifest) -> Iterator[Violation]:
-    yield from _repeated("snapshot id", (s.id for s in m.snapshots))
+    yield from _repeated("snapshot id", [s.id for s in m.snapshots])
+    if m.followed:
+        yield from _repeated("generation in followed", m.followed)
+        for number in sorted(set(m.followed) - {s.generation for s in m.snapshots}):
+            yield "followed to name generations of snapshots", str(number)
     yield from _repeated("intent id", (i.id for i in m.intents))
     yield from _repeated("pin of one child and nonce", ((p.child, p.nonce) for p in m.pins))
     yield from _bad_names("child of a pin", {p.child for p in m.pins})
     if m.origin is not None:
         yield from _bad_names("origin.namespace", [m.origin.namespace])
     for what, records in (("snapshot", m.snapshots), ("pin", m.pins), ("intent", m.intents)):
-        newest = max((r.generation for r in records), default=0)
+        newest = max([r.generation for r in records], default=0)
         if newest > m.generation:
             yield f"every {what} of a generation up to {m.generation}", f"generation {newest}"
 
@@ -228,7 +232,7 @@ def _bad_names(what: str, names: Iterable[str]) -> Iterator[Violation]:
 
 
 def _repeated(what: str, values: Iterable[object]) -> Iterator[Violation]:
-    listed = list(values)
+    listed = values if isinstance(values, list) else list(values)
     if len(set(listed)) < len(listed):
         value, times = Counter(listed).most_common(1)[0]
         yield f"each {what} once", f"{short_repr(value)} {times} times"

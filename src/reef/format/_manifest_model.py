@@ -12,7 +12,9 @@ what is new about their records stands in a member of its own.
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from operator import is_
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, structs
 
@@ -51,6 +53,8 @@ JobKind = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z")]
 Nonce = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
+
+_Record = TypeVar("_Record")
 
 State = Literal["live", "dropped", "aborted"]
 LsnPolicy = Literal["packed", "caller"]
@@ -282,6 +286,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     snapshots: tuple[Snapshot, ...]
     gc: Collection
     segments: tuple[SegmentRef, ...]
+    followed: tuple[Generation, ...] = ()
+    """Generations of snapshots behind which all of the log is kept: somebody reads the snapshot
+    first, and then what was committed after it."""
     copied: Copied | None = None
     """None: the whole log was written here."""
 
@@ -339,6 +346,14 @@ _OPTIONAL: dict[type, tuple[tuple[str, object], ...]] = {
     record: _optional(record)
     for record in (Manifest, Collection, Retention, Boundary, Origin, WalAnchor, DedupRef, Lease)
 }
+
+
+def new_records(before: Sequence[_Record], after: Sequence[_Record]) -> list[_Record]:
+    """Return which records of `after` are not the very objects of `before`, which were checked."""
+    if len(before) <= len(after) and all(map(is_, before, after)):
+        return list(after[len(before) :])
+    known = set(map(id, before))
+    return [record for record in after if id(record) not in known]
 
 
 def format_version(manifest: Manifest) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from reef.format import Boundary, log_key
+from reef.format import Boundary, ShortenedGrace, log_key
 from reef.gc._pins import JudgedPin
 
 Kind = Literal["manifest", "log", "segment", "dedup", "other", "quarantine"]
@@ -34,9 +34,10 @@ class Reason(StrEnum):
     ATTACHED = "the log attaches it"
     MAY_BE_ATTACHED = "a log object that may attach it cannot be read"
     FENCE = "a fence, which keeps its slot from older writers forever"
+    SNAPSHOT = "a snapshot continues from this slot of the log, or from one below"
     LOG = "a retained generation continues from this slot of the log, or from one below"
     PITR = "within the window of time travel"
-    PINNED = "it attaches a segment that a branch reads"
+    PINNED = "it attaches a segment that a branch or a snapshot reads"
     REBUILD = "a rebuild without manifests goes by it"
     DAMAGED = "it cannot be read: see `reef verify`"
     YOUNG = "its name is not one of Reef's, and it is younger than a day"
@@ -121,6 +122,8 @@ class CollectionPlan:
     pitr_us: int | None
     boundary: Boundary
     """The manifest change that is published before anything is deleted."""
+    shortened: ShortenedGrace | None = None
+    """The longer grace that some may still rely on."""
     is_raised: bool
     """Whether that is another boundary than the head's."""
     expired: tuple[str, ...] = ()

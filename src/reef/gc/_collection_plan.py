@@ -5,6 +5,7 @@ Nothing is written here. On the same head, a plan for an earlier time lets less 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from functools import cache
@@ -25,7 +26,14 @@ from reef.gc._judge import (
     judge_windows,
 )
 from reef.gc._pins import JudgedPin, PinReason, Pins
-from reef.gc._retained import Holding, Holdings, first_recent, stood_upon
+from reef.gc._retained import (
+    Holding,
+    Holdings,
+    SnapshotLog,
+    first_recent,
+    snapshot_logs,
+    stood_upon,
+)
 from reef.gc._survey import ObjectListing
 from reef.log import absent
 from reef.manifest import (
@@ -34,13 +42,17 @@ from reef.manifest import (
     ManifestChain,
     expire_snapshots,
     is_retained,
+    longest_grace_ms,
     no_namespace,
     release_pins,
+    settle_grace,
 )
 from reef.settings import Settings
 from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
 from reef.types import LSN_MAX, unpack_lsn
+
+_log = logging.getLogger("reef")
 
 T = TypeVar("T")
 
@@ -103,6 +115,7 @@ class CollectionPlanner:
         self._threads = threads
         self.survey = ObjectListing(store, _load(chain).manifest)
         self.head = _load(chain)
+        _warn_of_shorter(settings, self.head.manifest)
         self._holdings = Holdings(store, self.survey)
         self._pins = Pins(chain, store, threads)
         manifest = self.head.manifest
@@ -118,10 +131,11 @@ class CollectionPlanner:
         """
         if head.damaged:
             return self._blocked(head, now_us)
-        manifest = expire_snapshots(head.manifest, now_us)
         listed = {found.number: found for found in self._chain.generations()}
-        # Readers rely on what the manifest says: a shorter setting does not count.
-        grace_us = max(round(self._settings.gc_grace * 1_000_000), _micros(manifest.gc.grace_ms))
+        manifest = settle_grace(expire_snapshots(head.manifest, now_us), listed, now_us)
+        # Readers rely on what the manifest says, and on what earlier heads said.
+        wanted_us = round((self._settings.gc_grace or 0) * 1_000_000)
+        grace_us = max(wanted_us, _micros(longest_grace_ms(manifest.gc)))
         pins = self._pins.judge(manifest, now_us=now_us, grace_us=grace_us)
         if not assume_aborted:
             pins = tuple(_waiting(judged) if judged.aborts else judged for judged in pins)
@@ -167,6 +181,7 @@ class CollectionPlanner:
             grace_us=grace_us,
             pitr_us=self._pitr_us(manifest),
             boundary=inputs.boundary,
+            shortened=manifest.gc.shortened,
             is_raised=inputs.boundary != head.manifest.gc.boundary,
             expired=_expired(head.manifest, manifest),
             pins=pins,
@@ -203,14 +218,17 @@ class CollectionPlanner:
             if not all(is_retained(newest, number) for number in missing):
                 raise CollectedMeanwhile
         pitr_us = self._pitr_us(manifest)
-        # A branch reads no log of others. What only it stands on has to keep its segments alone.
-        read_from = {s.generation for s in manifest.snapshots}
-        reading = [h for h in holdings if h.generation >= stays_from or h.generation in read_from]
+        # A branch reads no log of others, so what only it stands on keeps its segments alone. What
+        # snapshots need of the log is kept slot by slot, wherever the boundary lies.
+        reading = [
+            h for h in holdings if h.generation >= stays_from or h.generation in manifest.followed
+        ]
+        kept = snapshot_logs(manifest, holdings)
         needed_from, limit = self._slot_limits(manifest, reading, unreadable, pitr_us, now_us)
         raised = Boundary(slot=max(old.slot, limit), generation=max(old.generation, first))
         boundary = old if is_kept else raised
         # Once, and not before the kinds of log objects are known.
-        pinned = cache(lambda: self._pinned(manifest, holdings, min(boundary.slot, limit)))
+        pinned = cache(lambda: self._pinned(manifest, holdings, kept, min(boundary.slot, limit)))
         return CollectionInputs(
             manifest=manifest,
             boundary=boundary,
@@ -226,6 +244,7 @@ class CollectionPlanner:
             grace_us=grace_us,
             attached=lambda: self._attached(manifest, min(boundary.slot, limit), pinned()[1]),
             pinned=lambda: pinned()[0],
+            kept=kept,
             for_rebuild=lambda: self._for_rebuild(manifest, min(boundary.slot, limit)),
         )
 
@@ -276,13 +295,18 @@ class CollectionPlanner:
         return max(_micros(window_ms or 0), round((window_s or 0) * 1_000_000))
 
     def _pinned(
-        self, manifest: Manifest, holdings: Iterable[Holding], limit: int
+        self,
+        manifest: Manifest,
+        holdings: Iterable[Holding],
+        kept_logs: Iterable[SnapshotLog],
+        limit: int,
     ) -> tuple[Set[int], Set[str]]:
-        """Return the slots below `limit` that stay for branches, and what they attach."""
+        """Return the slots below `limit` that stay for branches or snapshots, and what they attach."""
         floors = {holding.generation: holding.wal_floor for holding in holdings}
         points = [
             (floors[pin.generation], pin.lsn) for pin in manifest.pins if pin.generation in floors
         ]
+        points += [(log.slot_first, log.lsn) for log in kept_logs]
         if not points:
             return frozenset(), frozenset()
         slots = self.survey.slots.attaching(min(first for first, _ in points), limit)
@@ -365,7 +389,7 @@ class CollectionPlanner:
             namespace=manifest.namespace,
             generation=manifest.generation,
             now_us=now_us,
-            grace_us=_micros(manifest.gc.grace_ms),
+            grace_us=_micros(longest_grace_ms(manifest.gc)),
             pitr_us=None,
             boundary=manifest.gc.boundary,
             is_raised=False,
@@ -392,6 +416,22 @@ def _is_worthless(plan: CollectionPlan, manifest: Manifest, listed: Iterable[int
         return False
     kept_max = SUPERFLUOUS_KEPT_MAX if manifest.state == "live" else ENDED_KEPT_MAX
     return sum(old.generation <= number < plan.boundary.generation for number in listed) <= kept_max
+
+
+def _warn_of_shorter(settings: Settings, manifest: Manifest) -> None:
+    """Log that a namespace keeps more than this process was told to."""
+    kept_s = {
+        "gc_grace": manifest.gc.grace_ms / 1000,
+        "pitr_window": (manifest.retention.pitr_window_ms or 0) / 1000,
+    }
+    for name, most_s in kept_s.items():
+        given_s = getattr(settings, name)
+        if given_s is not None and given_s < most_s:
+            _log.warning(
+                "namespace %r is collected with its own %s of %gs, which is longer than the %gs "
+                "given here: to change it, run `reef settings URL %s --set %s=%gs`",
+                *(manifest.namespace, name, most_s, given_s, manifest.namespace, name, given_s),
+            )
 
 
 def _waiting(judged: JudgedPin) -> JudgedPin:

@@ -32,6 +32,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+import msgspec
+
 from reef.clock import Clock
 from reef.errors import InvariantError, ReefError
 from reef.format import Manifest
@@ -194,6 +196,8 @@ class _Collector:
             if not (plan.needs_publish or is_needed):
                 return None
             manifest = release_pins(expire_snapshots(head.manifest, now_us), plan.released)
+            gc = msgspec.structs.replace(manifest.gc, shortened=plan.shortened)
+            manifest = msgspec.structs.replace(manifest, gc=gc)
             return advance_boundary(manifest, plan.boundary, deleted=plan.settled)
 
         head = self._publish_noted(planned)

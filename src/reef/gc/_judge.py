@@ -13,6 +13,7 @@ What no retained generation names may go only if nobody can name it again; age a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from reef.errors import DamagedError, NotFoundError, UnreadableError
 from reef.format import Boundary, Manifest, decode_dedup, dedup_key, manifest_key, segment_key
 from reef.gc._collection import Doomed, DoomedSlots, Kind, ObjectCounter, Reason
 from reef.gc._names import epoch_of, owner_of
-from reef.gc._retained import Holding
+from reef.gc._retained import Holding, SnapshotLog
 from reef.gc._survey import ObjectListing
 from reef.manifest import Generation
 from reef.store import ObjectMeta, Store
@@ -58,7 +59,9 @@ class CollectionInputs:
     attached: Callable[[], tuple[Set[str], bool]]
     """The segments that the log attaches, and whether all of it could be read."""
     pinned: Callable[[], Set[int]]
-    """The slots below the limit that attach what branches need."""
+    """The slots below the limit that attach what branches or snapshots need."""
+    kept: list[SnapshotLog]
+    """What snapshots need of the log, in order of the first slot."""
     for_rebuild: Callable[[], Set[int]]
     """The slots below the limit by which everything can be rebuilt if all manifests are lost."""
 
@@ -101,11 +104,18 @@ def judge_manifests(inputs: CollectionInputs, judgement: Judgement) -> None:
 
 
 def judge_slots(inputs: CollectionInputs, survey: ObjectListing, judgement: Judgement) -> None:
-    """A log object goes that no retained generation reads, unless it is a fence, or time travel's."""
+    """A log object goes that no retained generation reads, unless it is a fence, or time travel's.
+
+    A snapshot needs the log from the floor of its generation up to its own version.
+    """
     slots = survey.slots
     since_us = inputs.pitr_since_us
     pinned, for_rebuild = inputs.pinned(), inputs.for_rebuild()
+    kept = deque(inputs.kept)
+    kept_to = 0
     for index, (slot, size) in enumerate(zip(slots.slots, slots.sizes, strict=True)):
+        while kept and kept[0].slot_first <= slot:
+            kept_to = max(kept_to, kept.popleft().slot_last)
         if slot >= inputs.slot_limit:
             reason = _kept_log(inputs, slot)
         elif since_us is not None and slots.modified_us[index] >= since_us:
@@ -114,6 +124,8 @@ def judge_slots(inputs: CollectionInputs, survey: ObjectListing, judgement: Judg
             reason = Reason.FENCE
         elif slots.is_damaged(index):
             reason = Reason.DAMAGED
+        elif slot <= kept_to:
+            reason = Reason.SNAPSHOT
         elif slot in pinned:
             reason = Reason.PINNED
         elif slot in for_rebuild:
@@ -136,7 +148,7 @@ def judge_segments(inputs: CollectionInputs, survey: ObjectListing, judgement: J
     keeps_log = (
         inputs.pitr_since_us is not None
         or inputs.slot_limit < survey.wal_floor
-        or bool(inputs.manifest.pins)
+        or bool(inputs.manifest.pins or inputs.kept)
     )
     named = _union(holding.segments for holding in inputs.holdings)
     pending = {p.key: p.since_generation for p in inputs.manifest.gc.pending}

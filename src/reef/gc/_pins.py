@@ -28,7 +28,7 @@ import msgspec
 
 from reef.errors import NotFoundError, NotWrittenError, UnreadableError
 from reef.format import Manifest, Pin
-from reef.manifest import Generation, Head, ManifestChain, abort
+from reef.manifest import Generation, Head, ManifestChain, abort, longest_grace_ms
 from reef.store import Store
 from reef.threads import Threads, for_each
 
@@ -171,7 +171,9 @@ class Pins:
     def _grace_us(self, pin: Pin, grace_us: int) -> int:
         """Return how long what nothing names any more stays: readers of the child rely on its own."""
         head = self._children[pin.child].head
-        return grace_us if head is None else max(grace_us, head.manifest.gc.grace_ms * 1000)
+        return (
+            grace_us if head is None else max(grace_us, longest_grace_ms(head.manifest.gc) * 1000)
+        )
 
     def _judge_pin(
         self,

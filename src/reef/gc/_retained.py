@@ -2,7 +2,8 @@
 
 Retained are: the head and as many before it as asked for, every generation that was the head within
 the grace period, and those that a snapshot or a branch stands on. Readers that loaded one of them, or
-will, find everything that it names, and the log from its `wal_floor` on.
+will, find everything that it names, and the log from its `wal_floor` on: behind a generation that
+only snapshots stand on, up to the newest of these, or all of it where somebody follows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from reef.format import Manifest, decode_manifest, manifest_key
 from reef.gc._survey import ObjectListing
 from reef.manifest import Generation
 from reef.store import Store
+from reef.types import SLOT_MAX, unpack_lsn
 
 _BATCH = 16
 _NAMED_MAX = 20
@@ -27,6 +29,7 @@ class Holding:
 
     generation: int
     wal_floor: int
+    wal_last_seen: int
     segments: frozenset[str]
     """Of the survey's candidates, those that it names."""
     windows: frozenset[str]
@@ -88,9 +91,44 @@ class Holdings:
         return Holding(
             manifest.generation,
             manifest.wal_floor,
+            manifest.wal_last_seen,
             frozenset(named & self._survey.segments.keys()),
             frozenset(window & self._survey.windows.keys()),
         )
+
+
+@dataclass(frozen=True)
+class SnapshotLog:
+    """The log that snapshots of one generation need."""
+
+    slot_first: int
+    slot_last: int
+    lsn: int
+    """The newest version of them."""
+
+
+def snapshot_logs(manifest: Manifest, holdings: Iterable[Holding]) -> list[SnapshotLog]:
+    """Return what the snapshots need of the log, besides those that somebody follows.
+
+    A generation that cannot be read may need everything up to its snapshots' versions.
+    """
+    newest: dict[int, int] = {}
+    for snapshot in manifest.snapshots:
+        newest[snapshot.generation] = max(newest.get(snapshot.generation, 0), snapshot.lsn)
+    held = {holding.generation: holding for holding in holdings}
+    logs = []
+    for number, lsn in newest.items():
+        if number in manifest.followed:
+            continue
+        holding = held.get(number)
+        slot_first = 1 if holding is None else holding.wal_floor
+        if manifest.lsn_policy == "packed":
+            slot_last = unpack_lsn(lsn)[0]
+        else:
+            slot_last = SLOT_MAX if holding is None else holding.wal_last_seen
+        if slot_first <= slot_last:
+            logs.append(SnapshotLog(slot_first, slot_last, lsn))
+    return sorted(logs, key=lambda log: log.slot_first)
 
 
 def first_recent(

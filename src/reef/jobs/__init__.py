@@ -33,7 +33,7 @@ from reef.jobs._compaction._compact_pass import check_plan
 from reef.jobs._compaction._compaction_options import CompactionOptions
 from reef.jobs._compaction._compaction_plan import CompactionPlan
 from reef.jobs._compaction._compaction_result import CompactionResult
-from reef.jobs._copy import CopyResult, copy_namespace
+from reef.jobs._copy_namespace import CopyResult, copy_namespace
 from reef.jobs._fold._index_pass import IndexResult
 from reef.jobs._fold._unfolded_log import IndexOptions, UnfoldedLog
 from reef.jobs._intents import end_job, end_old_jobs, standing_intents

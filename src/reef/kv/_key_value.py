@@ -200,12 +200,15 @@ class KeyValue(Namespace):
         id: str | None = None,
         lsn: int | None = None,
         time: Time | None = None,
+        keep_log: bool = False,
     ) -> KeyValueSnapshot:
         """Keep a version readable for `ttl` (default: the setting `snapshot_ttl`).
 
-        That is the newest, or the one at an LSN or a time, if it is not below the retention floor. None keeps it until it is released. Readers can take snapshots, too.
+        That is the newest, or the one at an LSN or a time, if it is not below the retention floor.
+        None keeps it until it is released. Readers can take snapshots, too. With `keep_log`, the
+        changes after it stay in the log as long: for `changes(after=...)` its LSN.
         """
-        return KeyValueSnapshot(self._take_snapshot(ttl, id, lsn, time))
+        return KeyValueSnapshot(self._take_snapshot(ttl, id, lsn, time, keep_log=keep_log))
 
     def _now(self) -> KeyValueView:
         return KeyValueView(self._handle.view())

@@ -8,7 +8,7 @@ begin_again       a first generation where all manifests were lost
 check_successor   what holds between a generation and its successor
 changes           open_writer, end_writer, open_compactor, advance_floor, register_intent, end_intent,
                   replace_segments, add_snapshot, renew_snapshot, release_snapshot, expire_snapshots,
-                  advance_boundary, set_retention, set_grace: each makes a manifest from the head's
+                  advance_boundary, set_retention, set_grace, settle_grace: each makes one from the head's
                   and of branches: add_pin, share_pin, release_pins, begin_branch, go_on, drop,
                   abort, detach; BranchPoint, has_branches
 check_standing    refuse to go on if a job was ended, or another compactor has begun
@@ -17,6 +17,7 @@ keys_seen, lsn_max_seen
                   the keys and the newest version that a clipped reference shows
 retained_points, is_retained, retained_of
                   the LSNs and generations that stay readable
+longest_grace_ms  the longest grace period that somebody may rely on
 overlaps          pairs of segments with keys and versions in common, which must not be
 no_namespace, manifests_gone
                   the errors for a namespace that does not exist, and for one without manifests
@@ -65,12 +66,14 @@ from reef.manifest._retention import (
     advance_boundary,
     expire_snapshots,
     is_retained,
+    longest_grace_ms,
     release_snapshot,
     renew_snapshot,
     retained_of,
     retained_points,
     set_grace,
     set_retention,
+    settle_grace,
 )
 from reef.manifest._successor import check_successor
 from reef.manifest._timed_snapshots import create_snapshot, renew
@@ -102,6 +105,7 @@ __all__ = [
     "is_retained",
     "keys_seen",
     "live_inputs",
+    "longest_grace_ms",
     "lsn_max_seen",
     "manifests_gone",
     "no_namespace",
@@ -118,5 +122,6 @@ __all__ = [
     "retained_points",
     "set_grace",
     "set_retention",
+    "settle_grace",
     "share_pin",
 ]

@@ -68,10 +68,6 @@ class ManifestFollower:
         seen = self._seen
         return seen is None or self._has_passed(*seen)
 
-    def expect_objects(self) -> None:
-        """Take objects without a manifest for an unfinished copy, with which this actor goes on."""
-        self._was_empty = True
-
     def load(self) -> Head | None:
         """Return the newest generation that can be read, or None if there is none: LIST and GET.
 

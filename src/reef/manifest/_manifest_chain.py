@@ -39,6 +39,7 @@ from reef.errors import (
     ReefError,
     StalePlanError,
     UnavailableError,
+    UnreadableError,
 )
 from reef.format import Manifest, encode_manifest, manifest_checksum
 from reef.manifest._follow import LISTINGS_MAX, ManifestFollower
@@ -78,6 +79,7 @@ class ManifestChain(ManifestFollower):
         self._rng = rng
         self._is_behind = False
         self._own_put: tuple[int, float] | None = None
+        self._stood_on: Manifest | None = None
 
     @property
     def url(self) -> str:
@@ -104,6 +106,24 @@ class ManifestChain(ManifestFollower):
             created_at_us=self.clock.now_us(),
             grace_ms=grace_ms,
         )
+
+    def stood_on(self, generation: int) -> Manifest | None:
+        """Return a generation that a snapshot stands on, without its long lists; None: unreadable.
+
+        The last one is remembered. Raises UnavailableError.
+        """
+        head, known = self.head, self._stood_on
+        if known is not None and known.generation == generation:
+            return known
+        if head is not None and head.generation == generation:
+            found = head.manifest
+        else:
+            try:
+                found, _ = self._reader.read(generation)
+            except (NotFoundError, UnreadableError):
+                return None
+        self._stood_on = msgspec.structs.replace(found, segments=(), snapshots=(), followed=())
+        return self._stood_on
 
     @property
     def now_us(self) -> int | None:
@@ -162,7 +182,7 @@ class ManifestChain(ManifestFollower):
         )
 
     def publish_again(self, manifest: Manifest) -> Head:
-        """Publish what `begin_again` made: the namespace has no generation that could be continued.
+        """Publish a first generation where other objects are already: of a rebuild, or of a copy.
 
         Raises StalePlanError if there is one meanwhile, OutcomeUnknownError, UnavailableError.
         """
@@ -176,8 +196,8 @@ class ManifestChain(ManifestFollower):
         published = None if there else self._send(stamped, encode_manifest(stamped))
         if published is None:
             raise StalePlanError(
-                f"namespace {self.namespace!r} has a manifest again; nothing was published: look at it "
-                "before you rebuild"
+                f"namespace {self.namespace!r} has a manifest meanwhile; nothing was published: look at "
+                "it before you go on"
             )
         return published
 
@@ -189,7 +209,7 @@ class ManifestChain(ManifestFollower):
             return None
         manifest = self._stamp(wanted, base)
         check_successor(None if base is None else base.manifest, manifest, repairing=repairing)
-        return manifest, encode_manifest(manifest)
+        return manifest, encode_manifest(manifest, base=None if base is None else base.manifest)
 
     def _send(self, manifest: Manifest, data: bytes) -> Head | None:
         """Create the generation; None if another publisher has, or if it does not count."""

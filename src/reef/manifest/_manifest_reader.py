@@ -74,8 +74,8 @@ def manifests_gone(namespace: str, found: str) -> CorruptError:
         f"namespaces/{namespace}/manifest/",
         0,
         f"the manifests of a namespace that has objects, such as {found}",
-        "none: they were deleted; restore one from a backup, or run `reef rebuild`, which goes by "
-        "what is left",
+        "none: they were deleted, or a copy has not ended; restore one from a backup, run `reef copy` "
+        "again, or run `reef rebuild`, which goes by what is left",
     )
 
 

@@ -76,6 +76,7 @@ def renumber(m: Manifest, planned: int, number: int) -> Manifest:
         intents=tuple(replace(i, generation=dated(i.generation)) for i in m.intents),
         pins=tuple(replace(p, generation=dated(p.generation)) for p in m.pins),
         snapshots=tuple(replace(s, generation=dated(s.generation)) for s in m.snapshots),
+        followed=tuple(map(dated, m.followed)),
         gc=replace(
             m.gc,
             shortened=shortened,

@@ -8,7 +8,7 @@ is renewed late, but before anybody took it out, has lost nothing.
 from __future__ import annotations
 
 from collections.abc import Collection as Keys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,6 +22,7 @@ from reef.errors import (
     RetentionError,
 )
 from reef.format import Boundary, Collection, Manifest, ShortenedGrace, Snapshot
+from reef.manifest._manifest_reader import Generation
 from reef.types import unpack_lsn
 
 _replace = msgspec.structs.replace
@@ -29,7 +30,7 @@ _replace = msgspec.structs.replace
 
 def find_snapshot(m: Manifest, id: str) -> Snapshot | None:
     """Return the snapshot of that id, or None."""
-    return next((s for s in m.snapshots if s.id == id), None)
+    return next((s for s in reversed(m.snapshots) if s.id == id), None)
 
 
 def add_snapshot(
@@ -40,12 +41,16 @@ def add_snapshot(
     expires_at_us: int,
     wal_last_seen: int = 0,
     born: int | None = None,
+    shared: Manifest | None = None,
+    keeps_log: bool = False,
 ) -> Manifest:
     """Keep what is visible at `lsn` until `expires_at_us` by the store's clock (0: never).
 
-    The snapshot is of the generation that is published with it. `wal_last_seen` is the last log
-    slot that its author saw; under the packed policy the LSN says it. `born` is the life that is
-    meant, if not any. Raises RetentionError below the floor, AlreadyExistsError if the id is taken,
+    The snapshot is of the generation that is published with it, or of `shared` if a snapshot stands
+    on that and it shows the same: then no other generation is kept for it. `wal_last_seen` is the
+    last log slot that its author saw; under the packed policy the LSN says it. `born` is the life
+    that is meant, if not any. With `keeps_log`, the log behind its generation is kept too, as long as
+    the snapshot stands. Raises RetentionError below the floor, AlreadyExistsError if the id is taken,
     NotFoundError if the namespace was dropped, DroppedError if `born` was.
     """
     if m.state != "live" or born not in (None, m.born):
@@ -53,13 +58,33 @@ def add_snapshot(
         kind = NotFoundError if born is None else DroppedError
         raise kind(f"namespace {m.namespace!r} was {was}: open it anew, then take the snapshot")
     check_above_floor(m, lsn, "take a later one")
-    if find_snapshot(m, id) is not None:
+    if id in [s.id for s in m.snapshots]:
         raise AlreadyExistsError(
             f"snapshot {id!r} of namespace {m.namespace!r} exists; release it, or use another id"
         )
-    snapshot = Snapshot(id, m.generation + 1, lsn, expires_at_us)
     seen = max(wal_last_seen, last_seen(m, lsn))
-    return _replace(m, snapshots=(*m.snapshots, snapshot), wal_last_seen=seen)
+    number = m.generation + 1
+    if shared is not None and not keeps_log and _shows(shared, m, seen):
+        number = shared.generation
+    followed = (*m.followed, number) if keeps_log else m.followed
+    snapshots = (*m.snapshots, Snapshot(id, number, lsn, expires_at_us))
+    return _replace(m, snapshots=snapshots, wal_last_seen=seen, followed=followed)
+
+
+def _shows(older: Manifest, m: Manifest, last_slot: int) -> bool:
+    """Return whether a retained generation shows what `m` does, with the log up to `last_slot`.
+
+    The log is folded just as far, so no slot that it needs can have been collected. A slot that the
+    LSN does not tell has to be known to that generation: else nothing says that it is needed.
+    """
+    is_same = (older.born, older.wal_floor, older.skipped_slots, older.schema_fingerprint) == (
+        *(m.born, m.wal_floor, m.skipped_slots, m.schema_fingerprint),
+    )
+    is_standing = older.generation not in m.followed and any(
+        s.generation == older.generation for s in reversed(m.snapshots)
+    )
+    is_reached = m.lsn_policy == "packed" or last_slot <= older.wal_last_seen
+    return is_same and is_standing and is_reached
 
 
 def check_above_floor(m: Manifest, lsn: int, instead: str) -> None:
@@ -90,13 +115,20 @@ def renew_snapshot(m: Manifest, id: str, *, expires_at_us: int) -> Manifest:
 def release_snapshot(m: Manifest, id: str) -> Manifest:
     """Take a snapshot out. Raises NotFoundError."""
     _find(m, id)
-    return _replace(m, snapshots=tuple(s for s in m.snapshots if s.id != id))
+    return _with_snapshots(m, tuple(s for s in m.snapshots if s.id != id))
 
 
 def expire_snapshots(m: Manifest, now_us: int) -> Manifest:
     """Take out the snapshots whose time is over at `now_us` by the store's clock; else `m` itself."""
     standing = tuple(s for s in m.snapshots if not is_expired(s, now_us))
-    return m if len(standing) == len(m.snapshots) else _replace(m, snapshots=standing)
+    return m if len(standing) == len(m.snapshots) else _with_snapshots(m, standing)
+
+
+def _with_snapshots(m: Manifest, standing: tuple[Snapshot, ...]) -> Manifest:
+    """Return `m` with these of its snapshots; what only others followed is followed no more."""
+    numbers = {s.generation for s in standing} if m.followed else set()
+    followed = tuple(number for number in m.followed if number in numbers)
+    return _replace(m, snapshots=standing, followed=followed)
 
 
 def is_expired(snapshot: Snapshot, now_us: int) -> bool:
@@ -153,13 +185,36 @@ def set_retention(
 
 def set_grace(gc: Collection, grace_ms: int, *, since_generation: int) -> Collection:
     """Set the grace, and keep what readers of the generations before it were promised."""
-    from_ms = max(gc.grace_ms, 0 if gc.shortened is None else gc.shortened.from_ms)
+    from_ms = longest_grace_ms(gc)
     shortened = gc.shortened
     if grace_ms >= from_ms:
         shortened = None
     elif grace_ms < gc.grace_ms:
         shortened = ShortenedGrace(from_ms, since_generation)
     return _replace(gc, grace_ms=grace_ms, shortened=shortened)
+
+
+def longest_grace_ms(gc: Collection) -> int:
+    """Return the longest grace that a generation promised which somebody may still know."""
+    return gc.grace_ms if gc.shortened is None else gc.shortened.from_ms
+
+
+def settle_grace(m: Manifest, listed: Mapping[int, Generation], now_us: int) -> Manifest:
+    """Forget the longer grace of earlier generations, if it is over for all who knew them.
+
+    They were the head until the first with the shorter one was published. `listed` are the
+    generations that are there.
+    """
+    shortened = m.gc.shortened
+    if shortened is None:
+        return m
+    found = listed.get(shortened.since_generation)
+    if found is None:
+        # It was collected, after a grace that counted this one, or it went missing.
+        is_over = shortened.since_generation < m.gc.boundary.generation
+    else:
+        is_over = found.published_at_us < now_us - shortened.from_ms * 1000
+    return _replace(m, gc=_replace(m.gc, shortened=None)) if is_over else m
 
 
 def advance_boundary(m: Manifest, boundary: Boundary, *, deleted: Keys[str] = ()) -> Manifest:

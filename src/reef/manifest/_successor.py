@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from reef.errors import InvariantError
-from reef.format import Manifest, Pin, Snapshot, dedup_key, segment_key
+from reef.format import Manifest, Pin, Snapshot, dedup_key, new_records, segment_key
 
 Violation = tuple[str, object]
 """What was expected, and what was found instead."""
@@ -104,7 +104,8 @@ def _rising(old: Manifest, new: Manifest, *names: str) -> Iterator[Violation]:
 
 def _grace(old: Manifest, new: Manifest) -> Iterator[Violation]:
     """A shorter grace leaves a note of the longer one, which only collection may take out."""
-    if new.gc.grace_ms >= old.gc.grace_ms:
+    # A new life leaves one too, but the first Reef that wrote version 1 did not.
+    if new.gc.grace_ms >= old.gc.grace_ms or is_reborn(old, new):
         return
     shortened = new.gc.shortened
     if shortened is None or shortened.from_ms < old.gc.grace_ms:
@@ -164,16 +165,13 @@ def _points(old: Manifest, new: Manifest, repairing: bool) -> Iterator[Violation
 
     Repair may put back pins that only damaged generations held.
     """
-    yield from _standing(
-        "snapshot", {s.id: s for s in old.snapshots}, {s.id: s for s in new.snapshots}, old
-    )
+    yield from _snapshots(old, new)
     pins = {_pin(p): p for p in old.pins}
     allowed = {_pin(p): p for p in new.pins if not repairing or _pin(p) in pins}
     yield from _standing("pin", pins, allowed, old)
-    snapshots = {s.id for s in old.snapshots}
-    for snapshot in new.snapshots:
-        if snapshot.id not in snapshots and snapshot.generation != new.generation:
-            yield f"a new snapshot to be of generation {new.generation}", snapshot
+    added = set(new.followed) - {*old.followed, new.generation}
+    if added:
+        yield f"followed to add generation {new.generation} at most", min(added)
     started = {i.id: i.generation for i in old.intents}
     for intent in new.intents:
         if started.get(intent.id, new.generation) != intent.generation:
@@ -182,6 +180,26 @@ def _points(old: Manifest, new: Manifest, repairing: bool) -> Iterator[Violation
     for slot in new.skipped_slots:
         if skipped.get(slot.slot, slot) != slot:
             yield f"{skipped[slot.slot]} to stay as it is", slot
+
+
+def _snapshots(old: Manifest, new: Manifest) -> Iterator[Violation]:
+    """A new snapshot is of the new generation, or shares one that another stands on."""
+    changed = {s.id: s for s in new_records(old.snapshots, new.snapshots)}
+    if not changed:
+        return
+    before = {}
+    if len(new.snapshots) < len(old.snapshots) + len(changed):
+        before = {s.id: s for s in old.snapshots if s.id in changed}
+    yield from _standing("snapshot", before, changed, old)
+    for id, snapshot in changed.items():
+        if id not in before and not _may_stand_on(snapshot.generation, old, new):
+            yield f"a new snapshot to be of generation {new.generation} or a shared one", snapshot
+
+
+def _may_stand_on(generation: int, old: Manifest, new: Manifest) -> bool:
+    return generation == new.generation or any(
+        s.generation == generation for s in reversed(old.snapshots)
+    )
 
 
 def _standing(

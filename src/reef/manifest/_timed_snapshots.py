@@ -12,7 +12,6 @@ would be, or refused below the floor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from reef.errors import InvalidInputError
 from reef.format import Manifest, Snapshot
@@ -38,15 +37,29 @@ def create_snapshot(
     ttl_s: float | None,
     wal_last_seen: int = 0,
     born: int | None = None,
+    keeps_log: bool = False,
 ) -> tuple[Head, Snapshot]:
     """Keep what is visible at `lsn` for `ttl_s` seconds from now (None or 0: until released).
 
-    `born` is the life of the namespace that is meant, if not any. Returns the generation that carries
-    it. Raises what `add_snapshot` and `publish` raise.
+    `born` is the life of the namespace that is meant, if not any; `keeps_log` keeps what is committed
+    after it as well. It stands on the generation of the snapshot before it if nothing was folded
+    since. Returns the generation that carries it. Raises what `add_snapshot` and `publish` raise.
     """
 
-    add = partial(add_snapshot, id=id, lsn=lsn, wal_last_seen=wal_last_seen, born=born)
-    return _publish_until(chain, id, ttl_s, lambda m, at: add(m, expires_at_us=at))
+    def add(m: Manifest, expires_at_us: int) -> Manifest:
+        shared = chain.stood_on(m.snapshots[-1].generation) if m.snapshots else None
+        return add_snapshot(
+            m,
+            id=id,
+            lsn=lsn,
+            expires_at_us=expires_at_us,
+            wal_last_seen=wal_last_seen,
+            born=born,
+            shared=shared,
+            keeps_log=keeps_log,
+        )
+
+    return _publish_until(chain, id, ttl_s, add)
 
 
 def renew(chain: ManifestChain, *, id: str, ttl_s: float | None) -> tuple[Head, Snapshot]:

@@ -17,6 +17,7 @@ from reef.errors import FencedError, OutcomeUnknownError
 from reef.format import dedup_key, segment_key
 from reef.kv import KeyValue
 from reef.manifest import end_intent, register_intent
+from reef.types import unpack_lsn
 from tests.support.engine.collecting import DAY_S, GRACE_S, NAMESPACE, World
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -172,13 +173,19 @@ class Collecting(RuleBasedStateMachine):
     def open_reader(self) -> None:
         self.readers = [self.world.kv(mode="r"), *self.readers][:3]
 
-    @rule()
-    def snapshot(self) -> None:
+    @rule(keep_log=st.booleans(), by_reader=st.booleans())
+    def snapshot(self, keep_log: bool, by_reader: bool) -> None:
         self.count += 1
         ttl_s = 3 * GRACE_S
-        self.writer.snapshot(ttl=ttl_s, id=f"s{self.count}")
+        id = f"{'followed' if keep_log else 's'}{self.count}"
+        handle = self.readers[0] if by_reader and self.readers else self.writer
+        handle.snapshot(ttl=ttl_s, id=id, keep_log=keep_log)
         until = self.world.clock.now_us() + round(ttl_s * 1e6)
-        self.snapshots[f"s{self.count}"] = dict(self.model), until
+        self.snapshots[id] = dict(self.model), until
+
+    @rule(seconds=st.sampled_from([0.0, GRACE_S / 2, 2 * GRACE_S]))
+    def set_grace(self, seconds: float) -> None:
+        self.writer.configure(gc_grace=seconds)
 
     # Time, and collecting.
 
@@ -219,15 +226,22 @@ class Collecting(RuleBasedStateMachine):
         numbers = {*range(boundary.generation, manifest.generation + 1)}
         numbers |= {s.generation for s in manifest.snapshots}
         there = {meta.key for meta in world.list().values()}
-        floors = []
+        floors = {}
         for number in numbers:
             found = chain.at(number).manifest
-            floors.append(found.wal_floor)
+            floors[number] = found.wal_floor
             assert {segment_key(NAMESPACE, s.id) for s in found.segments} <= there
             assert found.dedup is None or dedup_key(NAMESPACE, found.dedup.id) in there
         slots = world.slots()
-        assert boundary.slot <= min(floors)
+        followed = {s.generation for s in manifest.snapshots if s.id.startswith("followed")}
+        assert {*manifest.followed} == followed
+        assert boundary.slot <= min(
+            floor for n, floor in floors.items() if n >= boundary.generation or n in followed
+        )
         assert {*range(boundary.slot, slots[-1] + 1)} <= {*slots}
+        for snapshot in manifest.snapshots:
+            slot_last, _ = unpack_lsn(snapshot.lsn)
+            assert {*range(floors[snapshot.generation], slot_last + 1)} <= {*slots}
 
 
 TestCollecting = Collecting.TestCase

@@ -26,7 +26,7 @@ from reef.format import SegmentOrigin, segment_schema, with_field_id
 from reef.gc import collect
 from reef.jobs import Bucket
 from reef.kv import KeyValue
-from reef.manifest import end_intent, register_intent, set_retention
+from reef.manifest import end_intent, register_intent
 from reef.segment import write_segment
 from reef.spark.source._data_source import ReefDataSource
 from reef.spark.source._feed_options import FeedOptions, is_feed
@@ -189,7 +189,7 @@ def test_a_stream_begins_with_a_snapshot_and_goes_on_with_changes_and_before_ima
 def test_an_lsn_that_was_collected_fails_the_query_with_what_to_do(
     stream_spark: SparkSession, db: reef.Database, tmp_path: Path
 ) -> None:
-    kv = db.kv("ns")
+    kv = db.kv("ns", gc_grace=0)
     lsn = kv.put(b"a", b"1").lsn
     kv.put(b"b", b"2")
     kv.put(b"c", b"2")
@@ -207,7 +207,7 @@ def _collect(db: reef.Database) -> None:
     context = db.context(gc_grace=0, retained_generations=1)
     chain = context.chain("ns")
     for _ in range(5):
-        chain.publish(lambda head: set_retention(head.manifest, grace_ms=0))
+        chain.publish(lambda head: head.manifest)
     collect(chain, context.store, settings=context.settings, clock=context.clock, apply=True)
     assert FeedLog(context, "ns").manifest().gc.boundary.slot > 2
 
@@ -394,7 +394,7 @@ def test_options_that_are_wrong(db: reef.Database) -> None:
 
 
 def test_a_collected_offset_is_told(db: reef.Database) -> None:
-    kv = db.kv("ns")
+    kv = db.kv("ns", gc_grace=0)
     for i in range(5):
         kv.put(b"k%d" % i, b"v")
     stream = reader(db, starting="earliest", max_slots_per_batch=2)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from reef.database import Database
-from reef.engine import CreateOnly, Receipt
+from reef.engine import CreateOnly, Receipt, change_settings
 from reef.errors import DamagedError, FencedError, InvariantError, NotWrittenError, ReefError
 from reef.gc import collect
 from reef.jobs import InProcess
@@ -409,6 +409,13 @@ def live_as_collector(world: KernelWorld, process: Process, *, rounds: int) -> N
     for _ in range(rounds):
         process.clock.sleep(process.rng.uniform(0, 30))
         context = world.database(process).context()
+        if process.rng.random() < 0.3:
+            grace = {"gc_grace": process.rng.choice((1, 20, 300))}
+            tolerated(
+                lambda context=context, grace=grace: change_settings(  # type: ignore[misc]
+                    context.chain(NAMESPACE), grace
+                )
+            )
         tolerated(
             lambda context=context: collect(  # type: ignore[misc]
                 context.chain(NAMESPACE),

@@ -33,8 +33,8 @@ FACES = [
     (pages.PageSnapshot, aio.PageSnapshot),
     (reef.Database, aio.Database),
 ]
-NOT_FOR_USERS = {"tell_metrics", "context", "store", "abandon"}
-"""What `Database.metrics` and a fork call, what jobs take, and the bucket, whose requests block."""
+NOT_FOR_USERS = {"tell_metrics", "context", "store", "abandon", "READS"}
+"""What metrics, traces and a fork use, what jobs take, and the bucket, whose requests block."""
 
 
 @pytest.mark.parametrize(("own", "awaited"), FACES, ids=[own.__name__ for own, _ in FACES])

@@ -214,7 +214,7 @@ def test_a_snapshot_keeps_the_log_behind_it() -> None:
     for _ in range(10):
         h.write()
     h.kv.flush()
-    with h.kv.snapshot(None) as snapshot:
+    with h.kv.snapshot(None, keep_log=True) as snapshot:
         for _ in range(10):
             h.write()
         h.kv.flush()
@@ -255,7 +255,7 @@ def test_what_the_log_of_a_snapshot_attaches_stays_with_it() -> None:
     world = World()
     kv = world.kv()
     kv.put(b"a", b"0")
-    kv.snapshot(None)
+    kv.snapshot(None, keep_log=True)
     after = kv.lsn
     context = world.database().context()
     job = begin_load(context, NAMESPACE)

@@ -16,6 +16,7 @@ from reef.errors import (
     FormatVersionError,
     IncompleteError,
     InvalidInputError,
+    InvariantError,
     UnreadableError,
 )
 from reef.format._dedup import encode_dedup
@@ -35,6 +36,7 @@ from reef.format._manifest_model import (
     SegmentRef,
     ShortenedGrace,
     SkippedSlot,
+    Snapshot,
 )
 from reef.types import LSN_MAX
 from tests.support.format.manifest_bytes import DATA, KEY, SAMPLE, fields, sealed
@@ -62,10 +64,11 @@ def test_the_hand_made_frame_of_these_tests_is_the_real_one() -> None:
     assert sealed(json.dumps(fields(), separators=(",", ":")).encode()) == DATA
 
 
-def test_the_sample_uses_every_field() -> None:
+def test_the_sample_uses_every_field_of_version_1() -> None:
     first = Manifest.first("what-if", author="a", nonce="0" * 32, created_at_us=0)
-    same = [f for f in Manifest.__struct_fields__ if getattr(first, f) == getattr(SAMPLE, f)]
-    assert same == ["namespace", "state", "lsn_policy", "ended", "copied"]  # of version 2
+    required = [f.name for f in msgspec.structs.fields(Manifest) if f.required]
+    same = [name for name in required if getattr(first, name) == getattr(SAMPLE, name)]
+    assert same == ["namespace", "state", "lsn_policy"]
     _, clipped, attached = SAMPLE.segments
     assert None not in msgspec.structs.astuple(replace(clipped, version=attached.version))
     assert clipped.namespace
@@ -96,6 +99,13 @@ def test_the_checksum_is_what_the_successor_records() -> None:
 
 # Members that version 1 does not have
 
+NOTHING: dict[str, object] = {
+    "segments": (),
+    "pins": (),
+    "intents": (),
+    "dedup": None,
+    "lease": None,
+}
 SHORTENED = replace(SAMPLE, gc=replace(SAMPLE.gc, shortened=ShortenedGrace(3_600_000, 6)))
 
 
@@ -151,6 +161,45 @@ def test_version_1_with_a_later_member_is_corrupt() -> None:
 def test_version_2_need_not_use_a_later_member() -> None:
     body = json.dumps(fields(), separators=(",", ":")).encode()
     assert decode_manifest(sealed(body, version="2"), key=KEY) == SAMPLE
+
+
+# Snapshots that a base has
+
+
+def test_with_a_base_the_bytes_are_the_same() -> None:
+    new = Snapshot("new", 7, 5, 0)
+    renewed = replace(SAMPLE.snapshots[0], expires_at_us=9)
+    for snapshots in (
+        SAMPLE.snapshots,
+        (*SAMPLE.snapshots, new),
+        SAMPLE.snapshots[1:],
+        (renewed, *SAMPLE.snapshots[1:]),
+        (),
+    ):
+        m = replace(SAMPLE, snapshots=snapshots)
+        assert encode_manifest(m, base=SAMPLE) == encode_manifest(m)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        replace(SAMPLE, snapshots=(*SAMPLE.snapshots, replace(SAMPLE.snapshots[0], lsn=1))),
+        replace(SAMPLE, snapshots=(*SAMPLE.snapshots, SAMPLE.snapshots[0])),
+        replace(SAMPLE, snapshots=(*SAMPLE.snapshots, Snapshot("new", 8, 5, 0))),
+        replace(SAMPLE, snapshots=(*SAMPLE.snapshots, Snapshot("", 7, 5, 0))),
+        replace(SAMPLE, snapshots=(*SAMPLE.snapshots, Snapshot("new", 7, "5", 0))),
+        replace(SAMPLE, snapshots=(*SAMPLE.snapshots, Snapshot(SAMPLE.nonce, 7, 5, 0))),
+        replace(SAMPLE, snapshots=list(SAMPLE.snapshots)),
+        replace(SAMPLE, followed=(5,)),
+        replace(SAMPLE, followed=(7, 7)),
+        replace(SAMPLE, state="dropped", **NOTHING, snapshots=SAMPLE.snapshots),
+    ],
+    ids=range(10),
+)
+def test_with_a_base_nothing_else_passes(spoilt: Manifest) -> None:
+    for base in (None, SAMPLE):
+        with pytest.raises(InvariantError):
+            encode_manifest(spoilt, base=base)
 
 
 # Damage

@@ -118,6 +118,11 @@ BROKEN: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
         lambda m: replace(m, gc=replace(m.gc, shortened=ShortenedGrace(900_001, 8))),
         "shortened.since_generation at most",
     ),
+    "followed without a snapshot": (
+        lambda m: replace(m, followed=(5,)),
+        "followed to name generations of snapshots",
+    ),
+    "followed twice": (lambda m: replace(m, followed=(7, 7)), "generation in followed"),
     "slot skipped twice": (
         lambda m: replace(m, skipped_slots=(*m.skipped_slots, SkippedSlot(97, 1))),
         "skipped_slots",

@@ -30,6 +30,14 @@ from tests.support.engine.collecting import (
 # Sleepers.
 
 
+def close_filled(world: World, *, is_seen: bool) -> None:
+    """Fill it; with `is_seen`, a manifest says how far the unfolded log had come."""
+    kv = filled(world)
+    if is_seen:
+        kv.snapshot(ttl=None).release()
+    kv.close()
+
+
 def test_a_writer_that_slept_through_a_collection_is_fenced() -> None:
     """SlateDB #352, #1622: it must not re-create a slot that was collected."""
     for parallel in (1, 4):
@@ -73,10 +81,13 @@ def test_a_write_that_was_folded_and_collected_before_its_reply_came_counts() ->
     assert world.contents()[b"slow"] == b"s"
 
 
-def test_a_writer_that_sleeps_while_it_opens_does_not_fence_below_the_boundary() -> None:
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_writer_that_sleeps_while_it_opens_does_not_fence_below_the_boundary(
+    is_seen: bool,
+) -> None:
     """SlateDB #1682: an absent slot may be a collected one."""
     world = World()
-    filled(world).close()
+    close_filled(world, is_seen=is_seen)
 
     def collected() -> None:
         with world.kv() as other:
@@ -96,10 +107,13 @@ def test_a_writer_that_sleeps_while_it_opens_does_not_fence_below_the_boundary()
     assert world.contents()[b"k0"] == b"new"
 
 
-def test_an_opener_that_nobody_fenced_starts_over_above_the_boundary() -> None:
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_an_opener_that_nobody_fenced_starts_over_above_the_boundary(is_seen: bool) -> None:
     world = World()
     with filled(world) as kv:
         kv.put(b"last", b"l")  # of the log, the last object stays
+        if is_seen:
+            kv.snapshot(ttl=None).release()
 
     def indexed_and_collected() -> None:
         """A job folds the log and GC collects it, while the writer that took the epoch sleeps."""

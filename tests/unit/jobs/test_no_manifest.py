@@ -221,7 +221,7 @@ def test_of_two_rebuilds_at_once_one_counts() -> None:
         world.rebuild()
 
     store = Interrupted(world.store, 1, other, "/manifest/")
-    with pytest.raises(StalePlanError, match="has a manifest again"):
+    with pytest.raises(StalePlanError, match="has a manifest meanwhile"):
         world.rebuild(store)
     assert world.items() == {b"here": b"2", b"more": b"1"}
     assert world.head().manifest.max_parallel_writes == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -457,6 +458,45 @@ class TestSnapshots:
         caller = replace(base(), lsn_policy="caller")
         m = add_snapshot(caller, id="s", lsn=pack_lsn(20, 0), expires_at_us=0, wal_last_seen=15)
         assert m.wal_last_seen == 15
+
+    def test_it_shares_a_generation_that_was_folded_as_far(self) -> None:
+        first = published(
+            base(), add_snapshot(base(), id="s", lsn=pack_lsn(11, 0), expires_at_us=0)
+        )
+        head = published(first, first)
+        two = add_snapshot(head, id="t", lsn=pack_lsn(12, 0), expires_at_us=0, shared=first)
+        assert published(head, two).snapshots[-1].generation == first.generation
+        three = add_snapshot(head, id="t", lsn=pack_lsn(12, 0), expires_at_us=0)
+        assert three.snapshots[-1].generation == head.generation + 1
+        for other in (
+            replace(first, wal_floor=first.wal_floor - 1),
+            replace(first, born=first.born + 1),
+            replace(first, skipped_slots=(SkippedSlot(3, 1),)),
+            replace(first, generation=first.generation - 1),
+        ):
+            m = add_snapshot(head, id="t", lsn=pack_lsn(12, 0), expires_at_us=0, shared=other)
+            assert m.snapshots[-1].generation == head.generation + 1
+
+    def test_a_slot_that_the_lsn_does_not_tell_must_be_known_to_what_is_shared(self) -> None:
+        caller = replace(base(), lsn_policy="caller")
+        take = partial(add_snapshot, expires_at_us=0)
+        first = published(caller, take(caller, id="s", lsn=pack_lsn(11, 0), wal_last_seen=15))
+        head = published(first, first)
+        same = take(head, id="t", lsn=pack_lsn(12, 0), wal_last_seen=15, shared=first)
+        later = take(head, id="t", lsn=pack_lsn(12, 0), wal_last_seen=16, shared=first)
+        assert [m.snapshots[-1].generation for m in (same, later)] == [8, 10]
+
+    def test_one_that_is_followed_keeps_the_log_as_long_as_it_stands(self) -> None:
+        take = partial(add_snapshot, lsn=pack_lsn(11, 0), expires_at_us=5)
+        m = published(base(), take(base(), id="s", keeps_log=True))
+        assert m.followed == (8,)
+        two = published(m, take(m, id="t", shared=m))
+        assert two.snapshots[-1].generation == 9
+        assert published(two, release_snapshot(two, "s")).followed == ()
+        assert release_snapshot(two, "t").followed == (8,)
+        assert published(two, expire_snapshots(two, 6)).followed == ()
+        with pytest.raises(InvariantError, match="followed to add generation 10"):
+            published(two, replace(two, followed=(8, 9)))
 
     def test_below_the_floor_it_is_refused(self) -> None:
         floor = base().retention.floor_lsn

@@ -124,6 +124,9 @@ ALLOWED = {
     "a snapshot comes": successor(
         snapshots=(*OLD.snapshots, Snapshot("new", NUMBER, pack_lsn(50, 0), 0))
     ),
+    "a snapshot shares a generation": successor(
+        snapshots=(*OLD.snapshots, Snapshot("new", 7, pack_lsn(60, 0), 0))
+    ),
     "a snapshot is renewed": successor(snapshots=(replace(OLD.snapshots[0], expires_at_us=9),)),
     "snapshots go": successor(snapshots=()),
     "a pin comes": successor(pins=(*OLD.pins, Pin(3, pack_lsn(50, 0), "what-if-not", "2" * 32))),
@@ -239,8 +242,8 @@ REFUSED = {
         True,
     ),
     "a snapshot of an older generation": (
-        successor(snapshots=(*OLD.snapshots, Snapshot("new", 7, pack_lsn(60, 0), 0))),
-        "a new snapshot to be of generation 8",
+        successor(snapshots=(*OLD.snapshots, Snapshot("new", 6, pack_lsn(60, 0), 0))),
+        "a new snapshot to be of generation 8 or a shared one",
         True,
     ),
     "a snapshot that moves": (
@@ -325,6 +328,11 @@ def test_a_repair_goes_on_behind_damaged_generations() -> None:
     check_successor(OLD, next, repairing=True)
     with pytest.raises(InvariantError, match="writer_epoch at most 15"):
         check_successor(OLD, replace(next, writer_epoch=16), repairing=True)
+
+
+def test_a_new_life_of_version_1_may_forget_the_longer_grace_of_the_old_one() -> None:
+    anew = replace(REBORN, gc=replace(REBORN.gc, grace_ms=DROPPED.gc.grace_ms - 1))
+    check_successor(DROPPED, anew)
 
 
 def test_a_dropped_namespace_may_be_made_anew() -> None:

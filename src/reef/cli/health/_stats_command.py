@@ -65,6 +65,8 @@ def _namespace_parts(one: dict[str, Any]) -> Iterator[Part]:
     if writer := one.get("writer"):
         since = time_text(writer["opened_at_us"])
         facts["last writer"] = f"{writer['holder']} on {writer['host']}, since {since}"
+    if kept := one.get("settings"):
+        facts["gc_grace"] = f"{kept['gc_grace']:g} s"
     if one["damaged"]:
         facts["damaged"] = "generations " + ", ".join(map(str, one["damaged"]))
     yield facts

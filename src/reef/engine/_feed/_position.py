@@ -159,15 +159,14 @@ class Entrances:
             return None
 
     def _retained(self, manifest: Manifest) -> list[int]:
-        """Return the generations below the head that collection must keep, in order."""
+        """Return the generations below the head behind which all of the log is kept, in order."""
         boundary = manifest.gc.boundary.generation
-        # A generation that only a branch needs keeps no log.
-        stood = {s.generation for s in manifest.snapshots}
+        # One that only a branch or a snapshot needs does not keep what was committed after it.
         return [
             found.number
             for found in self._chain.generations()
             if manifest.born <= found.number < manifest.generation
-            and (found.number >= boundary or found.number in stood)
+            and (found.number >= boundary or found.number in manifest.followed)
         ]
 
     def oldest(self, manifest: Manifest) -> Manifest:

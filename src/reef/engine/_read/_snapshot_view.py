@@ -42,17 +42,30 @@ class SnapshotView(View):
 def take_snapshot(
     context: Context,
     chain: ManifestChain,
-    newest_lsn: Callable[[], int],
+    newest: Callable[[], tuple[int, int]],
     ttl_s: float | None,
     *,
     id: str | None = None,
     born: int | None = None,
+    keeps_log: bool = False,
 ) -> tuple[Head, Snapshot]:
-    """Publish a snapshot of the newest version; `born` is the life that is meant, if not any."""
+    """Publish a snapshot of the newest version; `born` is the life that is meant, if not any.
+
+    `newest` returns that version, and the last log slot that was seen (0: the LSN says it). With `keeps_log`, what is committed after it stays in the log as long as the snapshot stands.
+    """
     name = id or new_ulid(context.clock, context.rng)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return create_snapshot(chain, id=name, lsn=newest_lsn(), ttl_s=ttl_s, born=born)
+            lsn, slot = newest()
+            return create_snapshot(
+                chain,
+                id=name,
+                lsn=lsn,
+                ttl_s=ttl_s,
+                wal_last_seen=slot,
+                born=born,
+                keeps_log=keeps_log,
+            )
         except RetentionError:
             # A compaction raised the floor above the newest version that this handle has seen: look
             # again.

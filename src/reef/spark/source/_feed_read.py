@@ -202,7 +202,8 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             id = _PREFIX + new_ulid(context.clock, context.rng)
             chain = context.chain(self._options.ref.namespace)
             ttl_s = self._options.snapshot_ttl_s
-            take_snapshot(context, chain, lambda: self._feed().newest().lsn, ttl_s, id=id)
+            newest = self._feed().newest
+            take_snapshot(context, chain, lambda: (newest().lsn, 0), ttl_s, id=id, keeps_log=True)
         version = find_version(self._options.read(id))
         return {"snapshot": id, "lsn": version.lsn}
 

@@ -163,7 +163,8 @@ def _pinned_version(
     applied = head.manifest.last_applied_lsn  # somebody may have folded the log meanwhile
     return replace(
         version,
-        generation=head.generation,
+        # A new snapshot stands on the head, or on a generation that was folded just as far.
+        generation=snapshot.generation if ours is None else head.generation,
         snapshot=snapshot.id,
         replays=version.lsn > applied,
         attached=_attached_between(version.attached, applied, version.lsn),

@@ -130,9 +130,13 @@ def copy_namespace(
         past = _past_version(source, namespace, lsn, time)
         held = namespace if past is None else _hold_past(source, namespace, past, stack)
         hold = stack.enter_context(_Hold(source, held, target.store.url, root))
-        chain.expect_objects()  # the manifest comes last
-        _check_destination(chain.load(), hold)
+        _check_destination(_head(chain), hold)
         return _Copying(source, target, hold, chain, watch).run()
+
+
+def _head(chain: ManifestChain) -> Head | None:
+    """Return the head of the destination; None if it has no manifest, only what a copy has brought."""
+    return chain.load() if chain.generations() else None
 
 
 def _past_version(
@@ -284,11 +288,10 @@ class _Copying:
         self._objects = self._bytes = 0
 
     def run(self) -> CopyResult:
-        before = self._chain.load()
-        head = before
+        before = head = _head(self._chain)
         for _ in range(_ROUNDS_MAX):
             self._do(self._work(head))
-            head = self._chain.publish(self._next)
+            head = self._publish(head)
             if not self._work(head):
                 break
             # Collection of the destination took something that was not named yet.
@@ -486,6 +489,13 @@ class _Copying:
 
     # The manifest.
 
+    def _publish(self, head: Head | None) -> Head:
+        if head is not None:
+            return self._chain.publish(self._next)
+        first = self._next(None)
+        assert first is not None, "a first copy changes something"
+        return self._chain.publish_again(_replace(first, generation=1))
+
     def _next(self, head: Head | None) -> Manifest | None:
         """Return the manifest of the copy as the successor of the destination's head."""
         _check_destination(head, self._hold)
@@ -498,6 +508,8 @@ class _Copying:
             namespace=self._namespace,
             generation=generation - 1,
             born=1,
+            predecessor_checksum=None,
+            repaired_from=None,
             origin=None,
             lease=None,
             ended=None,
@@ -506,6 +518,7 @@ class _Copying:
             wal_last_seen=slot_last,
             skipped_slots=tuple(one for one in m.skipped_slots if one.slot <= slot_last),
             snapshots=self._snapshots(before, generation),
+            followed=(),
             segments=tuple(ref for ref in segments if ref is not None),
             copied=Copied(
                 born=self._hold.root.born,
