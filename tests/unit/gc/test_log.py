@@ -43,7 +43,8 @@ def test_writers_that_were_closed_leave_nothing_behind() -> None:
         kv.flush()
     world.age()
     world.collect()
-    assert world.slots() == [1, 2, 3, world.manifest.wal_anchor.slot]  # the fences of the first one, which knew of no other
+    # The fences of the first one, which knew of no other, and the last object.
+    assert world.slots() == [1, 2, 3, world.manifest.wal_anchor.slot]
     assert world.contents() == {b"k": b"49"}
 
 
