@@ -98,8 +98,8 @@ BOUNDARY_CHECKED = Edit(
 LISTED_IS_THERE = (
     Edit(
         "reef.engine._open_namespace:_take_log",
-        "if not _missing(manifest, tail, last_known):",
-        "if True:",
+        "if _missing(manifest, tail, last_known) and _standing(chain, epoch, tail.replay.reach) is None:",
+        "if False:",
     ),
     Edit(
         "reef.engine._open_namespace:_take_log", "check_whole(manifest, tail, last_known)", "pass"
