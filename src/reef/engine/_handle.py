@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._live import LiveRows
 from reef.engine._read._snapshot_view import SnapshotView, take_snapshot
 from reef.engine._read._version_by_time import TimedVersion, version_by_time
