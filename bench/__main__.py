@@ -34,6 +34,9 @@ BENCHES: dict[str, Bench] = {
     "file": _bench("kernel", "bench_file"),
     "seaweedfs": _bench("kernel", "bench_seaweedfs"),
     "put": lambda scale: import_module("bench.put").bench_put(scale.rows(500)),
+    "maintenance": lambda scale: import_module("bench.maintenance").bench_maintenance(
+        scale.rows(60)
+    ),
     "documents": _bench("documents", "bench_documents"),
     "pages": _bench("pages", "bench_pages"),
     "sqlite": _bench("sqlite", "bench_sqlite"),

@@ -17,6 +17,7 @@ from reef.engine import Context, Namespace, are_live, drop_namespace, list_names
 from reef.errors import ClosedError
 from reef.fork import abandon_in_child, forked_error
 from reef.kv import KeyValue
+from reef.maintenance import MaintenancePool, process_pool
 from reef.metrics import Metrics
 from reef.segment import BlockCache, DiskCache
 from reef.settings import load_settings
@@ -67,6 +68,11 @@ class Database:
             metrics=self._metrics,
             cache=BlockCache(loaded.block_cache_bytes, metrics=self._metrics),
             disk=disk,
+            maintenance=(
+                process_pool()
+                if threads is None and isinstance(clock, SystemClock)
+                else MaintenancePool(threads or SystemThreads(), clock)
+            ),
             author=author or f"{host}:{os.getpid()}",
             host=host,
         )

@@ -165,6 +165,10 @@ def _seconds(low: float = 0.0, high: float = SECONDS_MAX) -> _Parser:
     return lambda name, value: parse_seconds(name, value, low, high)
 
 
+def _choices(*allowed: str) -> _Parser:
+    return lambda name, value: parse_choice(name, value, allowed)
+
+
 def _bytes(low: int, high: int = BYTES_MAX) -> _Parser:
     return lambda name, value: parse_bytes(name, value, low, high)
 
@@ -202,6 +206,9 @@ class Settings:
     image_layer_target_bytes: int = _setting(128 << 20, _bytes(1))
     compaction_cadence: tuple[int, float] = _setting((4, 60.0), _parse_cadence)
     """From so many delta layers on they are folded; a worker looks every so many seconds."""
+
+    maintenance: str = _setting("auto", _choices("auto", "off"))
+    """auto: an open writer compacts and collects its own namespace; off: workers do."""
 
     dedup_max_keys: int = _setting(10_000, _ints(0, 10_000_000))
     dedup_max_age: float = _setting(86400.0, _seconds())

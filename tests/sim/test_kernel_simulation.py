@@ -254,11 +254,36 @@ ENDINGS = Shape(
 )
 SHAPES = (STORM, SLEEPERS, MIXED, ENDINGS)
 
+# Writers that look after their namespace themselves, beside jobs, collectors and each other.
+UPKEEP = Shape(
+    writers=(2, 3),
+    clients=(1, 2),
+    openings=(1, 2),
+    writes=30,
+    parallel=PARALLEL,
+    pause=2.0,
+    faults=(0.0, 0.0, 0.1),
+    slow=(0.0, 0.02),
+    readers=(0, 1),
+    collections=(0, 4),
+    compactors=(0, 0, 1),
+    strikes=(0, 2, 3),
+    dozes=0.005,
+    naps=(1, 20),
+    closes=0.3,
+    settings={
+        "maintenance": ("auto",),
+        "gc_grace": (4, 30),
+        "retained_generations": (1, 3),
+        "flush_threshold_slots": (1, 2),
+    },
+)
 
-def run(seed: int) -> Simulation:
+
+def run(seed: int, shape: Shape | None = None) -> Simulation:
     """One run, from beginning to verdict."""
     rng = random.Random(f"{seed}/shape")
-    shape = SHAPES[seed % len(SHAPES)]
+    shape = shape or SHAPES[seed % len(SHAPES)]
     network = Network.swarm(random.Random(seed), rng.choice(shape.faults))
     network = replace(network, slow=rng.choice(shape.slow), late=(0.1, 600.0))
     with Simulation(seed, network=network) as sim:
@@ -301,6 +326,26 @@ def people(world: KernelWorld, rng: random.Random) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_run_is_one_that_can_be(seed: int) -> None:
     run(seed)
+
+
+UPKEEP_SEEDS = range(FIRST, FIRST + int(os.environ.get("SIM_SEEDS", "5")))
+
+
+@pytest.mark.parametrize("seed", UPKEEP_SEEDS)
+def test_every_run_of_writers_with_maintenance_is_one_that_can_be(seed: int) -> None:
+    run(seed, UPKEEP)
+
+
+def test_maintenance_takes_part_and_repeats_itself() -> None:
+    sims: list[Simulation] = []
+
+    def traced(seed: int) -> Simulation:
+        sims.append(run(seed, UPKEEP))
+        return sims[-1]
+
+    check_replay(traced, 2)
+    done = {one.request for one in sims[0].trace if "reef-maintenance" in one.actor}
+    assert {"upload", "delete"} <= {request.partition(" ")[0] for request in done}
 
 
 @pytest.mark.parametrize("seed", range(3))

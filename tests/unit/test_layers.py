@@ -20,11 +20,13 @@ TESTS = SOURCE.parent / "tests"
 # From the ground up. A module imports from lower layers and from its own package only.
 LAYERS = (
     ("errors", "types", "clock", "threads", "fork"),
-    ("metrics", "settings"),
+    ("metrics", "settings", "maintenance"),
     ("store",),
     ("format",),
     ("log", "manifest", "segment"),
     ("gc",),
+    ("context",),
+    ("compaction",),
     ("engine",),
     ("doctor",),
     ("documents", "pages", "kv", "tiered"),

@@ -304,6 +304,7 @@ CASES: dict[str, tuple[dict[object, object], list[object]]] = {
     "write_stall_timeout": ({0: 0.0, "1m": 60.0, CENTURY: CENTURY}, [-1, CENTURY + 1]),
     "memtable_max_bytes": ({2048: 2048, "1MiB": MiB, PIB: PIB}, [2047, PIB + 1]),
     "unfolded_log_max_bytes": ({1: 1, "1MiB": MiB, PIB: PIB}, [0, PIB + 1]),
+    "maintenance": ({"auto": "auto", "off": "off"}, ["on", "", None, True]),
     "flush_threshold_bytes": ({1: 1, "1MiB": MiB, PIB: PIB}, [0, PIB + 1]),
     "flush_threshold_slots": ({1: 1, "5000": 5000}, [0, 2**43]),
     "flush_interval": ({0: 0.0, "1h": 3600.0}, [-1, "1y"]),

@@ -291,7 +291,7 @@ def _orphan_notes(store: Store, diagnosis: Diagnosis, head: Head) -> Iterator[Pr
                 orphans[0].key,
                 f"no retained generation and no unfolded log object names {names}{more} "
                 f"({sum(m.size for m in orphans)} bytes): a crash left it, a writer is about to name "
-                "it, or folded log objects, kept for time travel or a snapshot, attach it; `reef gc` "
+                "or to delete it, or folded log objects, kept for time travel or a snapshot, attach it; `reef gc` "
                 "removes it when nothing needs it",
                 is_problem=False,
             )

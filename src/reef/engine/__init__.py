@@ -22,6 +22,7 @@ For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, read_window, write
             unfolded log, if it has no hole
 """
 
+from reef.context import Context
 from reef.engine._branch._create_branch import Branch, create_branch
 from reef.engine._branch._drop import (
     drop_namespace,
@@ -55,7 +56,6 @@ from reef.engine._commit._receipt import (
     unpack_codes,
 )
 from reef.engine._commit._request import WriteRequest
-from reef.engine._context import Context
 from reef.engine._durable_settings import change_settings, durable_settings
 from reef.engine._feed._before import BEFORE, EXISTED
 from reef.engine._feed._change_feed import COMMITTED_AT, OP, Feed, operations

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._durable_settings import change_settings, durable_settings
 from reef.engine._live import LiveRows
 from reef.engine._read._snapshot_view import SnapshotView, take_snapshot

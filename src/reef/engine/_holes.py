@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.errors import CorruptError, NotFoundError, UnavailableError
 from reef.format import Manifest, log_key
 from reef.log import ListedLog, LogReader, list_log

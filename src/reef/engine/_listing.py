@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.errors import (
     AccessDeniedError,
     InvalidInputError,

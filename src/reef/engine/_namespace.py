@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from reef.context import Context
 from reef.engine._branch._create_branch import Branch, create_branch
 from reef.engine._branch._drop import drop_namespace, reset_branch
 from reef.engine._branch._list import list_branches
-from reef.engine._context import Context
 from reef.engine._feed._change_feed import changes_of
 from reef.engine._feed._position import KnownPositions
 from reef.engine._open_namespace import Face, open_for_reading, open_for_writing

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from reef.context import Context
 from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._flush import read_window
 from reef.engine._commit._log_writer import is_collected
-from reef.engine._context import Context
 from reef.engine._durable_settings import set_durable
 from reef.engine._holes import check_end, list_unfolded, log_object_gone
 from reef.engine._reader import Reader

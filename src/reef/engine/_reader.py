@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._handle import Handle
 from reef.engine._holes import check_end
 from reef.engine._tail import Tail

@@ -33,10 +33,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reef.context import Context
 from reef.engine._commit._conditions import Resolved, plain_codes
 from reef.engine._commit._receipt import DELETED, Receipt
 from reef.engine._commit._request import WriteRequest
-from reef.engine._context import Context
 from reef.engine._read._view import ReadState, View
 from reef.engine._writer import Writer
 from reef.errors import NotFoundError, NotWrittenError, RetentionError, UnavailableError

@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from reef.context import Context
 from reef.engine._commit._admission import NoRoomError
 from reef.engine._commit._attach import attach_request, check_spared, check_uploaded
 from reef.engine._commit._conditions import Resolve
@@ -22,14 +23,15 @@ from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._path import CommitPath
 from reef.engine._commit._receipt import Receipt
 from reef.engine._commit._request import WriteRequest
-from reef.engine._context import Context
 from reef.engine._handle import Handle
 from reef.engine._holes import log_object_gone
+from reef.engine._maintenance._maintenance import Maintenance
 from reef.engine._read._view import View
 from reef.engine._tail import Tail
 from reef.errors import (
     DroppedError,
     FencedError,
+    InvalidInputError,
     InvariantError,
     NotFoundError,
     NotWrittenError,
@@ -80,6 +82,11 @@ class Writer(Handle):
         self._flush_failure: ReefError | None = None
         self._flush_not_before = 0.0
         self._flushed_at = context.clock.monotonic()
+        self._own_from = tail.replay.next_slot
+        self._others_in_flight = 0
+        """Attaches and schema changes, of which it is not known that they have ended."""
+        self._maintenance = Maintenance(context, self, chain, self._flush_turn)
+        self._maintenance.adopted(manifest)
         self._is_ended = False
         """Whether its end has been published, or was tried to be."""
         if (tracer := context.metrics.tracer) is not None:
@@ -207,7 +214,19 @@ class Writer(Handle):
     def change_schema(self, schema: pa.Schema) -> Receipt:
         """Make `schema` the columns of the face from now on, durably; raises like `write`."""
         nobody = pa.RecordBatch.from_pylist([], schema=log_schema([]))
-        return self.write(WriteRequest(batch=nobody, nbytes=schema.serialize().size, schema=schema))
+        return self._write_other(
+            WriteRequest(batch=nobody, nbytes=schema.serialize().size, schema=schema)
+        )
+
+    def _write_other(self, request: WriteRequest) -> Receipt:
+        """Write a log object that collection has to look at: `own_slots` begin behind it."""
+        with self._cond:
+            self._others_in_flight += 1
+        receipt = self.write(request)
+        with self._cond:
+            self._others_in_flight -= 1
+            self._own_from = self._live.tail.replay.next_slot
+        return receipt
 
     def attach(
         self,
@@ -256,8 +275,18 @@ class Writer(Handle):
         if self.failure is not None:
             raise copy.copy(self.failure)
         check_spared(request.segments, self.manifest, self.epoch)
+        self._check_foreign(request.segments)
         check_uploaded(self._context, self.namespace, request.segments)
-        return self.write(request)
+        return self._write_other(request)
+
+    def _check_foreign(self, segments: Sequence[SegmentRef]) -> None:
+        """Raise InvalidInputError for what this writer has flushed: maintenance may delete it."""
+        for segment in segments:
+            if self._maintenance.owns(segment.id):
+                raise InvalidInputError(
+                    f"segment {segment.id} was written by a flush or a compaction of namespace "
+                    f"{self.namespace!r}: upload a segment of its own, and attach that"
+                )
 
     def flush(self) -> None:
         """Write committed rows as a level-0 segment, so that opening need not replay them.
@@ -283,6 +312,10 @@ class Writer(Handle):
             while self._is_flush_begun:
                 self._cond.wait()
         with self._flush_turn:
+            pass
+        # First: nothing of this writer is on the way when its end is published.
+        self._maintenance.close()
+        with self._flush_turn:
             self._publish_end()
 
     def _publish_end(self) -> None:
@@ -295,6 +328,23 @@ class Writer(Handle):
             self._chain.publish(lambda head: _ended(head, self.epoch, slot))
         except ReefError as error:
             _log.info("the next writer of %r has to put fences: %s", self.namespace, error)
+
+    def stats(self, mode: str) -> dict[str, Any]:
+        return {**super().stats(mode), "maintenance": self._maintenance.stats()}
+
+    @property
+    def own_slots(self) -> range:
+        """Slots that this writer has filled with rows, behind all that it wrote else."""
+        with self._cond:
+            # A writer that was superseded follows the log into the fences of the next one.
+            if self._others_in_flight or self.failure is not None:
+                return range(0)
+            return range(self._own_from, self._live.tail.replay.next_slot)
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether commits wait for the one under way."""
+        return self._commits.has_queue
 
     def newest_lsn(self) -> int:
         if self.failure is not None:
@@ -364,6 +414,7 @@ class Writer(Handle):
                 if head.manifest.wal_floor < self.manifest.wal_floor:
                     return  # repair went back: rows that this handle shows are only in the log now
             self._stand_on(head.manifest)
+            self._maintenance.adopted(head.manifest)
             self._cond.notify_all()  # there may be room again
 
     def _tail_behind(self, manifest: Manifest) -> Tail:
@@ -427,6 +478,7 @@ class Writer(Handle):
         failure: ReefError | None = None
         try:
             if self._flush_once():
+                self._maintenance.ask()
                 self._context.metrics.count("reef_flushes_total")
                 self._context.metrics.observe("reef_flush_seconds", clock.monotonic() - started)
                 _log.info(
@@ -457,11 +509,19 @@ class Writer(Handle):
             if plan is None:
                 return False
             written = write_flush(self._context, self.namespace, self.epoch, plan)
+            made = written.made(plan)
             try:
-                self.adopt(publish_flush(self._chain, self.epoch, plan, written))
-                return True
-            except StalePlanError:
+                unlisted = self._maintenance.unlisted
+                head = publish_flush(self._chain, self.epoch, plan, written, unlisted)
+            except ReefError as error:
+                self._maintenance.failed(made, error)
+                if not isinstance(error, StalePlanError):
+                    raise
                 self._look_at_head()  # another job has folded: drop that part from memory
+                continue
+            self._maintenance.published(head, made)
+            self.adopt(head)
+            return True
         raise UnavailableError(
             f"other jobs folded the log of namespace {self.namespace!r} during each of {_PLANS_MAX} "
             "attempts to flush it: retry"

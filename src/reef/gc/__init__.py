@@ -4,6 +4,8 @@ plan_collection, CollectionPlan
                    what would go, and why everything else stays; writes nothing
 collect, CollectionReport
                    plans, and with `apply=True` deletes, safe beside writers, readers and jobs
+KnownGarbage, NamedObjects, named_objects
+                   what an open writer knows about its own namespace
 Kind, Reason, ObjectCount, Doomed, Retained, Progress
                    what an object is, why it stays or goes, how many; told after each delete
 Pins, JudgedPin, PinReason
@@ -29,6 +31,7 @@ from reef.gc._collection_plan import plan_collection
 from reef.gc._collector import collect
 from reef.gc._folded_slots import FENCE_BYTES, read_log_kind
 from reef.gc._judge import DAY_US
+from reef.gc._known_garbage import KnownGarbage, NamedObjects, named_objects
 from reef.gc._names import epoch_of, folder_prefix, owner_of, parse_segment
 from reef.gc._pins import JudgedPin, PinReason, Pins
 
@@ -40,6 +43,8 @@ __all__ = [
     "Doomed",
     "JudgedPin",
     "Kind",
+    "KnownGarbage",
+    "NamedObjects",
     "ObjectCount",
     "PinReason",
     "Pins",
@@ -49,6 +54,7 @@ __all__ = [
     "collect",
     "epoch_of",
     "folder_prefix",
+    "named_objects",
     "owner_of",
     "parse_segment",
     "plan_collection",

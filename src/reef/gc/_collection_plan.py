@@ -25,6 +25,7 @@ from reef.gc._judge import (
     judge_strangers,
     judge_windows,
 )
+from reef.gc._known_garbage import KnownGarbage
 from reef.gc._pins import JudgedPin, PinReason, Pins
 from reef.gc._retained import (
     Holding,
@@ -106,7 +107,13 @@ class CollectionPlanner:
     """Makes plans on what one survey has found."""
 
     def __init__(
-        self, chain: ManifestChain, store: Store, *, settings: Settings, threads: Threads
+        self,
+        chain: ManifestChain,
+        store: Store,
+        *,
+        settings: Settings,
+        threads: Threads,
+        known: KnownGarbage | None = None,
     ) -> None:
         """List the namespace, then load its head. Raises NotFoundError, UnavailableError."""
         self._chain = chain
@@ -116,7 +123,10 @@ class CollectionPlanner:
         self.survey = ObjectListing(store, _load(chain).manifest)
         self.head = _load(chain)
         _warn_of_shorter(settings, self.head.manifest)
-        self._holdings = Holdings(store, self.survey)
+        self._disowned = frozenset[str]() if known is None else frozenset(known.disowned)
+        if known is not None:
+            self.survey.slots.trust(known.own_slots)
+        self._holdings = Holdings(store, self.survey, None if known is None else known.named)
         self._pins = Pins(chain, store, threads)
         manifest = self.head.manifest
         self._pinned_log = PinnedLog(store, manifest.namespace, manifest.lsn_policy)
@@ -242,6 +252,7 @@ class CollectionPlanner:
             unreadable=unreadable,
             now_us=now_us,
             grace_us=grace_us,
+            disowned=self._disowned,
             attached=lambda: self._attached(manifest, min(boundary.slot, limit), pinned()[1]),
             pinned=lambda: pinned()[0],
             kept=kept,

@@ -47,6 +47,7 @@ from reef.gc._collection import (
 )
 from reef.gc._collection_plan import CollectionPlanner, beside_others
 from reef.gc._judge import DAY_US
+from reef.gc._known_garbage import KnownGarbage
 from reef.gc._names import FOLDERS, folder_prefix
 from reef.manifest import Head, ManifestChain, advance_boundary, expire_snapshots, release_pins
 from reef.metrics import Metrics
@@ -77,18 +78,22 @@ def collect(
     sweep: bool = True,
     delete: Delete | None = None,
     objects_max: int | None = None,
+    known: KnownGarbage | None = None,
 ) -> CollectionReport:
     """Delete what nothing needs any more; without `apply`, write nothing and report what would go.
 
     `delete` deletes elsewhere what it is given; when it returns, all of that must be gone. Where more
-    than `objects_max` objects would go, nothing is written, as without `apply`. Raises NotFoundError
-    if there is no such namespace, UnavailableError, OutcomeUnknownError, CorruptError. Whatever it
-    raises, calling it again goes on where it ended.
+    than `objects_max` objects would go, nothing is written, as without `apply`. `known` is what an
+    open writer says of its own namespace. Raises NotFoundError if there is no such namespace,
+    UnavailableError, OutcomeUnknownError, CorruptError. Whatever it raises, calling it again goes on
+    where it ended.
     """
     threads = threads or SystemThreads()
 
     def collected() -> CollectionReport:
-        collector = _Collector(chain, store, settings, clock, metrics, threads, delete, objects_max)
+        collector = _Collector(
+            chain, store, settings, clock, metrics, threads, delete, objects_max, known
+        )
         return collector.run(apply=apply, progress=progress, sweep=sweep)
 
     return beside_others(collected, chain.namespace)
@@ -107,6 +112,7 @@ class _Collector:
         threads: Threads,
         delete: Delete | None,
         objects_max: int | None,
+        known: KnownGarbage | None,
     ) -> None:
         self._chain = chain
         self._store = store
@@ -115,7 +121,9 @@ class _Collector:
         self._threads = threads
         self._delete = delete
         self._objects_max = objects_max
-        self._planner = CollectionPlanner(chain, store, settings=settings, threads=threads)
+        self._planner = CollectionPlanner(
+            chain, store, settings=settings, threads=threads, known=known
+        )
         self._published: list[int] = []
 
     def run(self, *, apply: bool, progress: Progress | None, sweep: bool) -> CollectionReport:

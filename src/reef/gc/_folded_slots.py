@@ -106,6 +106,12 @@ class FoldedSlots:
     def __len__(self) -> int:
         return len(self.slots)
 
+    def trust(self, own_slots: range) -> None:
+        """Take the objects in these slots for data, as their author says: their headers need no GET."""
+        for index, slot in enumerate(self.slots):
+            if slot in own_slots and self._states[index] == _SlotState.UNREAD:
+                self._states[index] = _SlotState.DATA
+
     def unread(self, limit: int) -> Iterator[int]:
         """Yield the indexes of those below slot `limit` whose kind is not known yet."""
         for index, slot in enumerate(self.slots):

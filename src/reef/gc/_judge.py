@@ -8,6 +8,8 @@ What no retained generation names may go only if nobody can name it again; age a
   writer's own leftovers wait until the log is folded behind the fences of the next one.
 - A dedup window that was never named can be published only with a fold that goes beyond its last
   commit. Once the head's segments reflect that commit, it cannot.
+- What an open writer *disowns*, of its own flushes and compactions, it never names again, and the log
+  attaches none of it.
 - What the log attaches is as good as named, although no manifest names it until it is folded.
 """
 
@@ -56,6 +58,8 @@ class CollectionInputs:
     """Retained generations that cannot be read."""
     now_us: int
     grace_us: int
+    disowned: Set[str]
+    """Segments and windows that the open writer has made and will never name again."""
     attached: Callable[[], tuple[Set[str], bool]]
     """The segments that the log attaches, and whether all of it could be read."""
     pinned: Callable[[], Set[int]]
@@ -159,7 +163,7 @@ def judge_segments(inputs: CollectionInputs, survey: ObjectListing, judgement: J
         if reason is None:
             reason = _orphan(inputs, id, meta, standing)
         may_be_attached = reason is Reason.ORPHAN or (reason is Reason.REPLACED and keeps_log)
-        if may_be_attached:
+        if may_be_attached and id not in inputs.disowned:
             attached, is_whole = inputs.attached()
             if id in attached:
                 reason = Reason.ATTACHED
@@ -178,7 +182,7 @@ def judge_windows(
         key = dedup_key(survey.namespace, id)
         reason = _unnamed(inputs, key, id in named, pending)
         if reason is None:
-            reason = _window(inputs, key, meta, store)
+            reason = _window(inputs, id, meta, store)
         if reason is not None:
             judgement.add("dedup", reason, key, meta.size)
 
@@ -223,6 +227,8 @@ def _is_old(inputs: CollectionInputs, generation: int) -> bool:
 def _orphan(inputs: CollectionInputs, id: str, meta: ObjectMeta, standing: Set[str]) -> Reason:
     owner = owner_of(id)
     epoch = epoch_of(owner)
+    if id in inputs.disowned:
+        return Reason.ORPHAN if meta.last_modified_us < inputs.since_us else Reason.GRACE
     if not owner:
         return Reason.OWNERLESS
     if owner in standing:
@@ -232,12 +238,14 @@ def _orphan(inputs: CollectionInputs, id: str, meta: ObjectMeta, standing: Set[s
     return Reason.ORPHAN if meta.last_modified_us < inputs.since_us else Reason.GRACE
 
 
-def _window(inputs: CollectionInputs, key: str, meta: ObjectMeta, store: Store) -> Reason | None:
+def _window(inputs: CollectionInputs, id: str, meta: ObjectMeta, store: Store) -> Reason | None:
     """Return what becomes of a window that was never named; None if it has gone meanwhile."""
     if meta.last_modified_us >= inputs.since_us:
         return Reason.GRACE
+    if id in inputs.disowned:
+        return Reason.ORPHAN
     try:
-        last_lsn = _last_lsn(store, key)
+        last_lsn = _last_lsn(store, meta.key)
     except NotFoundError:
         return None
     except UnreadableError:

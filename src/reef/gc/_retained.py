@@ -8,12 +8,13 @@ only snapshots stand on, up to the newest of these, or all of it where somebody 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from reef.errors import DamagedError, NotFoundError, UnreadableError
 from reef.format import Manifest, decode_manifest, manifest_key
+from reef.gc._known_garbage import NamedObjects, named_objects
 from reef.gc._survey import ObjectListing
 from reef.manifest import Generation
 from reef.store import Store
@@ -38,9 +39,16 @@ class Holding:
 class Holdings:
     """What generations hold, each read once."""
 
-    def __init__(self, store: Store, survey: ObjectListing) -> None:
+    def __init__(
+        self,
+        store: Store,
+        survey: ObjectListing,
+        named: MutableMapping[int, NamedObjects] | None = None,
+    ) -> None:
+        """`named` is what generations name, as far as it is known; what is read is added."""
         self._store = store
         self._survey = survey
+        self._named = {} if named is None else named
         self._known: dict[int, Holding] = {}
         self.gone: set[int] = set()
         """Those that were not there."""
@@ -51,6 +59,9 @@ class Holdings:
         Raises UnavailableError.
         """
         wanted = sorted(numbers)
+        for number in wanted:
+            if number not in self._known and number in self._named:
+                self._known[number] = self._holding(number, self._named[number])
         missing = [number for number in wanted if number not in self._known]
         for at in range(0, len(missing), _BATCH):
             self._read(missing[at : at + _BATCH])
@@ -64,7 +75,8 @@ class Holdings:
         for number, key, data in zip(numbers, keys, self._store.get_many(keys), strict=True):
             manifest = self._decode(number, key, data)
             if manifest is not None:
-                self._known[manifest.generation] = self._holding(manifest)
+                named = self._named[manifest.generation] = named_objects(manifest)
+                self._known[manifest.generation] = self._holding(manifest.generation, named)
 
     def _decode(self, number: int, key: str, data: bytes | None) -> Manifest | None:
         """Return the manifest; None if it is gone, or cannot be read, twice."""
@@ -85,15 +97,14 @@ class Holdings:
         except UnreadableError:
             return None
 
-    def _holding(self, manifest: Manifest) -> Holding:
-        named = {s.id for s in manifest.segments if not s.namespace}
-        window = set() if manifest.dedup is None else {manifest.dedup.id}
+    def _holding(self, generation: int, named: NamedObjects) -> Holding:
+        window = frozenset() if named.window is None else frozenset((named.window,))
         return Holding(
-            manifest.generation,
-            manifest.wal_floor,
-            manifest.wal_last_seen,
-            frozenset(named & self._survey.segments.keys()),
-            frozenset(window & self._survey.windows.keys()),
+            generation,
+            named.wal_floor,
+            named.wal_last_seen,
+            named.segments & self._survey.segments.keys(),
+            window & self._survey.windows.keys(),
         )
 
 

@@ -27,11 +27,10 @@ Task, TaskOutcome, Progress  a task, what came of one descriptor, and the callba
 TaskWire, Bucket             for runners in other processes: how tasks cross, and open the bucket
 """
 
+from reef.compaction import CompactionOptions, CompactionPlan
 from reef.jobs._bucket_address import Bucket
 from reef.jobs._collect_pass import CollectOptions
 from reef.jobs._compaction._compact_pass import check_plan
-from reef.jobs._compaction._compaction_options import CompactionOptions
-from reef.jobs._compaction._compaction_plan import CompactionPlan
 from reef.jobs._compaction._compaction_result import CompactionResult
 from reef.jobs._copy_namespace import CopyResult, copy_namespace
 from reef.jobs._fold._index_pass import IndexResult

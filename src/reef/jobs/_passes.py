@@ -21,15 +21,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from reef.compaction import CompactionOptions, CompactionPlan
 from reef.database import Database
 from reef.doctor import RebuildPlan, VerifyReport, plan_rebuild
 from reef.engine import Context
 from reef.errors import InvalidInputError
 from reef.gc import CollectionReport
 from reef.jobs._collect_pass import CollectOptions, CollectPass
-from reef.jobs._compaction._compact_pass import CompactionPass
-from reef.jobs._compaction._compaction_options import CompactionOptions
-from reef.jobs._compaction._compaction_plan import CompactionPlan, plan_compaction
+from reef.jobs._compaction._compact_pass import CompactionPass, plan_compaction
 from reef.jobs._compaction._compaction_result import CompactionResult
 from reef.jobs._compaction._detach import DetachPass
 from reef.jobs._driver import each_namespace, run_pass

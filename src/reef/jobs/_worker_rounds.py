@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
+from reef.compaction import CompactionOptions
 from reef.database import Database
 from reef.errors import NotFoundError, ReefError
-from reef.jobs._compaction._compaction_options import CompactionOptions
 from reef.jobs._fold._unfolded_log import IndexOptions
 from reef.jobs._pass_protocol import PassResult
 from reef.jobs._passes import Namespaces, compact, index

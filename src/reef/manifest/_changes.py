@@ -14,7 +14,7 @@ published, so that it stays for the grace period from then on. Nothing here read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -135,12 +135,14 @@ def advance_floor(
     dedup: DedupRef | None,
     skipped: Iterable[SkippedSlot] = (),
     schema: pa.Schema | None = None,
+    unlisted: Collection[str] = (),
 ) -> Manifest:
     """Name `segments` instead of the log slots `slot_first` to `slot_last`, which are durable.
 
     By the writer of `epoch`, or by the job of `intent`. `anchor` is the last valid log object up to
     `slot_last`; `dedup` is the window that holds from here on (None: there is none); `skipped` are
-    damaged slots that were skipped; `schema` None leaves it. Slots below are folded
+    damaged slots that were skipped; `schema` None leaves it; `unlisted` are ids of windows that need not
+    wait in `gc.pending`, because the writer itself knows that they are garbage. Slots below are folded
     already: StalePlanError if `slot_first` is not the head's `wal_floor`.
     """
     if m.state == "dropped" and epoch is not None:
@@ -161,7 +163,7 @@ def advance_floor(
     _check_owned((s for s in segments if s.version is None), owner)
     schema_bytes = _schema_bytes(m, schema)
     pending = m.gc.pending
-    if m.dedup is not None and m.dedup != dedup:
+    if m.dedup is not None and m.dedup != dedup and m.dedup.id not in unlisted:
         pending = (*pending, _pending(m, dedup_key(m.namespace, m.dedup.id)))
     return _replace(
         m,
@@ -181,13 +183,15 @@ def advance_floor(
 def replace_segments(
     m: Manifest,
     *,
-    compactor_epoch: int | None,
-    intent: str | None,
+    compactor_epoch: int | None = None,
+    intent: str | None = None,
+    epoch: int | None = None,
     inputs: Sequence[SegmentRef],
     outputs: Sequence[SegmentRef],
     known_points: Iterable[int],
     now_us: int | None = None,
     within: tuple[bytes, bytes] | None = None,
+    unlisted: Collection[str] = (),
 ) -> Manifest:
     """Name `outputs` instead of `inputs`, as a compaction does that knew `known_points`.
 
@@ -199,20 +203,28 @@ def replace_segments(
 
     With `within`, only from one key up to another: what inputs have outside of that stays named, by
     references that are clipped to it, and an input may have been clipped so since it was planned.
+
+    The open writer of `epoch` needs no intent; FencedError if another one has opened since.
+    `unlisted` are ids of its own flushes and compactions: it knows itself that they are garbage, so
+    they need not wait in `gc.pending`.
     """
     _check_live(m)
-    check_standing(m, compactor_epoch, intent)
+    owner = intent
+    if epoch is None:
+        check_standing(m, compactor_epoch, intent)
+    else:
+        owner = _check_author(m, epoch, intent)
     inputs, left = live_inputs(m, inputs, within)
     if now_us is not None:
         m = expire_snapshots(m, now_us)
     _check_points(m, known_points)
-    if intent is not None:
-        _check_owned(outputs, intent)
+    if owner is not None:
+        _check_owned(outputs, owner)
     replaced = set(inputs)
     kept = (*left, *(s for s in m.segments if s not in replaced))
     check_adjacent(inputs, outputs, kept if within is None else _near(kept, outputs, *within))
     named = {s.id for s in (*kept, *outputs) if not s.namespace}
-    gone = sorted({s.id for s in inputs if not s.namespace} - named)
+    gone = sorted({s.id for s in inputs if not s.namespace} - named - set(unlisted))
     waiting = (_pending(m, segment_key(m.namespace, id)) for id in gone)
     return _replace(
         m, segments=(*outputs, *kept), gc=_replace(m.gc, pending=(*m.gc.pending, *waiting))
@@ -299,7 +311,7 @@ def _check_author(m: Manifest, epoch: int | None, intent: str | None) -> str:
     """Return the owner that the segments of this author carry in their ids."""
     if (epoch is None) == (intent is None):
         raise InvariantError(
-            "a fold is published under an epoch or an intent: expected one of them"
+            "segments are published under an epoch or an intent: expected one of them"
         )
     if intent is not None:
         _check_intent(m, intent)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from reef.errors import InvariantError
-from reef.format import Manifest, Pin, Snapshot, dedup_key, new_records, segment_key
+from reef.format import Manifest, Pin, Snapshot, new_records, segment_key
 
 Violation = tuple[str, object]
 """What was expected, and what was found instead."""
@@ -222,10 +222,14 @@ def _pin(pin: Pin) -> tuple[str, str]:
 
 
 def _named(old: Manifest, new: Manifest) -> Iterator[Violation]:
-    """What is not named any more waits in gc.pending; what waits there is not named again."""
-    keys = {segment_key(old.namespace, id) for id in _gone(old, new)}
-    if old.dedup is not None and old.dedup != new.dedup:
-        keys.add(dedup_key(old.namespace, old.dedup.id))
+    """What is not named any more waits in gc.pending; what waits there is not named again.
+
+    But for the open writer's own, which collection knows by its epoch, and for dedup windows, which say
+    themselves until when they can be named.
+    """
+    own = f"e{old.writer_epoch}"
+    listed = {id for id in _gone(old, new) if id.partition("-")[2] != own}
+    keys = {segment_key(old.namespace, id) for id in listed}
     for key in keys.difference(p.key for p in new.gc.pending):
         yield f"{key} in gc.pending, now that it is not named", "nothing of it"
 

@@ -30,7 +30,7 @@ from reef.format import (
     segment_schema,
 )
 from reef.jobs import CompactionOptions, CompactionResult, InProcess
-from reef.jobs._compaction._compaction_plan import plan_compaction
+from reef.jobs._compaction._compact_pass import plan_compaction
 from reef.kv import KeyValueSnapshot
 from reef.manifest import add_snapshot, overlaps, set_retention
 from reef.segment import lookup_many, merge, write_segment

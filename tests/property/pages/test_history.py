@@ -48,6 +48,7 @@ class Story:
             "flush_threshold_bytes": "1GiB",
             "memtable_max_bytes": "1GiB",
             "gc_grace": 900,
+            "maintenance": "off",
             "retained_generations": 2,
             "row_block_bytes": "16KiB",
         }

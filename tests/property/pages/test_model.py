@@ -69,6 +69,7 @@ class Story:
         arguments: dict[str, Any] = {
             "flush_interval": 0,
             "gc_grace": 60,
+            "maintenance": "off",
             "retained_generations": 1,
             "row_block_bytes": 256,
             "log_segment_max_bytes": LOG_BYTES,

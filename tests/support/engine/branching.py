@@ -46,7 +46,7 @@ class Grove:
             store or self.store,
             clock=self.clock,
             rng=random.Random(self.rng.random()),
-            **self.arguments,
+            **{"maintenance": "off", **self.arguments},
         )
 
     def kv(self, branch: str | None = None, *, mode: str = "w", **settings: object) -> KeyValue:

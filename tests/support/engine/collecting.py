@@ -91,7 +91,12 @@ class World:
         self.clock = ManualClock()
         self.inner = inner or MemoryStore(clock=self.clock)
         self.store = HookedStore(self.inner)
-        self.arguments = {"gc_grace": GRACE_S, "retained_generations": 2, **settings}
+        self.arguments = {
+            "maintenance": "off",
+            "gc_grace": GRACE_S,
+            "retained_generations": 2,
+            **settings,
+        }
         self.rng = random.Random(seed)
         self.db = self.database()
 

@@ -13,7 +13,11 @@ from reef.store import Store, open_store
 def database(
     store: Store | None = None, *, clock: Clock | None = None, seed: int = 1, **settings: object
 ) -> Database:
-    """Return a database on `store` (a fresh memory store), with seeded randomness."""
+    """Return a database on `store` (a fresh memory store), with seeded randomness.
+
+    Without maintenance, unless it is asked for: tests count objects and requests.
+    """
+    settings = {"maintenance": "off", **settings}
     return Database(
         store or open_store("memory://"), clock=clock, rng=random.Random(seed), **settings
     )

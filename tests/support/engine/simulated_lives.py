@@ -105,7 +105,7 @@ class KernelWorld:
             clock=process.clock,
             rng=process.rng,
             threads=process.threads,
-            **{**self.settings, **settings},
+            **{"maintenance": "off", **self.settings, **settings},
         )
 
     def value(self) -> bytes:

@@ -32,7 +32,7 @@ class RivalsWorld:
             clock=process.clock,
             rng=process.rng,
             threads=process.threads,
-            **self.settings,
+            **{"maintenance": "off", **self.settings},
         )
 
 

@@ -75,7 +75,13 @@ class PipelineStory:
 
     def database(self, store: Store | None = None, clock: Clock | None = None) -> Database:
         rng = random.Random(self.rng.random())
-        return Database(store or self.store, clock=clock or self.clock, rng=rng, **self.settings)
+        return Database(
+            store or self.store,
+            clock=clock or self.clock,
+            rng=rng,
+            maintenance="off",
+            **self.settings,
+        )
 
     def next(self) -> int:
         self.serial += 1

@@ -21,7 +21,13 @@ from tests.support.jobs.passes import index, rebuild
 CUT = RebuildOptions(
     fold=IndexOptions(task_slots=2, memory_bytes=400), verify=VerifyOptions(task_bytes=500)
 )
-SETTINGS = {"flush_interval": 0, "gc_grace": 0, "retained_generations": 1, "row_block_bytes": 500}
+SETTINGS = {
+    "maintenance": "off",
+    "flush_interval": 0,
+    "gc_grace": 0,
+    "retained_generations": 1,
+    "row_block_bytes": 500,
+}
 
 
 class RebuildWorld:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from reef.compaction import CompactionGroup, MergedRange, merge_range
 from reef.doctor import verify
 from reef.engine import Context
 from reef.format import Footer, SegmentRef
@@ -16,8 +17,6 @@ from reef.jobs import (
     preview_compaction,
 )
 from reef.jobs._compaction._compact_pass import Compaction
-from reef.jobs._compaction._compaction_plan import CompactionGroup
-from reef.jobs._compaction._merge_task import MergedRange, merge_range
 from reef.segment import check_segment
 from tests.support.engine.collecting import NAMESPACE, World
 from tests.support.jobs.passes import compact

@@ -101,7 +101,8 @@ def test_many_matches_are_looked_for_only_where_they_may_be(
 
 def test_many_small_segments_cost_what_their_rows_do() -> None:
     choose = random.Random(1)
-    with reef.connect("memory://", flush_interval=0) as db, db.namespace("ns") as ns:
+    settings = {"maintenance": "off", "flush_interval": 0}  # all segments stay
+    with reef.connect("memory://", **settings) as db, db.namespace("ns") as ns:
         kept: dict[str, int] = {}
 
         def work(more: int) -> list[int]:

@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from reef.compaction import CompactionGroup, MergedRange, merge_range
 from reef.doctor import verify
 from reef.errors import InvariantError, StalePlanError
 from reef.jobs import CompactionOptions, InProcess, TaskOutcome
 from reef.jobs._compaction._compact_pass import Compaction, begin_compaction
-from reef.jobs._compaction._compaction_plan import CompactionGroup
-from reef.jobs._compaction._merge_task import MergedRange, merge_range
 from reef.manifest import replace_segments
 from tests.support.engine.collecting import NAMESPACE
 from tests.support.jobs.passes import Meddling, compact

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from reef.compaction import CompactionPlan, VisibleSegment, tiers_of
 from reef.errors import InvalidInputError, NotFoundError
 from reef.format import segment_key
 from reef.jobs import CompactionOptions
-from reef.jobs._compaction._compaction_plan import CompactionPlan, plan_compaction, tiers_of
-from reef.jobs._compaction._key_ranges import VisibleSegment, _cut_by_weight
+from reef.jobs._compaction._compact_pass import plan_compaction
 from tests.support.engine.collecting import NAMESPACE
 from tests.support.jobs.shop import Shop
 
@@ -92,18 +92,6 @@ def test_a_large_group_is_cut_into_ranges_of_about_the_target_size(shop: Shop) -
     assert (result.rows_in, result.rows_out) == (1200, 300)
     assert shop.contents() == before
     shop.check()
-
-
-def test_every_range_of_a_group_has_a_row() -> None:
-    """A clipped reference may show nothing where its segment begins: nothing is cut off there."""
-    weights = [(b"a", 10, False), (b"b", 10, True), (b"c", 10, True), (b"d", 10, False)]
-    assert _cut_by_weight(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [20, 20])
-    weights = [(b"a", 10, False), (b"b", 10, True), (b"b", 10, True), (b"c", 10, True)]
-    assert _cut_by_weight(weights, b"a", b"z", 4) == ([b"a", b"c", b"z"], [30, 10])
-    assert _cut_by_weight([(key, 10, True) for key in (b"a", b"b", b"b", b"c")], b"a", b"z", 4) == (
-        [b"a", b"b", b"c", b"z"],
-        [10, 20, 10],
-    )
 
 
 def test_small_neighbours_become_one_file_and_large_ones_are_moved(shop: Shop) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from reef.compaction import MergedRange, merge_range
 from reef.doctor import verify
 from reef.errors import StalePlanError, UnavailableError
 from reef.format import segment_key
 from reef.jobs import CompactionOptions, InProcess, end_job, standing_intents
 from reef.jobs._compaction._compact_pass import begin_compaction
-from reef.jobs._compaction._merge_task import MergedRange, merge_range
 from reef.manifest import add_snapshot, renew_snapshot
 from reef.segment import BlockCache
 from tests.support.engine.collecting import NAMESPACE

@@ -15,7 +15,6 @@ from reef.errors import CorruptError, FencedError, InvalidInputError, StalePlanE
 from reef.format import decode_segment, log_key, segment_key, ulid_number
 from reef.gc import collect
 from reef.jobs import CompactionOptions, RebuildOptions, bulk_load
-from reef.jobs._compaction import _merge_task
 from reef.kv import KeyValue
 from reef.manifest import Head
 from reef.pages import WalRecord
@@ -117,7 +116,7 @@ def test_what_was_merged_twice_does_not_come_back() -> None:
 
 
 def test_more_replaced_segments_than_a_footer_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_merge_task, "REPLACED_BEFORE_MAX", 1)
+    monkeypatch.setattr("reef.compaction._merge_task.REPLACED_BEFORE_MAX", 1)
     world = World()
     compacted_twice(world)
     world.collect()

@@ -113,6 +113,8 @@ ALLOWED = {
     "the window is replaced": successor(
         dedup=DedupRef(id="01J9ZQ3V5N8W2X4Y6Z7A8B9C0A", size=1, checksum=1), gc=pending(DEDUP_KEY)
     ),
+    "a window goes that nobody lists": successor(dedup=None),
+    "a segment of the open writer goes that nobody lists": successor(segments=OLD.segments[1:]),
     "a segment goes": successor(segments=OLD.segments[1:], gc=pending(key(OWN.id))),
     "another's segment goes": successor(segments=(OWN, ATTACHED)),
     "a segment changes its clip": successor(segments=(replace(OWN, clip_lsn=5), *OLD.segments[1:])),
@@ -277,11 +279,10 @@ REFUSED = {
         True,
     ),
     "a segment that is lost": (
-        successor(segments=OLD.segments[1:]),
-        f"segments/{OWN.id}.seg in gc.pending",
+        successor(segments=tuple(s for s in OLD.segments if s != ATTACHED)),
+        f"segments/{ATTACHED.id}.seg in gc.pending",
         False,
     ),
-    "a window that is lost": (successor(dedup=None), "dedup in gc.pending", False),
     "floor and replacement at once": (
         successor(
             segments=OLD.segments[1:],

@@ -69,7 +69,13 @@ class Bucket(WrapperStore):
         return sum(1 for _ in self.inner.list(f"namespaces/{NAME}/{folder}/"))
 
     def open(self, **settings: Any) -> Database:
-        arguments = {"flush_interval": 0, "gc_grace": 900, "retained_generations": 1, **settings}
+        arguments = {
+            "maintenance": "off",
+            "flush_interval": 0,
+            "gc_grace": 900,
+            "retained_generations": 1,
+            **settings,
+        }
         return Database(self, clock=self.clock, rng=random.Random(len(self.requests)), **arguments)
 
 

@@ -41,7 +41,7 @@ class Shelf:
         self.writer = self.database().pages(NAME, page_size=SIZE)
 
     def database(self, **settings: Any) -> Database:
-        arguments = {"flush_interval": 0, "row_block_bytes": 8192, **settings}
+        arguments = {"maintenance": "off", "flush_interval": 0, "row_block_bytes": 8192, **settings}
         return Database(self.counted, rng=random.Random(self.rng.random()), **arguments)
 
     def write(self, ids: Iterable[int], *, flush: bool = True) -> None:

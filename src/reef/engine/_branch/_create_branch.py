@@ -31,8 +31,8 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
+from reef.context import Context
 from reef.engine._commit._flush import FlushPlan, write_flush
-from reef.engine._context import Context
 from reef.engine._holes import check_end
 from reef.engine._open_namespace import check_whole
 from reef.engine._tail import Tail

@@ -22,9 +22,9 @@ To reset a branch is to drop it and to make it anew. Crash point: between the tw
 
 from __future__ import annotations
 
+from reef.context import Context
 from reef.engine._branch._create_branch import Branch, create_branch
 from reef.engine._branch._list import list_branches
-from reef.engine._context import Context
 from reef.engine._open_namespace import face_of, open_for_writing
 from reef.engine._writer import Writer
 from reef.errors import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from reef.context import Context
 from reef.engine._branch._create_branch import Branch
-from reef.engine._context import Context
 from reef.engine._listing import list_namespaces
 from reef.errors import CorruptError, InvalidInputError
 from reef.format import Manifest, Origin, Pin

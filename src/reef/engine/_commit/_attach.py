@@ -23,9 +23,9 @@ from itertools import pairwise
 import msgspec
 import pyarrow as pa
 
+from reef.context import Context
 from reef.engine._commit._conditions import Resolve
 from reef.engine._commit._request import WriteRequest
-from reef.engine._context import Context
 from reef.engine._tail import Tail
 from reef.errors import (
     InvalidInputError,

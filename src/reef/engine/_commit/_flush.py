@@ -13,14 +13,14 @@ planned anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
 import pyarrow as pa
 
+from reef.context import Context
 from reef.engine._commit._dedup_index import DedupIndex
-from reef.engine._context import Context
 from reef.engine._memtable._memtable import Memtable
 from reef.engine._tail import Tail
 from reef.errors import CorruptError, DamagedError, InvariantError
@@ -81,6 +81,12 @@ class FlushedFiles:
     segments: tuple[SegmentRef, ...]
     dedup: DedupRef | None
 
+    def made(self, plan: FlushPlan) -> frozenset[str]:
+        """Return the ids of what the flush has uploaded itself."""
+        attached = {ref.id for ref in plan.attached}
+        window = () if self.dedup is None else (self.dedup.id,)
+        return frozenset((*(s.id for s in self.segments if s.id not in attached), *window))
+
 
 def plan_flush(manifest: Manifest, tail: Tail, dedup: DedupIndex, now_us: int) -> FlushPlan | None:
     """Return what there is to flush, or None. The handle's lock is held."""
@@ -123,9 +129,13 @@ def write_flush(context: Context, namespace: str, epoch: int, plan: FlushPlan) -
 
 
 def publish_flush(
-    manifests: ManifestChain, epoch: int, plan: FlushPlan, written: FlushedFiles
+    manifests: ManifestChain,
+    epoch: int,
+    plan: FlushPlan,
+    written: FlushedFiles,
+    unlisted: Set[str] = frozenset(),
 ) -> Head:
-    """Publish the manifest that names what was written.
+    """Publish the manifest that names what was written; of `unlisted`, nothing waits in `gc.pending`.
 
     Raises FencedError, StalePlanError if another job has folded, OutcomeUnknownError.
     """
@@ -144,6 +154,7 @@ def publish_flush(
             dedup=written.dedup or head.manifest.dedup,
             skipped=plan.skipped,
             schema=plan.schema,
+            unlisted=unlisted,
         )
 
     return manifests.publish(flushed)

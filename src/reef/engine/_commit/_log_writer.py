@@ -6,10 +6,10 @@ a caller got the answer.
 
 from __future__ import annotations
 
+from reef.context import Context
 from reef.engine._commit._attach import at_version
 from reef.engine._commit._queue import DURABLE, Answer, Group, Ticket
 from reef.engine._commit._receipt import pack_codes
-from reef.engine._context import Context
 from reef.errors import (
     ConflictError,
     CorruptError,

@@ -15,13 +15,13 @@ import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from reef.context import Context
 from reef.engine._commit._admission import Admission, Admitted
 from reef.engine._commit._dedup_index import DedupIndex
 from reef.engine._commit._log_writer import LogWriter
 from reef.engine._commit._queue import Answer, CommitQueue, Group, Limits, Settlement, Ticket
 from reef.engine._commit._receipt import Receipt
 from reef.engine._commit._request import WriteRequest
-from reef.engine._context import Context
 from reef.engine._live import LiveRows
 from reef.errors import (
     ClosedError,
@@ -348,6 +348,11 @@ class CommitPath:
         except BaseException:
             self._hand_over_despite_interrupts(me, None, None)
             raise
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether batches wait for the log object under way. A guess, without the lock."""
+        return bool(self._queue.pending)
 
     # Everything from here on runs under the lock. First, sending.
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._feed._before import with_before
 from reef.engine._feed._feed_log import FeedLog
 from reef.engine._feed._position import KnownPositions, Position

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader, UnreadableHeader
 from reef.engine._feed._position import Entrances, KnownPositions, Position
 from reef.engine._holes import check_end

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.errors import DamagedError, NotFoundError
 from reef.format import LogKind, Prev, log_key
 from reef.threads import for_each

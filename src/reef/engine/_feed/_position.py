@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader
 from reef.errors import DamagedError, NotFoundError, RetentionError, UnreadableError
 from reef.format import LogKind, LogObject, Manifest, decode_log, log_checksum, log_key

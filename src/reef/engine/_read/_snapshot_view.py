@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._read._view import ReadState, View
 from reef.errors import NotFoundError, RetentionError
 from reef.format import Snapshot

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from reef.engine._context import Context
+from reef.context import Context
 from reef.engine._feed._headers import HEADERS_WINDOW_MAX, HeaderReader, LogHeader
 from reef.errors import DamagedError, NotFoundError, RetentionError
 from reef.format import PARALLEL_WRITES_MAX, LogKind, Manifest, log_key

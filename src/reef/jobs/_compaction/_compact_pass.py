@@ -31,21 +31,29 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reef.engine import Context
-from reef.errors import InvariantError, StalePlanError
+from reef.compaction import (
+    CompactionGroup,
+    CompactionOptions,
+    CompactionPlan,
+    MergedRange,
+    MergeTask,
+    merge_tasks,
+    outputs_of,
+    plan_groups,
+    reachable_floor,
+)
+from reef.engine import Context, face_of
+from reef.errors import StalePlanError
 from reef.format import Manifest, SegmentRef
-from reef.jobs._compaction._compaction_options import CompactionOptions
-from reef.jobs._compaction._compaction_plan import CompactionGroup, CompactionPlan, plan_compaction
 from reef.jobs._compaction._compaction_result import CompactionResult, GroupResult, group_result
-from reef.jobs._compaction._floor import reachable_floor
-from reef.jobs._compaction._key_ranges import VisibleSegment, inside_each
-from reef.jobs._compaction._merge_task import MergedRange, MergeTask, merge_key_ranges
+from reef.jobs._compaction._merge_round import merge_key_ranges
 from reef.jobs._job import Job
 from reef.jobs._pass_protocol import Figures, TaskTimes, Work
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import (
     end_intent,
     live_inputs,
+    no_namespace,
     replace_segments,
     retained_points,
     set_retention,
@@ -73,30 +81,14 @@ class Compaction:
 
     def tasks(self, group: CompactionGroup) -> list[MergeTask]:
         """Return the tasks of a group: one for each range, with the segments that have keys in it."""
-        keys = [(some.start, some.end) for some in group.ranges]
-        inside = inside_each([VisibleSegment(ref) for ref in group.inputs], keys)
-        count = len(group.ranges)
-        is_packed = self.job.head.manifest.lsn_policy == "packed"
-        return [
-            MergeTask(
-                namespace=self.plan.namespace,
-                job=self.job.id,
-                group=group.number,
-                part=(part, count),
-                inputs=tuple(one.ref for one in few),
-                replaced=tuple(dict.fromkeys(one.ref.id for one in few)),
-                start=some.start,
-                end=some.end,
-                floor_lsn=self.floor_lsn,
-                points=self.points,
-                is_bottom=some.is_bottom,
-                codec=self.plan.options.bottom_codec if some.is_bottom else "lz4",
-                level=group.level,
-                bytes_in=some.bytes_in,
-                is_packed=is_packed,
-            )
-            for part, (some, few) in enumerate(zip(group.ranges, inside, strict=True), 1)
-        ]
+        return merge_tasks(
+            self.plan,
+            group,
+            owner=self.job.id,
+            floor_lsn=self.floor_lsn,
+            points=self.points,
+            is_packed=self.job.head.manifest.lsn_policy == "packed",
+        )
 
     def finish_group(
         self,
@@ -114,7 +106,7 @@ class Compaction:
         if error is not None:
             return group_result(group, outcomes, "failed", f"{type(error).__name__}: {error}")
         made = [outcome.returned() for outcome in outcomes]
-        outputs = _outputs(group, made)
+        outputs = outputs_of(group, made)
         try:
             head = self.job.publish(lambda m: self._replaced(m, group, outputs, is_last))
         except StalePlanError as stale:
@@ -146,19 +138,50 @@ class Compaction:
         return end_intent(m, self.job.id) if is_last else m
 
 
-def begin_compaction(context: Context, plan: CompactionPlan) -> Compaction:
+def plan_compaction(
+    context: Context, namespace: str, options: CompactionOptions | None = None
+) -> CompactionPlan | None:
+    """Return what a pass would do, or None if there is nothing to do. Writes nothing.
+
+    Reads the newest manifest, and tails of segments that are clipped, or will be cut. Raises
+    NotFoundError if there is no such namespace, UnavailableError, DamagedError.
+    """
+    head = context.chain(namespace).load()
+    if head is None or head.manifest.state != "live":
+        raise no_namespace(context.store.url, namespace)
+    face = face_of(head.manifest).name
+    options = (options or CompactionOptions()).settled(face, context.settings)
+    return plan_groups(context, head.manifest, options)
+
+
+def begin_compaction(context: Context, plan: CompactionPlan, *, is_kept: bool = True) -> Compaction:
     """Register a compaction, fence earlier ones, and record the retention floor that it keeps to.
+
+    Unless the plan is kept, what was compacted before the intent stood is planned again under it: an
+    open writer leaves alone what it finds live beside an intent, so the second plan is not overtaken
+    by it.
 
     Raises NotFoundError if the namespace is gone, StalePlanError, OutcomeUnknownError, UnavailableError.
     """
     job = Job.begin(context, plan.namespace, "compact", compactor=True)
     with job.given_up_on_error():
+        if not is_kept:
+            plan = _still_true(context, job.head.manifest, plan)
         if not plan.options.keep_floor:
             floor = reachable_floor(context, job.head.manifest, job.now_us)
             if floor > job.head.manifest.retention.floor_lsn:
                 job.publish(lambda m: _with_floor(m, floor, job))
     m, now_us = job.head.manifest, job.now_us
     return Compaction(plan, job, m.retention.floor_lsn, tuple(retained_points(m, now_us)), now_us)
+
+
+def _still_true(context: Context, m: Manifest, plan: CompactionPlan) -> CompactionPlan:
+    """Return `plan`, or another one, perhaps of nothing, if its inputs are no longer live."""
+    try:
+        check_plan(m, plan)
+        return plan
+    except StalePlanError:
+        return plan_groups(context, m, plan.options) or msgspec.structs.replace(plan, groups=())
 
 
 class CompactionPass:
@@ -212,13 +235,15 @@ def compact_namespace(
     """
     done: list[CompactionResult] = []
     plans = passes = 0
+    is_kept = plan is not None
     while plans < PLANS_MAX and passes < PASSES_MAX:
         plan = plan or plan_compaction(context, namespace, options)
         if plan is None or not plan.groups:
             skipped = () if plan is None else plan.skipped
             done.append(CompactionResult(namespace, (), None, (), skipped))
             break
-        done.append((yield from _apply(context, plan)))
+        done.append((yield from _apply(context, plan, is_kept=is_kept)))
+        is_kept = False
         states = {group.state for group in done[-1].groups}
         if "stale" in states:
             plans += 1
@@ -236,9 +261,10 @@ def compact_namespace(
     )
 
 
-def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
+def _apply(context: Context, plan: CompactionPlan, *, is_kept: bool) -> Work[CompactionResult]:
     """Carry out a plan once, some groups at a time."""
-    compaction = begin_compaction(context, plan)
+    compaction = begin_compaction(context, plan, is_kept=is_kept)
+    plan = compaction.plan
     at_once = plan.options.concurrency
     results: list[GroupResult] = []
     with compaction.job.given_up_on_error():
@@ -250,25 +276,11 @@ def _apply(context: Context, plan: CompactionPlan) -> Work[CompactionResult]:
                 made = [next(outcomes) for _ in its_tasks]
                 is_last = group is plan.groups[-1]
                 results.append(compaction.finish_group(group, made, is_last=is_last))
-        if results[-1].state != "published":
+        if not results or results[-1].state != "published":
             compaction.end()
     return CompactionResult(
         plan.namespace, (compaction.job.id,), compaction.floor_lsn, tuple(results), plan.skipped
     )
-
-
-def _outputs(group: CompactionGroup, made: Sequence[MergedRange]) -> list[SegmentRef]:
-    """Return the segments of a group whose parts are all there."""
-    parts = [(group.number, (n, len(group.ranges))) for n in range(1, len(group.ranges) + 1)]
-    if [(one.group, one.part) for one in made] != parts:
-        raise InvariantError(f"group {group.number} of a compaction got the results of another")
-    outputs = [one.segment for one in made if one.segment is not None]
-    if len(outputs) not in (0, len(made)):
-        raise InvariantError(
-            f"only {len(outputs)} of {len(made)} parts of group {group.number} have rows: their footers "
-            "would count parts that do not exist; nothing was published"
-        )
-    return outputs
 
 
 def _with_floor(m: Manifest, floor_lsn: int, job: Job) -> Manifest:

@@ -7,9 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from reef.compaction import CompactionGroup, MergedRange
 from reef.format import SegmentRef
-from reef.jobs._compaction._compaction_plan import CompactionGroup
-from reef.jobs._compaction._merge_task import MergedRange
 from reef.jobs._tasks import TaskOutcome
 from reef.manifest import Head
 

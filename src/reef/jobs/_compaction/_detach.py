@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reef.compaction import CompactionOptions
 from reef.engine import refuse_branches
 from reef.errors import UnavailableError
 from reef.format import Manifest
 from reef.jobs._compaction._compact_pass import compact_namespace
-from reef.jobs._compaction._compaction_options import CompactionOptions
 from reef.jobs._pass_protocol import Figures, Work
 from reef.manifest import Head, no_namespace
 from reef.manifest import detach as forget_origin

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from reef.compaction import MergeTask
 from reef.doctor import FoldStart, RebuildPlan, has_no_manifest, plan_rebuild, stored_size
 from reef.engine import Context
 from reef.errors import (
@@ -54,7 +55,7 @@ from reef.format import (
     dedup_key,
     segment_key,
 )
-from reef.jobs._compaction._merge_task import MergeTask, merge_key_ranges
+from reef.jobs._compaction._merge_round import merge_key_ranges
 from reef.jobs._fold._stitch import Stitched, fold_parts, stitch
 from reef.jobs._fold._unfolded_log import UnfoldedLog
 from reef.jobs._job import Job

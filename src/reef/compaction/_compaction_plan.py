@@ -23,16 +23,14 @@ moved, not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
-from reef.engine import Context, face_of
-from reef.format import SegmentRef
-from reef.jobs._compaction._compaction_options import CompactionOptions
-from reef.jobs._compaction._key_ranges import (
+from reef.compaction._compaction_options import CompactionOptions
+from reef.compaction._key_ranges import (
     Covered,
     KeyRange,
     VisibleSegment,
@@ -45,7 +43,8 @@ from reef.jobs._compaction._key_ranges import (
     total,
     visible_segments,
 )
-from reef.manifest import no_namespace
+from reef.context import Context
+from reef.format import Manifest, SegmentRef
 
 LEVEL_MAX = 255
 GOOD_SIZE = 0.75
@@ -95,24 +94,30 @@ class CompactionPlan(msgspec.Struct, frozen=True):
         return sum(group.bytes_in for group in self.groups)
 
 
-def plan_compaction(
-    context: Context, namespace: str, options: CompactionOptions | None = None
+def plan_groups(
+    context: Context,
+    manifest: Manifest,
+    options: CompactionOptions,
+    *,
+    window_bytes_max: int | None = None,
+    spared: Set[str] = frozenset(),
 ) -> CompactionPlan | None:
-    """Return what a pass would do, or None if there is nothing to do. Writes nothing.
+    """Return what a compaction would do, or None if there is nothing to do. Writes nothing.
 
-    Reads the newest manifest, and tails of segments that are clipped, or will be cut. Raises
-    NotFoundError if there is no such namespace, UnavailableError, DamagedError.
+    `options` are settled. A window larger than `window_bytes_max` is skipped; the segments `spared`,
+    and all that are older, are left alone. Reads tails of segments that are clipped, or will be cut.
+    Raises UnavailableError, DamagedError.
     """
-    head = context.chain(namespace).load()
-    if head is None or head.manifest.state != "live":
-        raise no_namespace(context.store.url, namespace)
-    manifest = head.manifest
-    options = (options or CompactionOptions()).settled(face_of(manifest).name, context.settings)
+    namespace = manifest.namespace
     tiers = tiers_of(visible_segments(context, manifest))
-    windows = _tier_windows(tiers, options)
+    is_spared = (any(one.ref.id in spared for one in tier) for tier in tiers)
+    free = tiers[: next((at for at, spare in enumerate(is_spared) if spare), len(tiers))]
+    windows = _tier_windows(free, options, window_bytes_max)
     plan = _GroupBuilder(context, namespace, options)
     for first, end in windows:
         plan.add(tiers[first:end], Covered([one for tier in tiers[end:] for one in tier]))
+    if window_bytes_max is not None:
+        plan.skipped += _too_large(free, options, windows)
     if not plan.groups and not plan.skipped:
         return None
     return CompactionPlan(
@@ -222,7 +227,19 @@ def tiers_of(segments: _Segments) -> list[list[VisibleSegment]]:
     return tiers
 
 
-def _tier_windows(tiers: Sequence[_Segments], options: CompactionOptions) -> list[tuple[int, int]]:
+def _too_large(
+    tiers: Sequence[_Segments], options: CompactionOptions, windows: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """Yield the windows that a bound on their size has ruled out altogether."""
+    for first, end in _tier_windows(tiers, options):
+        if not any(low < end and high > first for low, high in windows):
+            segments = [one for tier in tiers[first:end] for one in tier]
+            yield f"{len(segments)} segments of {total(segments)} bytes"
+
+
+def _tier_windows(
+    tiers: Sequence[_Segments], options: CompactionOptions, bytes_max: int | None = None
+) -> list[tuple[int, int]]:
     """Return the first tier and the end of each window.
 
     With `full` they cover all tiers: one does, unless that is more than a task may merge.
@@ -236,12 +253,14 @@ def _tier_windows(tiers: Sequence[_Segments], options: CompactionOptions) -> lis
         while (
             end < len(tiers)
             and (options.full or sizes[end] <= size * SIZE_RATIO)
+            and (bytes_max is None or size + sizes[end] <= bytes_max)
             and _fits(inside, tiers[end], options)
         ):
             size += sizes[end]
             inside += tiers[end]
             end += 1
         is_worth = len(inside) >= options.inputs_min or any(one.is_cut for one in inside)
+        is_worth = is_worth and (bytes_max is None or size <= bytes_max)
         if options.full or is_worth:
             windows.append((first, end))
             first = end

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 from reef.clock import Clock
+from reef.maintenance import MaintenancePool
 from reef.manifest import ManifestChain
 from reef.metrics import Metrics
 from reef.segment import BlockCache, DiskCache, SegmentReader
@@ -26,6 +27,7 @@ class Context:
     metrics: Metrics
     cache: BlockCache
     disk: DiskCache | None
+    maintenance: MaintenancePool
     author: str
     """The writer's name, for people: a process on a host."""
     host: str

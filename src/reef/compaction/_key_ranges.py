@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from reef.engine import Context
+from reef.compaction._compaction_options import CompactionOptions
+from reef.compaction._merge_task import key_weights, open_sources
+from reef.context import Context
 from reef.errors import NotFoundError, UnreadableError
 from reef.format import Manifest, SegmentRef
-from reef.jobs._compaction._compaction_options import CompactionOptions
-from reef.jobs._compaction._merge_task import key_weights, open_sources
 from reef.segment import Clip, SegmentSource
 
 # Segments smaller than this share of a file are cut at their bounds, larger ones at blocks.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from reef.engine import Context
+from reef.context import Context
 from reef.errors import NotFoundError, UnreadableError
 from reef.format import LogKind, Manifest, log_key
 from reef.gc import read_log_kind
@@ -17,18 +17,19 @@ from reef.manifest import ManifestChain
 from reef.types import pack_lsn
 
 
-def reachable_floor(context: Context, manifest: Manifest, now_us: int) -> int:
+def reachable_floor(context: Context, manifest: Manifest, now_us: int, *, lag_us: int = 0) -> int:
     """Return the LSN that the retention floor may rise to at `now_us`, by the store's clock.
 
-    Without a window that is the newest LSN in segments. Raises UnavailableError.
+    Without a window that is the newest LSN in segments, or with `lag_us`, the newest that were in
+    segments so long ago. Raises UnavailableError.
     """
     window_ms, window_s = manifest.retention.pitr_window_ms, context.settings.pitr_window
     window_us = max((window_ms or 0) * 1000, round((window_s or 0) * 1_000_000))
     newest = manifest.last_applied_lsn
-    if not window_us:
+    if not max(window_us, lag_us):
         return newest
-    before_us = now_us - window_us
-    if manifest.lsn_policy == "packed":
+    before_us = now_us - max(window_us, lag_us)
+    if window_us and manifest.lsn_policy == "packed":
         lsn = _by_slots(context, manifest, before_us)
     else:
         lsn = _by_generations(context.chain(manifest.namespace), manifest.born, before_us)

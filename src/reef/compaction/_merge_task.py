@@ -9,7 +9,7 @@ together replace what their inputs have in the group's keys. So if a range would
 every key of it ends in a tombstone with nothing left to hide, one of these tombstones stays.
 
 Crash points: before the upload is complete there is nothing; after it there is an orphan under the
-intent of the job, whose name no other attempt uses.
+intent of the job, or the epoch of the writer, whose name no other attempt uses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from reef.engine import Context
+from reef.context import Context
 from reef.format import (
     Merged,
     SegmentOptions,
@@ -34,8 +34,6 @@ from reef.format import (
     ulid_number,
     vector_columns,
 )
-from reef.jobs._job import new_segment_id
-from reef.jobs._pass_protocol import Round
 from reef.segment import (
     BlockCache,
     SegmentReader,
@@ -45,6 +43,7 @@ from reef.segment import (
     versions_schema,
     write_segment,
 )
+from reef.types import new_ulid
 
 # A decoded tail takes a few times its size in the file.
 _TAIL_GROWTH = 4
@@ -62,6 +61,7 @@ class MergeTask(msgspec.Struct, frozen=True):
 
     namespace: str
     job: str
+    """Who publishes the output, as its id says: an intent, or `e` and the epoch of a writer."""
     group: int
     part: tuple[int, int]
     inputs: tuple[SegmentRef, ...]
@@ -125,11 +125,6 @@ def merge_range(context: Context, task: MergeTask) -> MergedRange:
     )
 
 
-def merge_key_ranges(tasks: Sequence[MergeTask]) -> Round:
-    """Return the round of tasks that merges key ranges."""
-    return Round(merge_range, tasks, MergedRange, [task.bytes_in for task in tasks])
-
-
 def open_sources(
     context: Context, namespace: str, refs: Sequence[SegmentRef]
 ) -> list[SegmentSource]:
@@ -173,7 +168,7 @@ def _write_outputs(
 ) -> SegmentRef:
     schema = versions_schema(sources)
     origin = SegmentOrigin(
-        id=new_segment_id(context, task.job),
+        id=f"{new_ulid(context.clock, context.rng)}-{task.job}",
         namespace=task.namespace,
         level=task.level,
         author=context.author,
