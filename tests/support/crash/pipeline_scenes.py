@@ -25,6 +25,7 @@ from reef.jobs import (
 )
 from reef.kv import KeyValue, KeyValueSnapshot
 from reef.testing import Operation
+from reef.types import unpack_lsn
 from tests.support.crash.crash_points import NAMESPACE, POINTS, Scene, big_rows
 from tests.support.engine.attaching import upload
 from tests.support.engine.open_handles import handle_of
@@ -270,15 +271,19 @@ def _check_feed(kv: KeyValue, states: dict[int, Rows]) -> None:
     except RetentionError:  # what the log attaches was compacted, and collected
         return
     lsns = sorted(states)
-    first = min((row["_lsn"] for row in changes), default=lsns[-1])
-    rows = dict(states[max(lsn for lsn in lsns if lsn < first)]) if changes else {}
+    if not changes:  # all of the log was collected
+        manifest = handle_of(kv).manifest
+        assert manifest.gc.boundary.slot == manifest.wal_floor > unpack_lsn(lsns[-1])[0]
+        return
+    first = min(row["_lsn"] for row in changes)
+    rows = dict(states[max(lsn for lsn in lsns if lsn < first)])
     assert sorted({row["_lsn"] for row in changes}) == [lsn for lsn in lsns if lsn >= first > 0]
     for row in changes:
         if row["_op"] == "delete":
             rows.pop(row["key"], None)
         else:
             rows[row["key"]] = row["value"]
-    assert not changes or rows == states[lsns[-1]]
+    assert rows == states[lsns[-1]]
 
 
 def _orphans(scene: Scene) -> list[str]:
