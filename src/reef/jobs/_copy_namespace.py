@@ -1,7 +1,6 @@
 """Copying a namespace to another bucket while it is written to.
 
-1. Take a snapshot of the source.                    crash: it expires after a day; the next copy
-                                                            takes a new one
+1. Take a snapshot of the source.                    crash: it expires after six hours
 2. Copy segments, the dedup window and the log,      crash: objects that nothing names; the next copy
    and check each at the destination.                       goes on behind them
 3. Publish the manifest at the destination.          crash: done
@@ -51,6 +50,7 @@ from reef.errors import (
     CorruptError,
     InvalidInputError,
     NotFoundError,
+    StalePlanError,
     UnavailableError,
     UnreadableError,
 )
@@ -81,8 +81,8 @@ from reef.types import namespace_of, new_nonce, new_ulid, split_namespace
 
 _PART_BYTES = 8 << 20
 _LANES_MAX = 8
-_HOLD_S = 86400.0
-_RENEW_S = _HOLD_S / 4
+_HOLD_S = 6 * 3600.0
+_RENEW_S = 3600.0
 _ROUNDS_MAX = 5
 
 _Step: TypeAlias = tuple[int, Callable[[], None]]
@@ -119,17 +119,18 @@ def copy_namespace(
 ) -> CopyResult:
     """Copy a namespace to the bucket of `target`, or bring an earlier copy up to date.
 
-    What is copied is the version at `lsn`, or as of `time`, or the newest. Safe beside its writer, its jobs and its
-    collection; stopped at any point, it is simply called again. Raises NotFoundError, RetentionError
-    for an LSN below the floor, InvalidInputError for a destination that is no copy of it, or was
-    written to, CorruptError for damage on either side, UnavailableError, OutcomeUnknownError.
+    What is copied is the version at `lsn`, or as of `time`, or the newest. Safe beside its writer, its
+    jobs, its collection and other copies; stopped at any point, it is simply called again. Raises
+    NotFoundError, RetentionError for an LSN below the floor, InvalidInputError for a destination that
+    is no copy of it, or was written to, CorruptError for damage on either side, UnavailableError,
+    OutcomeUnknownError.
     """
     chain = target.chain(namespace)
     root = newest_manifest(source, namespace)
     with contextlib.ExitStack() as stack:
         past = _past_version(source, namespace, lsn, time)
         held = namespace if past is None else _hold_past(source, namespace, past, stack)
-        hold = stack.enter_context(_Hold(source, held, target.store.url, root))
+        hold = stack.enter_context(_Hold(source, held, root))
         _check_destination(_head(chain), hold)
         return _Copying(source, target, hold, chain, watch).run()
 
@@ -182,18 +183,16 @@ def _hold_past(context: Context, namespace: str, lsn: int, stack: contextlib.Exi
 class _Hold:
     """A version of the source, which a snapshot keeps readable while it is copied."""
 
-    def __init__(self, context: Context, namespace: str, target_url: str, root: Manifest) -> None:
+    def __init__(self, context: Context, namespace: str, root: Manifest) -> None:
         """Hold the newest version of `namespace`: the one to copy, whose head `root` is, or a branch."""
         self.namespace = namespace
         self.root = root
         self._chain = context.chain(namespace)
         self._clock = context.clock
-        # The same for each copy to that bucket, so that an unfinished one leaves no more than one.
-        self.id = f"copy-{hashlib.sha256(target_url.encode()).hexdigest()[:16]}"
+        self.id = f"copy-{new_nonce(context.rng).hex()[:16]}"
         self._lock = threading.Lock()
         reader = _reader(context, namespace)
         try:
-            self._release()
             self.lsn = reader.newest_lsn()
             slot_last = reader.tail.replay.next_slot - 1
             attached = reader.tail.attached
@@ -378,7 +377,8 @@ class _Copying:
 
     def _copy_segment(self, key: str, ref: SegmentRef, *, is_there: bool) -> None:
         if not is_there:  # under the same key: it belongs to the namespace of that name
-            self._target.store.upload(key, _parts(self._source.store, key, ref.size))
+            with contextlib.suppress(AlreadyExistsError):  # another copy has brought it
+                self._target.store.upload(key, _parts(self._source.store, key, ref.size))
         self._check_segment(ref)
 
     def _write_anew(self, ref: SegmentRef, owner: str) -> None:
@@ -490,11 +490,12 @@ class _Copying:
     # The manifest.
 
     def _publish(self, head: Head | None) -> Head:
-        if head is not None:
-            return self._chain.publish(self._next)
-        first = self._next(None)
-        assert first is not None, "a first copy changes something"
-        return self._chain.publish_again(_replace(first, generation=1))
+        if head is None:
+            first = self._next(None)
+            assert first is not None, "a first copy changes something"
+            with contextlib.suppress(StalePlanError):  # another copy was first
+                return self._chain.publish_again(_replace(first, generation=1))
+        return self._chain.publish(self._next)
 
     def _next(self, head: Head | None) -> Manifest | None:
         """Return the manifest of the copy as the successor of the destination's head."""

@@ -400,3 +400,17 @@ def test_progress_counts_bytes(buckets: Buckets) -> None:
     )
     assert seen[-1].tasks_done == seen[-1].tasks == done.objects
     assert seen[-1].bytes_done == seen[-1].bytes == done.bytes
+
+
+def test_copies_at_once_to_one_target_agree(buckets: Buckets) -> None:
+    """Another one begins and ends while this one is under way."""
+    fill(buckets.source)
+    buckets.target_store.once("upload", "/segments/", buckets.copy)
+    buckets.copy()
+    buckets.check()
+    with buckets.source.kv(NAME) as kv:
+        assert kv.snapshots() == []
+        kv.put(b"more", b"1")
+    buckets.target_store.once("put_if_absent", "/manifest/", buckets.copy)
+    buckets.copy()
+    buckets.check()
