@@ -11,7 +11,7 @@ the fold; the head again for the compaction. Namespaces that are named take the 
 
 A fold and a compaction are worth it by the manifest and the log alone. What time brings about (snapshots and
 branches expire, grace periods and windows end) is the collection's, which comes in longer intervals and
-looks into every namespace: about 12 requests for each.
+looks into every namespace: about 13 requests for each.
 
 After a failure a namespace is left out for a while, twice as long each time: every try costs
 generations and records of passes, which push older records out.
