@@ -16,7 +16,7 @@ Invariants:
 - The log is copied up to one slot, so a copy is a version of its source, never a mixture of two.
 - Who writes, who works and what stands on it (lease, intents, pins) stays behind.
 - A destination that was opened for writing, or folded or compacted by itself, is refused: two
-  histories cannot be joined.
+  histories cannot be joined. So is a copy of another namespace of that name, whose log differs.
 
 A later copy brings what is missing, and names it in the next generation. What the source does not name
 any more waits in the destination's `gc.pending`, for its own collection.
@@ -288,6 +288,7 @@ class _Copying:
 
     def run(self) -> CopyResult:
         before = head = _head(self._chain)
+        self._check_history(head)
         for _ in range(_ROUNDS_MAX):
             self._do(self._work(head))
             head = self._publish(head)
@@ -307,6 +308,21 @@ class _Copying:
             self._bytes,
             is_changed=before is None or before.generation != head.generation,
         )
+
+    def _check_history(self, head: Head | None) -> None:
+        """Raise InvalidInputError if the log at the destination is not the source's, as far as it goes.
+
+        Each object names the one before it, so the newest that both have tells.
+        """
+        if head is None or head.manifest.copied is None:
+            return
+        last, there = (
+            head.manifest.copied.last_slot,
+            list_slots(self._target.store, self._namespace),
+        )
+        common = [slot for slot in self._slots if slot <= last and slot in there]
+        if common:
+            self._copy_log(max(common), log_key(self._namespace, max(common)))
 
     def _work(self, head: Head | None) -> _Work:
         """Return what the destination lacks: how many bytes each has, and what brings it."""

@@ -337,6 +337,22 @@ def test_a_copy_of_another_life_is_refused(buckets: Buckets) -> None:
         buckets.copy()
 
 
+def test_a_copy_of_another_history_is_refused(buckets: Buckets) -> None:
+    """Of a namespace of that name in a third bucket, which is further on: only the log tells."""
+    with buckets.source.kv(NAME) as kv:
+        kv.put(b"a", b"1")
+    buckets.copy()
+    other = Database(MemoryStore(clock=buckets.clock), clock=buckets.clock)
+    with other.kv(NAME) as kv:
+        for n in range(3):
+            kv.put(b"b", b"%d" % n)
+    before = buckets.keys(buckets.target_store)
+    with pytest.raises(InvalidInputError, match="another namespace of that name"):
+        copy_namespace(other.context(), buckets.target.context(), NAME)
+    assert buckets.keys(buckets.target_store) == before
+    buckets.check()
+
+
 def test_an_object_of_something_else_is_not_taken_for_a_copy(buckets: Buckets) -> None:
     """Left behind in the destination, without a manifest that would tell."""
     fill(buckets.source)
