@@ -253,8 +253,15 @@ def _check_destination(head: Head | None, hold: _Hold) -> None:
         )
     if copied.born != hold.root.born or there.last_applied_lsn > hold.lsn:
         raise InvalidInputError(f"{what} is a copy of another namespace of that name: {instead}")
+    if copied.last_slot > hold.slot_last:
+        raise InvalidInputError(
+            f"{what} is further on: it has the log up to slot {copied.last_slot}, and the version to "
+            f"copy ends at slot {hold.slot_last}: {instead}"
+        )
     waiting = {one.key for one in there.gc.pending}
-    again = (segment_key(there.namespace, ref.id) for ref in hold.manifest.segments)
+    again = {segment_key(there.namespace, ref.id) for ref in hold.manifest.segments}
+    if hold.manifest.dedup is not None:
+        again.add(dedup_key(there.namespace, hold.manifest.dedup.id))
     if there.wal_floor > hold.manifest.wal_floor or not waiting.isdisjoint(again):
         raise InvalidInputError(
             f"{what} was folded or compacted since it was copied: {instead}. Leave a copy to "

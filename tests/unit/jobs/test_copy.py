@@ -353,6 +353,16 @@ def test_a_copy_of_another_history_is_refused(buckets: Buckets) -> None:
     buckets.check()
 
 
+def test_a_copy_does_not_go_back(buckets: Buckets) -> None:
+    with buckets.source.kv(NAME) as kv:
+        lsn = kv.put(b"a", b"1").lsn
+        kv.put(b"b", b"2")
+    buckets.copy()
+    with pytest.raises(InvalidInputError, match="is further on"):
+        buckets.copy(lsn=lsn)
+    buckets.check()
+
+
 def test_an_object_of_something_else_is_not_taken_for_a_copy(buckets: Buckets) -> None:
     """Left behind in the destination, without a manifest that would tell."""
     fill(buckets.source)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 
 from reef.context import Context
 from reef.engine._branch._create_branch import Branch
 from reef.engine._listing import list_namespaces
-from reef.errors import CorruptError, InvalidInputError
+from reef.errors import CorruptError, InvalidInputError, NotFoundError, UnreadableError
 from reef.format import Manifest, Origin, Pin
+from reef.manifest import retained_of
 from reef.types import namespace_of, split_namespace
 
 
@@ -31,10 +33,22 @@ def lost_pins(context: Context, namespace: str, pins: Collection[Pin]) -> list[P
     for m in heads.values():
         if m.origin is None or (m.namespace, m.origin.nonce) in known:
             continue
-        if any(ref.namespace == namespace for ref in m.segments):
+        if _needs(context, m, namespace):
             origin = _origin_in(namespace, m, heads)
             lost.append(Pin(origin.generation, origin.lsn, m.namespace, m.origin.nonce))
     return lost
+
+
+def _needs(context: Context, m: Manifest, namespace: str) -> bool:
+    """Return whether the head of a branch, or what it retains, names objects of `namespace`."""
+    chain = context.chain(m.namespace)
+    numbers = [found.number for found in chain.generations() if m.born <= found.number]
+    for number in {m.generation, *retained_of(m, numbers)}:
+        with suppress(NotFoundError, UnreadableError):
+            older = m if number == m.generation else chain.at(number).manifest
+            if any(ref.namespace == namespace for ref in older.segments):
+                return True
+    return False
 
 
 def _origin_in(namespace: str, m: Manifest, heads: Mapping[str, Manifest]) -> Origin:
