@@ -1,10 +1,13 @@
 """Copying a namespace to another bucket while it is written to.
 
 1. Take a snapshot of the source.                    crash: it expires after six hours
-2. Copy segments, the dedup window and the log,      crash: objects that nothing names; the next copy
-   and check each at the destination.                       goes on behind them
-3. Publish the manifest at the destination.          crash: done
-4. Release the snapshot.
+2. Copy segments and the dedup window, and check     crash: objects that nothing names; the next copy
+   each at the destination.                                 goes on behind them
+   A later copy whose source has collected log that  crash: a copy of what the segments hold,
+   the destination lacks: publish what is folded.           without all of the log below
+3. Copy the log.                                     crash: a later copy has some of the new versions
+4. Publish the manifest at the destination.          crash: done
+5. Release the snapshot.
 
 Invariants:
 
@@ -14,6 +17,9 @@ Invariants:
   one whose newer versions a clip hides, is written anew: a copy stands by itself, and holds nothing
   that its source does not show.
 - The log is copied up to one slot, so a copy is a version of its source, never a mixture of two.
+- Where a manifest is there already, everybody who opens the destination reads on behind it. So the log
+  grows there as it does under a writer: in order, with no more in flight, nothing behind an absent slot,
+  and what an object attaches is there first.
 - Who writes, who works and what stands on it (lease, intents, pins) stays behind.
 - A destination that was opened for writing, or folded or compacted by itself, is refused: two
   histories cannot be joined. So is a copy of another namespace of that name, whose log differs.
@@ -126,11 +132,10 @@ def copy_namespace(
     OutcomeUnknownError.
     """
     chain = target.chain(namespace)
-    root = newest_manifest(source, namespace)
     with contextlib.ExitStack() as stack:
         past = _past_version(source, namespace, lsn, time)
         held = namespace if past is None else _hold_past(source, namespace, past, stack)
-        hold = stack.enter_context(_Hold(source, held, root))
+        hold = stack.enter_context(_Hold(source, namespace, held))
         _check_destination(_head(chain), hold)
         return _Copying(source, target, hold, chain, watch).run()
 
@@ -183,10 +188,9 @@ def _hold_past(context: Context, namespace: str, lsn: int, stack: contextlib.Exi
 class _Hold:
     """A version of the source, which a snapshot keeps readable while it is copied."""
 
-    def __init__(self, context: Context, namespace: str, root: Manifest) -> None:
-        """Hold the newest version of `namespace`: the one to copy, whose head `root` is, or a branch."""
+    def __init__(self, context: Context, copied: str, namespace: str) -> None:
+        """Hold the newest version of `namespace`: the one that is `copied`, or a branch of it."""
         self.namespace = namespace
-        self.root = root
         self._chain = context.chain(namespace)
         self._clock = context.clock
         self.id = f"copy-{new_nonce(context.rng).hex()[:16]}"
@@ -195,12 +199,18 @@ class _Hold:
         try:
             self.lsn = reader.newest_lsn()
             slot_last = reader.tail.replay.next_slot - 1
-            attached = reader.tail.attached
-            held = reader.snapshot(_HOLD_S, id=self.id).snapshot
+            attached, skipped = reader.tail.attached, reader.tail.skipped
+            # With the log, it stands on a generation of its own, and not on one of an older epoch.
+            held = reader.snapshot(_HOLD_S, id=self.id, keeps_log=True).snapshot
         finally:
             reader.close()
         self._renewed_at = self._clock.monotonic()
-        self.manifest = _as_root(self._chain.at(held.generation).manifest, root)
+        manifest = self._chain.at(held.generation).manifest
+        # Not earlier: a branch goes on from the epochs that its parent had.
+        self.root = manifest if namespace == copied else newest_manifest(context, copied)
+        self.manifest = _as_root(manifest, self.root)
+        # A damaged object that a fence skips is copied as it is.
+        self.skipped = {one.slot for one in (*self.manifest.skipped_slots, *skipped)}
         # Folded since: then the segments have it, and what they attach.
         self.slot_last = max(slot_last, self.manifest.wal_floor - 1)
         named = {ref.id for ref in self.manifest.segments}
@@ -288,6 +298,10 @@ class _Copying:
         self._readers = source.segments(hold.namespace)
         self._slots = list_slots(source.store, hold.namespace)
         self._lock = threading.Lock()
+        self._slot_last, self._lsn = hold.slot_last, hold.lsn
+        """How far the manifest goes that is published next."""
+        self._is_begun = False
+        """Whether the newest generation was published without the log."""
         self._newest_us = hold.manifest.created_at_us
         self._written: dict[SegmentRef, SegmentRef | None] = {}
         """What each segment of the source is called at the destination; None: it shows no row."""
@@ -296,10 +310,10 @@ class _Copying:
     def run(self) -> CopyResult:
         before = head = _head(self._chain)
         self._check_history(head)
+        self._check_end()
         for _ in range(_ROUNDS_MAX):
-            self._do(self._work(head))
-            head = self._publish(head)
-            if not self._work(head):
+            head = self._bring(head)
+            if not any(self._work(head)):
                 break
             # Collection of the destination took something that was not named yet.
         else:
@@ -331,8 +345,46 @@ class _Copying:
         if common:
             self._copy_log(max(common), log_key(self._namespace, max(common)))
 
-    def _work(self, head: Head | None) -> _Work:
-        """Return what the destination lacks: how many bytes each has, and what brings it."""
+    def _check_end(self) -> None:
+        """Raise InvalidInputError if the log there goes on: it would become part of this copy."""
+        newest = max(list_slots(self._target.store, self._namespace), default=0)
+        if newest > self._slot_last:
+            raise InvalidInputError(
+                f"{log_key(self._namespace, newest)} at the destination is of a newer version than "
+                f"the one to copy, whose log ends at slot {self._slot_last}: an earlier copy brought "
+                "it and did not end. Copy the newest version, or copy into an empty bucket or folder"
+            )
+
+    def _bring(self, head: Head | None) -> Head:
+        """Bring what the destination lacks, and name it; return the head after that."""
+        content, log = self._work(head)
+        bringing = self._bringing([*content, *(step for _, step in log)])
+        self._do(content, bringing)
+        if head is None:
+            self._do([step for _, step in log], bringing)
+            return self._publish(head)
+        m, there = self._hold.manifest, head.manifest
+        if there.copied is not None and self._is_broken(there.copied.last_slot, m.wal_floor):
+            self._slot_last, self._lsn = m.wal_floor - 1, m.last_applied_lsn
+            head = self._publish(head)
+            self._slot_last, self._lsn = self._hold.slot_last, self._hold.lsn
+            self._is_begun = True
+        floor, parallel = head.manifest.wal_floor, head.manifest.max_parallel_writes
+        self._do([step for slot, step in log if slot < floor], bringing)
+        unfolded = [step for slot, step in log if slot >= floor]
+        for at in range(0, len(unfolded), parallel):
+            self._do(unfolded[at : at + parallel], bringing)
+        head = self._publish(head)
+        self._is_begun = False
+        return head
+
+    def _is_broken(self, last_slot: int, floor: int) -> bool:
+        """Return whether the source has collected log behind `last_slot` that is folded by now."""
+        between = sum(last_slot < slot < floor for slot in self._slots)
+        return between < floor - 1 - last_slot
+
+    def _work(self, head: Head | None) -> tuple[_Work, list[tuple[int, _Step]]]:
+        """Return what the destination lacks, and of the log, by slot."""
         named = {} if head is None else {ref.id: ref for ref in head.manifest.segments}
         prefix = f"namespaces/{self._namespace}/"
         there = {meta.key: meta.size for meta in self._target.store.list(prefix)}
@@ -342,17 +394,15 @@ class _Copying:
             named.update((ref.id, ref) for ref in self._hold.attached)  # by the log that came along
         for ref in (*self._hold.manifest.segments, *self._hold.attached):
             work += self._segment_work(ref, named, there)
-        return [*work, *self._window_work(head, there), *self._log_work(head, there)]
+        return [*work, *self._window_work(head, there)], [*self._log_work(head, there)]
 
-    def _do(self, work: _Work) -> None:
+    def _bringing(self, work: _Work) -> Callable[[int], None]:
+        """Return what is called with the size of each object of `work` that was brought."""
         total = sum(size for size, _ in work)
         done = done_bytes = 0
 
-        def run(item: _Step) -> None:
+        def note(size: int) -> None:
             nonlocal done, done_bytes
-            size, copy = item
-            self._hold.keep()
-            copy()
             with self._lock:
                 done, done_bytes = done + 1, done_bytes + size
                 seen = PassProgress(
@@ -366,10 +416,19 @@ class _Copying:
             if self._watch is not None:
                 self._watch(seen)
 
-        width = min(_LANES_MAX, max(self._source.store.concurrency, self._target.store.concurrency))
-        for_each(work, run, width=width, threads=self._target.threads)
         self._objects += len(work)
         self._bytes += total
+        return note
+
+    def _do(self, work: _Work, done: Callable[[int], None]) -> None:
+        def run(item: _Step) -> None:
+            size, copy = item
+            self._hold.keep()
+            copy()
+            done(size)
+
+        width = min(_LANES_MAX, max(self._source.store.concurrency, self._target.store.concurrency))
+        for_each(work, run, width=width, threads=self._target.threads)
 
     # Segments.
 
@@ -462,8 +521,8 @@ class _Copying:
         of = dedup_key(self._hold.namespace, ref.id)
         yield ref.size, partial(self._copy_object, key, check, of=of)
 
-    def _log_work(self, head: Head | None, there: Mapping[str, int]) -> Iterator[_Step]:
-        """Yield what is to be done for log objects up to the last slot of this copy.
+    def _log_work(self, head: Head | None, there: Mapping[str, int]) -> Iterator[tuple[int, _Step]]:
+        """Yield what is to be done for log objects up to the last slot of this copy, in order.
 
         Those below the floor are not needed to read the copy: they are its history, for the feed and for
         "as of" a time, as far as the source still has it.
@@ -474,14 +533,13 @@ class _Copying:
         for slot, size in self._slots.items():
             key = log_key(self._namespace, slot)
             if slot <= self._hold.slot_last and not (slot <= copied and there.get(key) == size):
-                yield size, partial(self._copy_log, slot, key)
+                yield slot, (size, partial(self._copy_log, slot, key))
 
     def _copy_log(self, slot: int, key: str) -> None:
         manifest = self._hold.manifest
-        skipped = {one.slot for one in manifest.skipped_slots}
 
         def check(data: bytes) -> None:
-            if slot in skipped:
+            if slot in self._hold.skipped:
                 return
             log = decode_log(data, key=key, slot=slot, lsn_policy=manifest.lsn_policy)
             with self._lock:
@@ -523,7 +581,7 @@ class _Copying:
     def _next(self, head: Head | None) -> Manifest | None:
         """Return the manifest of the copy as the successor of the destination's head."""
         _check_destination(head, self._hold)
-        m, slot_last = self._hold.manifest, self._hold.slot_last
+        m, slot_last = self._hold.manifest, self._slot_last
         before = None if head is None else head.manifest
         generation = 1 if before is None else before.generation + 1
         segments = [self._written[ref] for ref in m.segments]
@@ -553,7 +611,9 @@ class _Copying:
             ),
         )
         manifest = _replace(manifest, gc=self._gc(before, manifest))
-        return None if before is not None and _says_the_same(manifest, before) else manifest
+        if before is None or self._is_begun or not _says_the_same(manifest, before):
+            return manifest
+        return None
 
     def _snapshots(self, before: Manifest | None, generation: int) -> tuple[Snapshot, ...]:
         """Return the source's snapshots of versions that the copy has, each of a generation here."""
@@ -566,7 +626,7 @@ class _Copying:
                 else generation,
             )
             for one in self._hold.manifest.snapshots
-            if one.lsn <= self._hold.lsn and one.id != self._hold.id
+            if one.lsn <= self._lsn and one.id != self._hold.id
         )
 
     def _gc(self, before: Manifest | None, after: Manifest) -> Collection:

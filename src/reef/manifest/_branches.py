@@ -212,6 +212,7 @@ def drop(
         skipped_slots=(),
         intents=(),
         snapshots=(),
+        followed=(),
         gc=_replace(m.gc, pending=(*m.gc.pending, *waiting)),
         segments=(),
     )

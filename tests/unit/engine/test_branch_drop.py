@@ -35,6 +35,14 @@ def test_what_was_dropped_is_not_there(grove: Grove) -> None:
     assert grove.contents()[b"log"] == b"unfolded"
 
 
+def test_what_has_snapshots_that_keep_the_log_is_dropped(grove: Grove) -> None:
+    kv = grown(grove)
+    kv.snapshot(None, id="s", keep_log=True)
+    grove.db.drop(NS)
+    with pytest.raises(NotFoundError):
+        grove.kv(mode="r")
+
+
 def test_a_parent_with_children_is_refused_with_their_names(grove: Grove) -> None:
     kv = grown(grove)
     for name in ("b", "a"):

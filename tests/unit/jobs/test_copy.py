@@ -18,6 +18,7 @@ from reef.jobs import (
     copy_namespace,
     index,
 )
+from reef.kv import KeyValue
 from reef.store import MemoryStore
 from reef.testing import ManualClock, Operation
 from tests.support.engine.collecting import GRACE_S, HookedStore
@@ -416,6 +417,156 @@ def test_what_is_missing_or_the_same_is_refused(buckets: Buckets) -> None:
     fill(buckets.source)
     with pytest.raises(InvalidInputError, match="is not a copy"):
         copy_namespace(buckets.source.context(), buckets.source.context(), NAME)
+
+
+def _die_before_the_manifest(buckets: Buckets, at: int | None = None) -> None:
+    """Let a copy end where it would publish, or at so many log objects."""
+    left = [at]
+
+    def before(operation: Operation, key: str) -> None:
+        if operation != "put_if_absent":
+            return
+        if left[0] is not None and "/wal/" in key:
+            left[0] -= 1
+        if left[0] == 0 or (left[0] is None and "/manifest/" in key):
+            raise KeyboardInterrupt
+
+    buckets.target_store.before = before
+    with pytest.raises(KeyboardInterrupt):
+        buckets.copy()
+    buckets.target_store.before = lambda operation, key: None
+
+
+def _write_and_collect(buckets: Buckets, kv: KeyValue) -> None:
+    """Write until log was collected that no copy has."""
+    for n in range(8):
+        kv.put(b"folded", b"%d" % n)
+        kv.flush()
+        buckets.clock.advance(GRACE_S + 1)
+        collect(buckets.source, [NAME], apply=True)
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_a_later_copy_that_dies_can_be_opened(
+    buckets: Buckets, at: int, is_collected: bool
+) -> None:
+    """Its bucket may be all that is left: log objects that nothing names are no damage there."""
+    kv = buckets.source.kv(NAME, maintenance="off", flush_interval=0)
+    kv.put(b"first", b"1")
+    buckets.copy()
+    if is_collected:
+        _write_and_collect(buckets, kv)
+    for n in range(8):
+        kv.put(b"%d" % n, b"1")
+    _die_before_the_manifest(buckets, at)
+    found = buckets.pairs(buckets.target)
+    whole = buckets.pairs(buckets.source)
+    assert found.items() <= whole.items()
+    numbers = [int(key) for key in found if key.isdigit()]
+    assert numbers == [*range(len(numbers))]
+    with buckets.target.kv(NAME) as copied:
+        assert dict(copied.items()) == found
+        copied.put(b"mine", b"1")
+    assert buckets.pairs(buckets.target) == {**found, b"mine": b"1"}
+
+
+def test_what_the_log_attaches_is_there_before_the_log(buckets: Buckets) -> None:
+    with buckets.source.namespace(NAME) as ns:
+        ns.upsert([{"id": "first", "n": 1}])
+    buckets.copy()
+    bulk_load(buckets.source, NAME, [{"id": str(n), "n": n} for n in range(100)], job_key="j")
+
+    def before(operation: Operation, key: str) -> None:
+        if operation == "upload":  # slower than all else
+            raise KeyboardInterrupt
+
+    buckets.target_store.before = before
+    with pytest.raises(KeyboardInterrupt):
+        buckets.copy()
+    buckets.target_store.before = lambda operation, key: None
+    with buckets.target.namespace(NAME) as ns:
+        assert ns.count() == 1
+        ns.flush()
+        assert ns.count() == 1
+    buckets.check_sound()
+
+
+def test_a_later_copy_goes_on_behind_collected_log(buckets: Buckets) -> None:
+    kv = buckets.source.kv(NAME, maintenance="off", flush_interval=0)
+    kv.put(b"first", b"1")
+    buckets.copy()
+    _write_and_collect(buckets, kv)
+    kv.snapshot(None, id="folded")
+    kv.put(b"unfolded", b"1")
+    kv.snapshot(None, id="unfolded")
+    buckets.copy()
+    buckets.check()
+    with buckets.target.kv(NAME, mode="r") as copied:
+        for id in ("folded", "unfolded"):
+            then = dict(kv.at(snapshot=id).items())
+            assert dict(copied.at(snapshot=id).items()) == then
+    assert buckets.copy().is_changed is False
+
+
+def test_a_copy_is_of_the_newest_generation_whatever_snapshots_share(buckets: Buckets) -> None:
+    kv = buckets.source.kv(NAME, maintenance="off", flush_interval=0)
+    for n in range(4):
+        kv.put(b"%d" % n, b"1")
+        kv.flush()
+    kv.snapshot(None, id="shared")
+    compact(buckets.source, [NAME], options=CompactionOptions(full=True))
+    buckets.copy()
+    for _ in range(3):
+        with Database(buckets.source_store, clock=buckets.clock).kv(NAME) as again:
+            again.put(b"unfolded", b"1")
+            again.snapshot(None, id=f"shared-{again.lsn}")
+    buckets.copy()
+    buckets.check()
+    with buckets.source.kv(NAME, mode="r") as source, buckets.target.kv(NAME, mode="r") as copied:
+        assert [one.id for one in copied.snapshots()] == [one.id for one in source.snapshots()]
+        assert copied._handle.manifest.writer_epoch == source._handle.manifest.writer_epoch
+    with buckets.target.kv(NAME) as opened:
+        opened.put(b"mine", b"1")
+
+
+def test_an_object_that_a_fence_skips_is_copied(buckets: Buckets) -> None:
+    with buckets.source.kv(NAME) as kv:
+        kv.put(b"a", b"1")
+        torn = log_key(NAME, (kv.lsn >> 20) + 1)
+    buckets.source_store.inner.put_if_absent(torn, b"torn")
+    with buckets.source.kv(NAME) as kv:
+        kv.put(b"b", b"2")
+    buckets.copy()
+    buckets.check()
+    assert buckets.pairs(buckets.target) == {b"a": b"1", b"b": b"2"}
+
+
+def test_log_of_a_newer_version_does_not_come_into_an_older_one(buckets: Buckets) -> None:
+    kv = buckets.source.kv(NAME)
+    then = kv.put(b"a", b"1").lsn
+    kv.put(b"b", b"2")
+    _die_before_the_manifest(buckets)
+    with pytest.raises(InvalidInputError, match="newer version than the one to copy"):
+        buckets.copy(lsn=then)
+    buckets.copy()
+    buckets.check()
+
+
+def test_a_past_version_is_copied_while_the_source_is_opened(buckets: Buckets) -> None:
+    kv = buckets.source.kv(NAME)
+    then = kv.put(b"a", b"1").lsn
+
+    def reopen() -> None:
+        for _ in range(3):
+            with Database(buckets.source_store, clock=buckets.clock).kv(NAME) as again:
+                again.put(b"c", b"3")
+
+    # Its head was read, and the branch that holds the version is not made yet.
+    buckets.source_store.once("list", "@copy-", reopen)
+    buckets.copy(lsn=then)
+    assert buckets.pairs(buckets.target) == {b"a": b"1"}
+    buckets.check_sound()
 
 
 def test_progress_counts_bytes(buckets: Buckets) -> None:
