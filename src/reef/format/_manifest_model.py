@@ -242,6 +242,8 @@ class Copied(Struct, frozen=True, forbid_unknown_fields=True):
     writer_epoch: Epoch
     """That of the source. A greater one in the same manifest: the copy was opened for writing since,
     and takes no further copy."""
+    lsn: LsnOrZero
+    """The version that was copied. A later copy does not go back behind it."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

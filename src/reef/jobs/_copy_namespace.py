@@ -263,10 +263,11 @@ def _check_destination(head: Head | None, hold: _Hold) -> None:
         )
     if copied.born != hold.root.born or there.last_applied_lsn > hold.lsn:
         raise InvalidInputError(f"{what} is a copy of another namespace of that name: {instead}")
-    if copied.last_slot > hold.slot_last:
+    if copied.lsn > hold.lsn or copied.last_slot > hold.slot_last:
         raise InvalidInputError(
-            f"{what} is further on: it has the log up to slot {copied.last_slot}, and the version to "
-            f"copy ends at slot {hold.slot_last}: {instead}"
+            f"{what} is further on: it has LSN {copied.lsn} and the log up to slot "
+            f"{copied.last_slot}, and what is to be copied has LSN {hold.lsn} and ends at slot "
+            f"{hold.slot_last}: copy a later version, or {instead}"
         )
     waiting = {one.key for one in there.gc.pending}
     again = {segment_key(there.namespace, ref.id) for ref in hold.manifest.segments}
@@ -274,7 +275,8 @@ def _check_destination(head: Head | None, hold: _Hold) -> None:
         again.add(dedup_key(there.namespace, hold.manifest.dedup.id))
     if there.wal_floor > hold.manifest.wal_floor or not waiting.isdisjoint(again):
         raise InvalidInputError(
-            f"{what} was folded or compacted since it was copied: {instead}. Leave a copy to "
+            f"{what} was folded or compacted since it was copied, or is a copy of a past version that "
+            f"the source has not folded yet: {instead}, or flush the source first. Leave a copy to "
             "`reef gc` alone until it is written to"
         )
 
@@ -608,6 +610,7 @@ class _Copying:
                 writer_epoch=m.writer_epoch,
                 last_slot=slot_last,
                 newest_us=self._newest_us,
+                lsn=self._lsn,
             ),
         )
         manifest = _replace(manifest, gc=self._gc(before, manifest))
@@ -616,18 +619,14 @@ class _Copying:
         return None
 
     def _snapshots(self, before: Manifest | None, generation: int) -> tuple[Snapshot, ...]:
-        """Return the source's snapshots of versions that the copy has, each of a generation here."""
-        known = {} if before is None else {(one.id, one.lsn): one for one in before.snapshots}
-        return tuple(
-            _replace(
-                one,
-                generation=known[key].generation
-                if (key := (one.id, one.lsn)) in known
-                else generation,
-            )
-            for one in self._hold.manifest.snapshots
-            if one.lsn <= self._lsn and one.id != self._hold.id
-        )
+        """Return the snapshots that stand here, and the source's of versions that the copy has."""
+        standing = {} if before is None else {one.id: one for one in before.snapshots}
+        for one in self._hold.manifest.snapshots:
+            if one.lsn <= self._lsn and one.id != self._hold.id:
+                here = standing.get(one.id)
+                number = here.generation if here and here.lsn == one.lsn else generation
+                standing[one.id] = _replace(one, generation=number)
+        return tuple(standing.values())
 
     def _gc(self, before: Manifest | None, after: Manifest) -> Collection:
         """Return what collection of the copy has to remember: objects that it does not name any more."""

@@ -265,6 +265,30 @@ def test_a_collection_beside_it_never_makes_the_answer_another_one() -> None:
     assert 6 not in world.slots()
 
 
+def test_where_the_log_was_collected_a_snapshot_by_then_answers() -> None:
+    """Its generation has next to nothing in segments; what it holds is in its own log objects."""
+    world = World()
+    kv = world.kv()
+    versions = []
+    for number in range(20):
+        versions.append((world.clock.now_us(), kv.put(b"%d" % number, b"v").lsn))
+        world.clock.advance(10)
+        if number in (9, 14):
+            kv.snapshot(None, id=f"s{number}")
+    world.clock.advance(10)
+    kv.put(b"late", b"1")
+    kv.flush()
+    world.age()
+    world.collect()
+    for number, expected in ((9, 9), (12, 9), (14, 14), (17, 14)):
+        at_us, _ = versions[number]
+        view = kv.at(time=at_us + 1)
+        assert view.lsn == versions[expected][1]
+        assert len(dict(view.items())) == expected + 1
+    with pytest.raises(RetentionError):
+        kv.at(time=versions[5][0])
+
+
 def test_of_a_log_that_was_collected_to_its_end_the_generations_tell() -> None:
     world, _, versions = aged()
     world.age()
@@ -319,7 +343,7 @@ def copied(world: World) -> list[tuple[int, int]]:
 
     def marked(m: Manifest) -> Manifest:
         return msgspec.structs.replace(
-            m, copied=Copied(last_slot, newest_us, m.born, 1, m.writer_epoch)
+            m, copied=Copied(last_slot, newest_us, m.born, 1, m.writer_epoch, 1)
         )
 
     world.publish(marked)
@@ -365,7 +389,7 @@ def test_the_clocks_of_the_writers_of_a_copy_need_not_agree() -> None:
     last_slot = world.slots()[-1]
     world.publish(
         lambda m: msgspec.structs.replace(
-            m, copied=Copied(last_slot, newest_us, m.born, 1, m.writer_epoch)
+            m, copied=Copied(last_slot, newest_us, m.born, 1, m.writer_epoch, 1)
         )
     )
     world.clock.advance(2 * 3600)

@@ -122,7 +122,7 @@ def test_only_what_uses_an_optional_member_is_of_version_2() -> None:
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        ("copied", Copied(90, 1_700_000_000_000_000, 1, 1, 1)),
+        ("copied", Copied(90, 1_700_000_000_000_000, 1, 1, 1, 1)),
         ("expires_at_us", 1_800_000_000_000_000),
     ],
 )

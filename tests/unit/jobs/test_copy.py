@@ -591,3 +591,31 @@ def test_copies_at_once_to_one_target_agree(buckets: Buckets) -> None:
     buckets.target_store.once("put_if_absent", "/manifest/", buckets.copy)
     buckets.copy()
     buckets.check()
+
+
+def test_a_copy_does_not_go_back_behind_what_was_folded_since(buckets: Buckets) -> None:
+    with buckets.source.kv(NAME, pitr_window="1d") as kv:
+        old = kv.put(b"a", b"1").lsn
+        kv.put(b"b", b"2")
+        buckets.copy()
+        kv.flush()
+    with pytest.raises(InvalidInputError, match="is further on"):
+        buckets.copy(lsn=old)
+    buckets.check()
+
+
+def test_snapshots_that_were_taken_of_a_copy_stay(buckets: Buckets) -> None:
+    fill(buckets.source)
+    buckets.copy()
+    with buckets.target.kv(NAME, mode="r") as copied:
+        copied.snapshot(None, id="here")
+        before = dict(copied.items())
+    with buckets.source.kv(NAME) as kv:
+        kv.snapshot(None, id="there")
+        kv.put(b"more", b"1")
+        kv.flush()
+    buckets.copy()
+    buckets.check()
+    with buckets.target.kv(NAME, mode="r") as copied:
+        assert {one.id for one in copied.snapshots()} == {"here", "there"}
+        assert dict(copied.at(snapshot="here").items()) == before

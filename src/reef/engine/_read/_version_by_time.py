@@ -14,8 +14,10 @@ The version is that of the newest object below that end which has one. A void ob
 rows at its LSN as the valid one before it, as long as LSNs follow slots. Where the caller gives them, an
 object is left out if one of a higher epoch lies below it.
 
-Where nothing is left of the log by then, it is what the segments of the newest retained generation by
-then hold: older than asked for, perhaps by much. The answer names its version.
+Where the log was collected, it is the newest version by then that is kept: of a snapshot, or what the
+segments of a retained generation hold. It is older than asked for, perhaps by much. The answer names its
+version. A snapshot keeps its own log object, which tells the time; where LSNs do not follow slots, its
+generation had seen the object when it was published.
 
 Collection may run meanwhile. It publishes its boundary before it deletes; so the answer counts if a
 head that is read last has its boundary at or below all that was looked at.
@@ -23,7 +25,8 @@ head that is read last has its boundary at or below all that was looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -33,9 +36,10 @@ from reef.errors import DamagedError, NotFoundError, RetentionError
 from reef.format import PARALLEL_WRITES_MAX, LogKind, Manifest, log_key
 from reef.gc import FENCE_BYTES
 from reef.log import parse_slot
-from reef.manifest import ManifestChain, ManifestReader, is_retained, no_namespace
+from reef.manifest import ManifestReader, is_retained, no_namespace
 from reef.settings import iso_time
 from reef.store import ObjectMeta
+from reef.types import unpack_lsn
 
 _LISTED = 1000 - PARALLEL_WRITES_MAX
 """So many slots are listed rather than halved: a LIST returns 1,000 objects at a time."""
@@ -79,7 +83,15 @@ def version_by_time(
             break
     if after > search.first_slot == 1 and manifest.origin is None:
         return TimedVersion(0)  # nothing but fences yet
-    return _retained_by(context, chain, manifest, at_us)
+    listed = {found.number: found.published_at_us for found in chain.generations()}
+    held_lsn = search.newest_held(listed)
+    try:
+        kept = _retained_by(context, manifest, listed, at_us)
+    except RetentionError:
+        if held_lsn is None:
+            raise
+        return TimedVersion(held_lsn)
+    return kept if held_lsn is None or held_lsn <= kept.lsn else TimedVersion(held_lsn)
 
 
 class _Search:
@@ -142,6 +154,27 @@ class _Search:
             end, width = start, 8 * width
         return None
 
+    def newest_held(self, published: Mapping[int, int]) -> int | None:
+        """Return the newest version that a snapshot holds and that is not younger than the time."""
+        held = sorted({(one.lsn, one.generation) for one in self._manifest.snapshots if one.lsn})
+        before = bisect_left(
+            held, True, key=lambda one: not self._was_there(one[0], one[1], published)
+        )
+        return held[before - 1][0] if before else None
+
+    def _was_there(self, lsn: int, generation: int, published: Mapping[int, int]) -> bool:
+        if self._manifest.lsn_policy != "packed":
+            return published.get(generation, self._at_us + 1) <= self._at_us
+        slot, _ = unpack_lsn(lsn)
+        found = next(self._listed(slot), None)
+        if found is None or found[0] != slot:
+            return False
+        copied = self._manifest.copied
+        if copied is None or slot > copied.last_slot:
+            return found[1].last_modified_us <= self._at_us
+        header = self._headers.get([slot])[0]
+        return isinstance(header, LogHeader) and header.created_at_us <= self._at_us
+
     def _counts(self, header: LogHeader) -> bool:
         if header.kind is LogKind.FENCE:
             return False
@@ -177,29 +210,29 @@ class _Search:
 
 
 def _retained_by(
-    context: Context, chain: ManifestChain, head: Manifest, at_us: int
+    context: Context, head: Manifest, published: Mapping[int, int], at_us: int
 ) -> TimedVersion:
     """Return what the newest generation holds that is retained and as old as asked for."""
     reader = ManifestReader(context.store, head.namespace)
     retained = [
-        found
-        for found in chain.generations()
-        if head.born <= found.number <= head.generation and is_retained(head, found.number)
+        number
+        for number in sorted(published)
+        if head.born <= number <= head.generation and is_retained(head, number)
     ]
-    for found in reversed(retained):
-        if head.copied is None and found.published_at_us > at_us:
+    for number in reversed(retained):
+        if head.copied is None and published[number] > at_us:
             continue
         try:
-            manifest, _ = reader.read(found.number)
+            manifest, _ = reader.read(number)
         except (NotFoundError, DamagedError):
             continue
         copied = manifest.copied
         is_a_copy = copied is not None and manifest.wal_floor <= copied.last_slot + 1
-        time_us = copied.newest_us if copied and is_a_copy else found.published_at_us
+        time_us = copied.newest_us if copied and is_a_copy else published[number]
         if time_us <= at_us:
             return TimedVersion(manifest.last_applied_lsn, manifest.generation)
     began = head.origin
-    kept_from = iso_time(retained[0].published_at_us) if retained else "now"
+    kept_from = iso_time(published[retained[0]]) if retained else "now"
     where = "" if began is None else f"; its parent {began.namespace!r} may still have it"
     raise RetentionError(
         f"nothing of namespace {head.namespace!r} is kept from {iso_time(at_us)} or before: its "
