@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from reef.context import Context
 from reef.engine._branch._create_branch import Branch
 from reef.engine._listing import list_namespaces
-from reef.errors import CorruptError, InvalidInputError
+from reef.errors import CorruptError, InvalidInputError, NotFoundError, UnreadableError
 from reef.format import Manifest, Origin, Pin
+from reef.manifest import retained_of
 from reef.types import namespace_of, split_namespace
 
 
@@ -31,10 +32,31 @@ def lost_pins(context: Context, namespace: str, pins: Collection[Pin]) -> list[P
     for m in heads.values():
         if m.origin is None or (m.namespace, m.origin.nonce) in known:
             continue
-        if any(ref.namespace == namespace for ref in m.segments):
+        if _needs(context, m, namespace):
             origin = _origin_in(namespace, m, heads)
             lost.append(Pin(origin.generation, origin.lsn, m.namespace, m.origin.nonce))
     return lost
+
+
+def _needs(context: Context, m: Manifest, namespace: str) -> bool:
+    """Return whether a retained generation of a branch, whose head is `m`, names a namespace's objects."""
+    if _names(m, namespace):
+        return True
+    chain = context.chain(m.namespace)
+    numbers = (one.number for one in chain.generations() if m.born <= one.number < m.generation)
+    for number in retained_of(m, numbers):
+        try:
+            if _names(chain.at(number).manifest, namespace):
+                return True
+        except NotFoundError:
+            continue  # collected meanwhile
+        except UnreadableError:
+            return True  # it may
+    return False
+
+
+def _names(m: Manifest, namespace: str) -> bool:
+    return any(ref.namespace == namespace for ref in m.segments)
 
 
 def _origin_in(namespace: str, m: Manifest, heads: Mapping[str, Manifest]) -> Origin:
