@@ -74,6 +74,16 @@ METRICS: Mapping[str, Metric] = {
     ),
     "reef_gc_deleted_total": _counter("Objects deleted by garbage collection.", "kind"),
     "reef_gc_deleted_bytes_total": _counter("Bytes deleted by garbage collection.", "kind"),
+    "reef_worker_rounds_total": _counter("Rounds of a worker, failed ones too."),
+    "reef_worker_failures_total": _counter("Rounds of a worker that failed as a whole."),
+    "reef_worker_failing": _gauge("Namespaces in which a worker's last pass failed."),
+    "reef_worker_backlog": _gauge("Namespaces that a worker has still to look into."),
+    "reef_worker_round_seconds": _gauge("Duration of a worker's last round."),
+    "reef_worker_last_success_timestamp_seconds": _gauge(
+        "When a worker's last round that did not fail ended, in seconds since 1970."
+    ),
+    "reef_worker_rows_total": _counter("Rows written by a worker's passes.", "kind"),
+    "reef_worker_bytes_total": _counter("Bytes read by a worker's passes.", "kind"),
 }
 
 _RECORDED_MAX = 256

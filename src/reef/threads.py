@@ -170,7 +170,8 @@ def for_each(
 ) -> None:
     """Do `work` on every item, `width` at a time; one by one in this thread if that is 1.
 
-    The first error ends it, and is raised when what was under way has ended too.
+    The first error ends it, and is raised when what was under way has ended too. An interrupt is raised
+    at once: what was under way goes on, and nothing more is begun.
     """
     if width <= 1:
         for item in items:
@@ -180,9 +181,15 @@ def for_each(
     left = iter(items)
     first = [*islice(left, width)]
     lanes = _Lanes(chain(first, left), work)
-    started = [threads.start(lanes.run, name=f"reef-lane-{lane}") for lane, _ in enumerate(first)]
-    for thread in started:
-        thread.join()
+    try:
+        started = [
+            threads.start(lanes.run, name=f"reef-lane-{lane}") for lane, _ in enumerate(first)
+        ]
+        for thread in started:
+            thread.join()
+    except BaseException as interrupt:
+        lanes.error = interrupt
+        raise
     if lanes.error is not None:
         raise lanes.error
 
@@ -194,7 +201,7 @@ class _Lanes(Generic[T]):
         self._items = items
         self._work = work
         self._lock = threading.Lock()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
@@ -206,3 +213,58 @@ class _Lanes(Generic[T]):
             return
         except Exception as error:  # noqa: BLE001 raised again where the threads are joined
             self.error = self.error or error
+
+
+def run_to_end(work: Callable[[], T], *, threads: Threads, called_off: Callable[[], None]) -> T:
+    """Do `work` in a thread of its own, so that an interrupt such as Ctrl-C falls between its steps.
+
+    On an interrupt of this thread, calls `called_off`, by which `work` should learn that it can end
+    early, and raises the interrupt when `work` has ended. Raises what `work` raises.
+    """
+    errand = _Errand(work, threads)
+    try:
+        threads.start(errand.run, name="reef-steps")
+        errand.wait()
+    except BaseException:
+        called_off()
+        errand.call_off()
+        raise
+    if errand.error is not None:
+        raise errand.error
+    return errand.results[0]
+
+
+class _Errand(Generic[T]):
+    """One piece of work in another thread, and whether it has begun and ended."""
+
+    def __init__(self, work: Callable[[], T], threads: Threads) -> None:
+        self._work = work
+        self._changed = threads.condition()
+        self._is_called_off = self._has_begun = self._is_over = False
+        self.results: list[T] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        with self._changed:
+            if self._is_called_off:
+                return
+            self._has_begun = True
+        try:
+            self.results.append(self._work())
+        except BaseException as error:  # noqa: BLE001 raised where it is waited for
+            self.error = error
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        with self._changed:
+            while not self._is_over:
+                self._changed.wait()
+
+    def call_off(self) -> None:
+        """Keep the work from beginning; wait for its end if it has begun."""
+        with self._changed:
+            self._is_called_off = True
+            while self._has_begun and not self._is_over:
+                self._changed.wait()

@@ -55,7 +55,7 @@ def live_as_client(world: RestoreWorld, process: Process, handles: Handles[KeyVa
                 lsns.append(done.lsn)
         else:
             keys = [b"k%d" % rng.randrange(12) for _ in range(rng.randint(1, 6))]
-            puts = {key: rng.randbytes(rng.choice([8, 1500])) for key in keys[1:]}
+            puts = {key: rng.randbytes(rng.choice([8, 1300])) for key in keys[1:]}
             written = rivals.tolerated(lambda: kv.write(puts, set(keys[:1]) - {*puts}))  # noqa: B023
             if written is not None:
                 lsns.append(written.lsn)

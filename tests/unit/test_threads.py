@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from _thread import interrupt_main
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import reef.threads
-from reef.threads import Condition, SystemThreads, Threads
+from reef.threads import Condition, SystemThreads, Threads, for_each, run_to_end
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 
 @pytest.fixture
@@ -135,3 +137,41 @@ def _is_free(condition: Any) -> bool:
     other.start()
     other.join()
     return taken[0]
+
+
+def test_an_interrupt_comes_when_work_has_ended() -> None:
+    called_off = threading.Event()
+    ended = threading.Event()
+
+    def work() -> None:
+        interrupt_main()
+        assert called_off.wait(DEADLINE_SECONDS)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_to_end(work, threads=SystemThreads(), called_off=called_off.set)
+    assert ended.is_set()
+
+
+def test_work_in_another_thread_returns_and_raises() -> None:
+    threads = SystemThreads()
+    assert run_to_end(lambda: 7, threads=threads, called_off=lambda: None) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_to_end(lambda: 1 // 0, threads=threads, called_off=lambda: None)
+
+
+def test_an_interrupt_of_many_begins_no_more() -> None:
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 1:
+            interrupt_main()
+        assert go_on.wait(DEADLINE_SECONDS)
+
+    with pytest.raises(KeyboardInterrupt):
+        for_each(range(9), work, width=2, threads=SystemThreads())
+    go_on.set()
+    until(lambda: not any("reef-lane" in one.name for one in threading.enumerate()))
+    assert len(begun) == 2

@@ -32,7 +32,10 @@ class Pool:
     """The threads that calls of one database run in."""
 
     def __init__(self, threads: int) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="reef-aio")
+        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(
+            threads, thread_name_prefix="reef-aio"
+        )
+        """None: it was closed; what is called then, a closed handle refuses in a thread of the loop's."""
         self._is_abandoned = False
         abandon_in_child(self)
 
@@ -48,11 +51,13 @@ class Pool:
 
     def submit(self, call: Callable[[], object]) -> None:
         """Run `call` when a thread is free; nobody waits for it."""
-        self._executor.submit(call)
+        asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def close(self) -> None:
-        """Let the threads end when their calls have. Takes no more calls."""
-        self._executor.shutdown(wait=False)
+        """Let the threads end when their calls have."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False)
 
 
 class Wrapped(Generic[S_co]):

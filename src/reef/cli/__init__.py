@@ -1,7 +1,8 @@
 """The command `reef`.
 
 Exit codes: 0 fine; 1 the command line, the URL, a setting or a credential must be fixed; 2 a
-problem was found, or the store gave no answer; 3 stdout could not be written; 130 interrupted.
+problem was found, or the store gave no answer; 3 stdout could not be written; 130 interrupted by Ctrl-C;
+143 by SIGTERM.
 Errors are one line on stderr.
 
 Only what starting takes is imported here, and by the modules of the commands: what a command works
@@ -11,10 +12,11 @@ with is brought in when it runs. So `--help` and `--version` load no engine.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
-from reef.cli._ctrl_c import INTERRUPTED, MESSAGE, end_at_once
+from reef.cli._signals import TERMINATED, end_at_once, interrupted, is_terminated
 from reef.cli._streams import discard, failure_of, prepare_streams
 from reef.errors import InvalidInputError, ReefError
 
@@ -29,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logging.getLogger("reef").addHandler(logging.lastResort)
     code = run(sys.argv[1:] if arguments is None else arguments)
     end_at_once()  # while Python winds up, too
+    if (
+        is_terminated()
+    ):  # tasks may still run: Python would stop their threads in the midst of C code
+        os._exit(code)
     sys.exit(code)
 
 
@@ -42,8 +48,9 @@ def run(arguments: Sequence[str]) -> int:
         code = _lost_output(error, code)
     except KeyboardInterrupt:
         discard(sys.stdout)  # what is still in there may be what nobody would take
-        code = _fail(MESSAGE, INTERRUPTED)
-    return code
+        code = _fail(*interrupted())
+    # SIGTERM may have ended the JVM of a command, and so the command with another error.
+    return TERMINATED if code and is_terminated() else code
 
 
 def _attempt(arguments: Sequence[str]) -> int:

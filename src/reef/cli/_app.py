@@ -22,7 +22,7 @@ app = typer.Typer(
     name="reef",
     help="A database engine whose only durable state is a bucket.",
     epilog="`reef COMMAND --help` lists the options of a command. Exit codes: 0 fine, 1 fix the command line, 2 a problem was found, "
-    "3 stdout could not be written, 130 interrupted.",
+    "3 stdout could not be written, 130 interrupted, 143 terminated.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

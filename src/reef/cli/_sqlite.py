@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reef.cli._branch_commands import BranchTtl, Name, Source, branch_report
-from reef.cli._ctrl_c import unwind
 from reef.cli._report import Report, Table, progress_bars, size_text
+from reef.cli._signals import unwind
 from reef.cli._streams import failure_of
 from reef.cli.arguments import ReadAt, RestoreAt, StartAt, connect, given_version, group
 from reef.errors import InvalidInputError, ReefError

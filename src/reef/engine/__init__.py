@@ -14,7 +14,7 @@ Reading     View, SnapshotView, ReadState: reads at one version; Latest, FEW_ROW
             lookup_counted: a point read that counts what it reads; take_snapshot
 Branches    create_branch, list_branches, Branch, drop_namespace, expire_branch, reset_branch,
             refuse_branches, lost_pins
-Namespaces  list_namespaces, are_live
+Namespaces  list_namespaces, Listed, are_live
 Changes     Feed, FeedLog, Position, LinkedHeader, operations: what was committed, operation by
             operation; its columns COMMITTED_AT, OP, BEFORE, EXISTED
 For jobs    Memtable, Tail, FoldRows, DedupIndex, load_dedup, read_window, write_window, ATTACH_DIGEST: the
@@ -62,7 +62,7 @@ from reef.engine._feed._change_feed import COMMITTED_AT, OP, Feed, operations
 from reef.engine._feed._feed_log import FeedLog, LinkedHeader
 from reef.engine._feed._position import Position
 from reef.engine._holes import check_end, list_unfolded, log_object_gone
-from reef.engine._listing import are_live, list_namespaces
+from reef.engine._listing import Listed, are_live, list_namespaces
 from reef.engine._memtable._fold_rows import FoldRows
 from reef.engine._memtable._memtable import Memtable
 from reef.engine._namespace import (
@@ -124,6 +124,7 @@ __all__ = [
     "HeldSnapshot",
     "Latest",
     "LinkedHeader",
+    "Listed",
     "Memtable",
     "MustExist",
     "Namespace",

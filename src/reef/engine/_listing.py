@@ -24,11 +24,18 @@ _PASSED_MAX = 100_000
 
 
 class Listed(NamedTuple):
-    """A namespace that has any object."""
+    """A namespace that has any object. Two that are equal and whole list the same state of it.
+
+    A publish makes a generation, a commit the last key of the log, an upload one object more.
+    """
 
     name: str
     generation: int
     """Its newest generation; 0: none was seen."""
+    objects: int = 0
+    last_key: str = ""
+    is_whole: bool = True
+    """False: it has more objects than were listed."""
 
 
 def list_namespaces(store: Store, beginning: str = "") -> Iterator[Listed]:
@@ -48,7 +55,7 @@ def are_live(context: Context, some: Sequence[Listed]) -> list[bool]:
 
     One that cannot be read counts as live: its reader reports the damage. Raises UnavailableError.
     """
-    keys = {one: manifest_key(*one) for one in some if one.generation}
+    keys = {one: manifest_key(one.name, one.generation) for one in some if one.generation}
     try:
         read = dict(zip(keys, context.store.get_many([*keys.values()]), strict=True))
     except (AccessDeniedError, UnavailableError):
@@ -63,13 +70,15 @@ def _next(store: Store, beginning: str, after: str) -> list[Listed]:
         if not name.startswith(beginning) or len(found) == _AT_ONCE:
             break
         manifests = f"{_NAMESPACES}{name}/manifest/"
-        newest, last = 0, ""
+        newest, last, count = 0, "", 0
         for meta in islice(objects, _PASSED_MAX):
             last = meta.key
+            count += 1
             if last.startswith(manifests) and (named := parse_manifest_key(last)) is not None:
                 newest = named.generation
         is_long = next(objects, None) is not None
-        found.append(Listed(name, 0 if is_long and last < f"{manifests}~" else newest))
+        generation = 0 if is_long and last < f"{manifests}~" else newest
+        found.append(Listed(name, generation, count, last, not is_long))
         if is_long:
             break
     return found
@@ -82,7 +91,7 @@ def _name(meta: ObjectMeta) -> str:
 def _is_live(context: Context, one: Listed, data: bytes | None) -> bool:
     try:
         if data is not None:
-            return decode_manifest(data, key=manifest_key(*one)).state == "live"
+            return decode_manifest(data, key=manifest_key(one.name, one.generation)).state == "live"
     except UnreadableError:
         pass  # perhaps in flight, or damaged: then an older one is the head
     try:

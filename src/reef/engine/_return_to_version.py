@@ -103,7 +103,10 @@ def _restore_once(context: Context, writer: Writer, lsn: int, schema: pa.Schema)
         if nbytes > writer.bytes_max // 2:
             return restoring.attach(chain(batches, rows), now.lsn)
     batch = pa.concat_batches(batches) if batches else restoring.no_rows
-    return restoring.commit(batch, nbytes, now.lsn)
+    try:
+        return restoring.commit(batch, nbytes, now.lsn)
+    except _MovedOnError:
+        return restoring.attach(iter(batches), now.lsn)
 
 
 class _Portion(NamedTuple):
@@ -148,7 +151,10 @@ class _Restoring:
                 count = max(1, min(fitting, 4 * count, _BATCH_ROWS_MAX))
 
     def commit(self, batch: pa.RecordBatch, nbytes: int, noted: int) -> Restored:
-        """Commit a small difference, as it was up to the version `noted`, and what came since."""
+        """Commit a small difference, as it was up to the version `noted`, and what came since.
+
+        Raises _MovedOnError if that is too much for a batch.
+        """
 
         def resolve(state: ReadState) -> Resolved:
             if _newest(state) <= noted:
@@ -157,6 +163,8 @@ class _Restoring:
             for later in self.difference(state, noted, LSN_MAX):
                 is_new = pc.invert(pc.is_in(later.column(KEY), value_set=batch.column(KEY)))
                 rows = pa.concat_batches([rows, later.filter(is_new)])
+                if rows.nbytes > self._writer.bytes_max:
+                    raise _MovedOnError
             return Resolved(rows, plain_codes(rows))
 
         receipt = self._writer.write(WriteRequest(batch=batch, nbytes=nbytes, resolve=resolve))

@@ -53,7 +53,7 @@ from reef.store import Store
 from reef.threads import SystemThreads, Threads, for_each
 from reef.types import LSN_MAX, unpack_lsn
 
-_log = logging.getLogger("reef")
+_log = logging.getLogger("reef.gc")
 
 T = TypeVar("T")
 

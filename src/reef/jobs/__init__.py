@@ -15,6 +15,7 @@ PassResult, NamespaceResult  what a pass did, in each namespace: IndexResult, Co
 PassProgress, Watch          how far a pass is, and who is called with it
 TaskTimes                    what the tasks of a pass took
 work, WorkerOptions          a worker: round after round, what is worth it
+WorkerHealth, worker_health  whether its rounds succeed
 passes, find_pass            the history of passes: PassRecord, NamespaceRecord
 standing_intents             jobs that may still publish, or whose driver was killed
 end_job, end_old_jobs        end such jobs
@@ -22,13 +23,15 @@ Job                          an intent of one's own
 bulk_load, LoadResult        rows in any order, committed by one record of the log; its steps are in
                              `reef.jobs.load`
 Runner, InProcess, RunArguments
-                             who runs tasks; the one that runs them here, one after the other; how
+                             who runs tasks; the one that runs them here; how
+BySize                       two runners, for small namespaces and for large ones
 Task, TaskOutcome, Progress  a task, what came of one descriptor, and the callback for progress
 TaskWire, Bucket             for runners in other processes: how tasks cross, and open the bucket
 """
 
 from reef.compaction import CompactionOptions, CompactionPlan
 from reef.jobs._bucket_address import Bucket
+from reef.jobs._by_size import BySize
 from reef.jobs._collect_pass import CollectOptions
 from reef.jobs._compaction._compact_pass import check_plan
 from reef.jobs._compaction._compaction_result import CompactionResult
@@ -54,11 +57,13 @@ from reef.jobs._progress import PassProgress, Watch
 from reef.jobs._rebuild._rebuild_result import RebuildOptions, RebuildResult
 from reef.jobs._tasks import InProcess, Progress, RunArguments, Runner, Task, TaskOutcome, TaskWire
 from reef.jobs._verify_pass import VerifyOptions
-from reef.jobs._worker_rounds import WorkerOptions, work
+from reef.jobs._worker_health import WorkerHealth
+from reef.jobs._worker_rounds import WorkerOptions, work, worker_health
 from reef.jobs.load import LoadResult, bulk_load
 
 __all__ = [
     "Bucket",
+    "BySize",
     "CollectOptions",
     "CompactionOptions",
     "CompactionPlan",
@@ -86,6 +91,7 @@ __all__ = [
     "UnfoldedLog",
     "VerifyOptions",
     "Watch",
+    "WorkerHealth",
     "WorkerOptions",
     "bulk_load",
     "check_plan",
@@ -105,4 +111,5 @@ __all__ = [
     "standing_intents",
     "verify",
     "work",
+    "worker_health",
 ]

@@ -1,7 +1,6 @@
 """Copying a namespace to another bucket while it is written to.
 
-1. Take a snapshot of the source.                    crash: it expires after a day; the next copy
-                                                            takes a new one
+1. Take a snapshot of the source.                    crash: it expires after six hours
 2. Copy segments and the dedup window, and check     crash: objects that nothing names; the next copy
    each at the destination.                                 goes on behind them
    A later copy whose source has another writer, or  crash: a copy of what the segments hold,
@@ -24,7 +23,7 @@ Invariants:
   and what an object attaches is there first.
 - Who writes, who works and what stands on it (lease, intents, pins) stays behind.
 - A destination that was opened for writing, or folded or compacted by itself, is refused: two
-  histories cannot be joined.
+  histories cannot be joined. So is a copy of another namespace of that name, whose log differs.
 
 A later copy brings what is missing, and names it in the next generation. What the source does not name
 any more waits in the destination's `gc.pending`, for its own collection.
@@ -58,6 +57,7 @@ from reef.errors import (
     CorruptError,
     InvalidInputError,
     NotFoundError,
+    StalePlanError,
     UnavailableError,
     UnreadableError,
 )
@@ -88,8 +88,8 @@ from reef.types import namespace_of, new_nonce, new_ulid, split_namespace
 
 _PART_BYTES = 8 << 20
 _LANES_MAX = 8
-_HOLD_S = 86400.0
-_RENEW_S = _HOLD_S / 4
+_HOLD_S = 6 * 3600.0
+_RENEW_S = 3600.0
 _ROUNDS_MAX = 5
 
 _Step: TypeAlias = tuple[int, Callable[[], None]]
@@ -126,16 +126,17 @@ def copy_namespace(
 ) -> CopyResult:
     """Copy a namespace to the bucket of `target`, or bring an earlier copy up to date.
 
-    What is copied is the version at `lsn`, or as of `time`, or the newest. Safe beside its writer, its jobs and its
-    collection; stopped at any point, it is simply called again. Raises NotFoundError, RetentionError
-    for an LSN below the floor, InvalidInputError for a destination that is no copy of it, or was
-    written to, CorruptError for damage on either side, UnavailableError, OutcomeUnknownError.
+    What is copied is the version at `lsn`, or as of `time`, or the newest. Safe beside its writer, its
+    jobs, its collection and other copies; stopped at any point, it is simply called again. Raises
+    NotFoundError, RetentionError for an LSN below the floor, InvalidInputError for a destination that
+    is no copy of it, or was written to, CorruptError for damage on either side, UnavailableError,
+    OutcomeUnknownError.
     """
     chain = target.chain(namespace)
     with contextlib.ExitStack() as stack:
         past = _past_version(source, namespace, lsn, time)
         held = namespace if past is None else _hold_past(source, namespace, past, stack)
-        hold = stack.enter_context(_Hold(source, namespace, held, target.store.url))
+        hold = stack.enter_context(_Hold(source, namespace, held))
         _check_destination(_head(chain), hold)
         return _Copying(source, target, hold, chain, watch).run()
 
@@ -188,17 +189,15 @@ def _hold_past(context: Context, namespace: str, lsn: int, stack: contextlib.Exi
 class _Hold:
     """A version of the source, which a snapshot keeps readable while it is copied."""
 
-    def __init__(self, context: Context, copied: str, namespace: str, target_url: str) -> None:
+    def __init__(self, context: Context, copied: str, namespace: str) -> None:
         """Hold the newest version of `namespace`: the one that is `copied`, or a branch of it."""
         self.namespace = namespace
         self._chain = context.chain(namespace)
         self._clock = context.clock
-        # The same for each copy to that bucket, so that an unfinished one leaves no more than one.
-        self.id = f"copy-{hashlib.sha256(target_url.encode()).hexdigest()[:16]}"
+        self.id = f"copy-{new_nonce(context.rng).hex()[:16]}"
         self._lock = threading.Lock()
         reader = _reader(context, namespace)
         try:
-            self._release()
             self.lsn = reader.newest_lsn()
             slot_last = reader.tail.replay.next_slot - 1
             attached, skipped = reader.tail.attached, reader.tail.skipped
@@ -265,8 +264,15 @@ def _check_destination(head: Head | None, hold: _Hold) -> None:
         )
     if copied.born != hold.root.born or there.last_applied_lsn > hold.lsn:
         raise InvalidInputError(f"{what} is a copy of another namespace of that name: {instead}")
+    if copied.last_slot > hold.slot_last:
+        raise InvalidInputError(
+            f"{what} is further on: it has the log up to slot {copied.last_slot}, and the version to "
+            f"copy ends at slot {hold.slot_last}: {instead}"
+        )
     waiting = {one.key for one in there.gc.pending}
-    again = (segment_key(there.namespace, ref.id) for ref in hold.manifest.segments)
+    again = {segment_key(there.namespace, ref.id) for ref in hold.manifest.segments}
+    if hold.manifest.dedup is not None:
+        again.add(dedup_key(there.namespace, hold.manifest.dedup.id))
     if there.wal_floor > hold.manifest.wal_floor or not waiting.isdisjoint(again):
         raise InvalidInputError(
             f"{what} was folded or compacted since it was copied: {instead}. Leave a copy to "
@@ -304,6 +310,7 @@ class _Copying:
 
     def run(self) -> CopyResult:
         before = head = _head(self._chain)
+        self._check_history(head)
         self._check_end()
         for _ in range(_ROUNDS_MAX):
             head = self._bring(head)
@@ -323,6 +330,21 @@ class _Copying:
             self._bytes,
             is_changed=before is None or before.generation != head.generation,
         )
+
+    def _check_history(self, head: Head | None) -> None:
+        """Raise InvalidInputError if the log at the destination is not the source's, as far as it goes.
+
+        Each object names the one before it, so the newest that both have tells.
+        """
+        if head is None or head.manifest.copied is None:
+            return
+        last, there = (
+            head.manifest.copied.last_slot,
+            list_slots(self._target.store, self._namespace),
+        )
+        common = [slot for slot in self._slots if slot <= last and slot in there]
+        if common:
+            self._copy_log(max(common), log_key(self._namespace, max(common)))
 
     def _check_end(self) -> None:
         """Raise InvalidInputError if the log there goes on: it would become part of this copy."""
@@ -439,7 +461,8 @@ class _Copying:
 
     def _copy_segment(self, key: str, ref: SegmentRef, *, is_there: bool) -> None:
         if not is_there:  # under the same key: it belongs to the namespace of that name
-            self._target.store.upload(key, _parts(self._source.store, key, ref.size))
+            with contextlib.suppress(AlreadyExistsError):  # another copy has brought it
+                self._target.store.upload(key, _parts(self._source.store, key, ref.size))
         self._check_segment(ref)
 
     def _write_anew(self, ref: SegmentRef, owner: str) -> None:
@@ -550,11 +573,12 @@ class _Copying:
     # The manifest.
 
     def _publish(self, head: Head | None) -> Head:
-        if head is not None:
-            return self._chain.publish(self._next)
-        first = self._next(None)
-        assert first is not None, "a first copy changes something"
-        return self._chain.publish_again(_replace(first, generation=1))
+        if head is None:
+            first = self._next(None)
+            assert first is not None, "a first copy changes something"
+            with contextlib.suppress(StalePlanError):  # another copy was first
+                return self._chain.publish_again(_replace(first, generation=1))
+        return self._chain.publish(self._next)
 
     def _next(self, head: Head | None) -> Manifest | None:
         """Return the manifest of the copy as the successor of the destination's head."""

@@ -4,6 +4,9 @@ Namespaces go in portions, so that what a killed driver leaves behind (intents, 
 names) is bounded. Planning and publishing are a few requests for each namespace: they go side by side.
 An error in one namespace ends the pass there and stops no other. An error that keeps tasks from being
 run at all ends the whole pass: each namespace's work ends its intent, and the error is raised.
+
+An interrupt, such as Ctrl-C, ends the whole pass, too. It comes while tasks run, or between two steps of a
+namespace's work, never within one: an interrupted publish could leave an intent that nobody ends.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from typing import Any, Generic, TypeVar
 
 from reef.engine import Context
 from reef.errors import NotFoundError, ReefError
+from reef.jobs._by_size import BySize
 from reef.jobs._pass_protocol import NamespaceResult, Pass, PassResult, Round, TaskTimes, Work
 from reef.jobs._pass_records import NAMESPACES_MAX, NamespaceRecord, PassRecord, State, record_pass
 from reef.jobs._progress import Meter, Watch
 from reef.jobs._tasks import InProcess, Runner, Task, TaskOutcome
-from reef.threads import for_each
+from reef.threads import for_each, run_to_end
 from reef.types import new_ulid
 
 PORTION = 256
@@ -36,7 +40,7 @@ T = TypeVar("T")
 class PassRun:
     """One run of a pass, as the work in each namespace sees it."""
 
-    def __init__(self, context: Context, kind: str, runner: Runner, meter: Meter) -> None:
+    def __init__(self, context: Context, kind: str, runner: Runner | BySize, meter: Meter) -> None:
         self.context = context
         self._kind = kind
         self._runner = runner
@@ -48,26 +52,32 @@ class PassRun:
         return self._runner.parallelism
 
     def run(self, rounds: Mapping[str, Round]) -> dict[str, list[TaskOutcome[Any]]]:
-        """Run the rounds of some namespaces, those of one kind of task together."""
-        kinds: dict[Task[Any, Any], list[str]] = {}
+        """Run the rounds of some namespaces, those of one kind of task by one runner together."""
+        kinds: dict[tuple[Task[Any, Any], Runner], list[str]] = {}
         for name, wanted in rounds.items():
-            kinds.setdefault(wanted.task, []).append(name)
+            kinds.setdefault((wanted.task, self._runner_of(wanted)), []).append(name)
         outcomes: dict[str, list[TaskOutcome[Any]]] = {}
-        for names in kinds.values():
+        for (_, runner), names in kinds.items():
             about = names[0] if len(names) == 1 else f"{len(names)} namespaces"
             some = [rounds[name] for name in names]
-            made = iter(self._run_alike(f"{self._kind} {about}", some))
+            made = iter(self._run_alike(runner, f"{self._kind} {about}", some))
             for name, wanted in zip(names, some, strict=True):
                 outcomes[name] = [next(made) for _ in wanted.descriptors]
         return outcomes
 
-    def _run_alike(self, name: str, rounds: Sequence[Round]) -> list[TaskOutcome[Any]]:
+    def _runner_of(self, wanted: Round) -> Runner:
+        runner = self._runner
+        return runner.pick(wanted.unit, wanted.sizes) if isinstance(runner, BySize) else runner
+
+    def _run_alike(
+        self, runner: Runner, name: str, rounds: Sequence[Round]
+    ) -> list[TaskOutcome[Any]]:
         first = rounds[0]
         descriptors = [one for wanted in rounds for one in wanted.descriptors]
         sizes = [size for wanted in rounds for size in wanted.sizes]
         if not descriptors:
             return []
-        return self._runner.run(
+        return runner.run(
             first.task,
             descriptors,
             first.result,
@@ -82,7 +92,7 @@ def run_pass(
     what: Pass[T],
     names: Iterable[str],
     *,
-    runner: Runner | None = None,
+    runner: Runner | BySize | None = None,
     watch: Watch | None = None,
 ) -> PassResult[T]:
     """Do a pass over namespaces, and leave a record. Raises what keeps tasks from being run."""
@@ -95,7 +105,7 @@ def _run_pass(
     context: Context,
     what: Pass[T],
     names: Iterable[str],
-    runner: Runner | None,
+    runner: Runner | BySize | None,
     watch: Watch | None,
 ) -> PassResult[T]:
     meter = Meter(watch)
@@ -116,15 +126,26 @@ def each_namespace(
 ) -> list[NamespaceResult[T]]:
     """Return what `do` returns for each name, or its error; side by side where the store can."""
     results: dict[str, NamespaceResult[T]] = {}
+    is_called_off = False
 
     def call(name: str) -> None:
+        if is_called_off:
+            return
         try:
             results[name] = NamespaceResult(name, do(name))
         except ReefError as error:
             results[name] = NamespaceResult(name, None, error)
 
-    width = min(_WIDTH, context.store.concurrency, len(names))
-    for_each(names, call, width=width, threads=context.threads)
+    def call_each() -> None:
+        width = min(_WIDTH, context.store.concurrency, len(names))
+        for_each(names, call, width=width, threads=context.threads)
+
+    def call_off() -> None:
+        nonlocal is_called_off
+        is_called_off = True
+
+    if names:
+        run_to_end(call_each, threads=context.threads, called_off=call_off)
     return [results[name] for name in names]
 
 
@@ -161,7 +182,11 @@ def _run_portion(run: PassRun, works: Mapping[str, Work[T]]) -> list[NamespaceRe
             outcomes = run.run(rounds)
             left = [*rounds]
     except BaseException:
-        each_namespace(run.context, [*works], close)
+        try:
+            each_namespace(run.context, [*works], close)
+        except BaseException:  # interrupted: some may not be closed yet
+            each_namespace(run.context, [*works], close)
+            raise
         raise
     return [done[name] for name in works]
 

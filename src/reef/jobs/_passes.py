@@ -9,7 +9,7 @@ the others go on.
     for one in result.namespaces: print(one.namespace, one.result or one.error)
 
 Tasks run by `runner`, by default in this process, one after the other; `reef.spark.spark_runner` runs
-them on Spark. `watch` is called with how far the pass is. A Context may be given instead of a Database,
+them on Spark, and `BySize` those of large namespaces only. `watch` is called with how far the pass is. A Context may be given instead of a Database,
 with the names of the namespaces. A pass raises InvalidInputError, and any error that keeps its tasks
 from running, such as UnavailableError; errors in one namespace are in the result. A pass that changed something
 leaves a record in the bucket: see `passes`.
@@ -27,6 +27,7 @@ from reef.doctor import RebuildPlan, VerifyReport, plan_rebuild
 from reef.engine import Context
 from reef.errors import InvalidInputError
 from reef.gc import CollectionReport
+from reef.jobs._by_size import BySize
 from reef.jobs._collect_pass import CollectOptions, CollectPass
 from reef.jobs._compaction._compact_pass import CompactionPass, plan_compaction
 from reef.jobs._compaction._compaction_result import CompactionResult
@@ -53,7 +54,7 @@ def index(
     db: Database | Context,
     namespaces: Namespaces = None,
     *,
-    runner: Runner | None = None,
+    runner: Runner | BySize | None = None,
     options: IndexOptions | None = None,
     watch: Watch | None = None,
 ) -> PassResult[IndexResult]:
@@ -66,7 +67,7 @@ def compact(
     db: Database | Context,
     namespaces: Namespaces = None,
     *,
-    runner: Runner | None = None,
+    runner: Runner | BySize | None = None,
     options: CompactionOptions | None = None,
     plan: CompactionPlan | None = None,
     watch: Watch | None = None,
@@ -95,7 +96,7 @@ def rebuild(
     db: Database | Context,
     namespaces: Namespaces = None,
     *,
-    runner: Runner | None = None,
+    runner: Runner | BySize | None = None,
     options: RebuildOptions | None = None,
     watch: Watch | None = None,
 ) -> PassResult[RebuildResult]:
@@ -108,7 +109,7 @@ def verify(
     db: Database | Context,
     namespaces: Namespaces = None,
     *,
-    runner: Runner | None = None,
+    runner: Runner | BySize | None = None,
     options: VerifyOptions | None = None,
     watch: Watch | None = None,
 ) -> PassResult[VerifyReport]:
@@ -122,7 +123,7 @@ def collect(
     namespaces: Namespaces = None,
     *,
     apply: bool = False,
-    runner: Runner | None = None,
+    runner: Runner | BySize | None = None,
     options: CollectOptions | None = None,
     watch: Watch | None = None,
 ) -> PassResult[CollectionReport]:
@@ -144,7 +145,7 @@ def detach(
     db: Database | Context,
     namespace: str,
     *,
-    runner: Runner | None = None,
+    runner: Runner | BySize | None = None,
     watch: Watch | None = None,
 ) -> int:
     """Copy what a branch shares with others, and cut it loose; return its newest generation.

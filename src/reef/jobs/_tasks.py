@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import resource
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import msgspec
 
 from reef.engine import Context
 from reef.errors import InvalidInputError, ReefError
+from reef.threads import for_each
 
 D = TypeVar("D", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -79,16 +81,21 @@ class Runner(Protocol):
         ...
 
 
+_LIGHT_WEIGHT_MAX = 1 << 20
+
+
 class InProcess:
-    """Runs tasks one after the other in this process, on a context that is given.
+    """Runs tasks in this process, on a context that is given: one after the other, or light ones side by side.
 
     Descriptors and results go through msgpack all the same.
     """
 
     parallelism = 1
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, light_tasks: int = 1) -> None:
+        """Run up to `light_tasks` side by side, of less than 1 MiB each: they mostly wait for requests."""
         self._context = context
+        self._light_tasks = light_tasks
 
     def run(
         self,
@@ -97,15 +104,23 @@ class InProcess:
         result: type[R],
         **how: Unpack[RunArguments],
     ) -> list[TaskOutcome[R]]:
-        """Run `task` for each descriptor, in their order; whatever is no ReefError raises at once."""
+        """Run `task` for each descriptor; whatever is no ReefError raises at once."""
         wire, payloads = TaskWire.pack(task, descriptors, result)
-        progress = how.get("progress")
-        outcomes = []
-        for done, payload in enumerate(payloads, 1):
-            outcomes.append(wire.unpack(wire.perform(self._context, payload)))
-            if progress is not None:
-                progress(done, len(payloads))
-        return outcomes
+        progress, weights = how.get("progress"), how.get("weights")
+        outcomes: dict[int, TaskOutcome[R]] = {}
+        lock = threading.Lock()
+
+        def perform(position: int) -> None:
+            outcome = wire.unpack(wire.perform(self._context, payloads[position]))
+            with lock:
+                outcomes[position] = outcome
+                if progress is not None:
+                    progress(len(outcomes), len(payloads))
+
+        is_light = weights is not None and max(weights, default=0) <= _LIGHT_WEIGHT_MAX
+        width = min(self._light_tasks, len(payloads)) if is_light else 1
+        for_each(range(len(payloads)), perform, width=width, threads=self._context.threads)
+        return [outcomes[position] for position in range(len(payloads))]
 
 
 # How descriptors and outcomes cross between processes.

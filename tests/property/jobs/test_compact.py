@@ -107,7 +107,7 @@ class Bucket:
         self.history = history
         self.columns: dict[tuple[bytes, int], tuple[str, ...]] = {}
         refs = [self._write(piece) for piece in pieces]
-        self.context.chain("ns").publish(lambda head: self._first(refs))
+        self.context.chain("ns").publish_again(self._first(refs))
 
     def _first(self, refs: Sequence[SegmentRef]) -> Manifest:
         m = Manifest.first(

@@ -245,6 +245,26 @@ def test_a_cancelled_scan_asks_for_nothing_more() -> None:
     asyncio.run(use())
 
 
+def test_a_closed_database_says_so_and_is_closed_again() -> None:
+    async def use() -> None:
+        db = Database(reef.Database(MemoryStore()))
+        pairs = await db.kv("pairs")
+        await pairs.put(b"a", b"1")
+        scan = pairs.items()
+        await anext(scan)
+        await db.close()
+        await scan.aclose()  # type: ignore[attr-defined]
+        for call in (pairs.put(b"a", b"2"), pairs.get_many([b"a"]), db.drop("pairs")):
+            with pytest.raises(ClosedError):
+                await call
+        with pytest.raises(ClosedError):
+            await db.kv("pairs")
+        await pairs.close()
+        await db.close()
+
+    asyncio.run(use())
+
+
 async def _rows(batches: AsyncIterator[pa.RecordBatch]) -> int:
     return sum([batch.num_rows async for batch in batches])
 

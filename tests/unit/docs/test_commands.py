@@ -140,7 +140,10 @@ def test_the_bounds_of_a_setting_are_those_of_the_table(name: str) -> None:
     bounds = table_of_settings()[name][1]
     match = re.fullmatch(r"(\w+) to (\w+)(, or none)?", bounds)
     if match is None:
-        assert bounds in {"two durations", "a folder", "1 and more"} or " and " in bounds
+        assert (
+            bounds in {"two durations", "a folder", "1 and more", "`auto` or `off`"}
+            or " and " in bounds
+        )
         return
 
     def accepts(value: Any) -> bool:

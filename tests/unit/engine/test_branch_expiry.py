@@ -90,6 +90,32 @@ def test_an_expired_branch_waits_for_its_branches(grove: Grove) -> None:
     assert expire(grove, "b")
 
 
+def test_a_branch_that_was_made_anew_meanwhile_does_not_expire(grove: Grove) -> None:
+    kv = grown(grove)
+    kv.branch("b", ttl=1)
+    grove.clock.advance(10)
+
+    def make_anew() -> None:
+        kv.drop_branch("b")
+        kv.branch("b")
+        with grove.kv("b") as branch:
+            branch.put(b"new", b"1")
+
+    looks = 0
+
+    def before(operation: str, key: str) -> None:
+        nonlocal looks
+        looks += operation == "list" and "ns@b/manifest" in key
+        if looks == 2:  # the collector looked at the branch, and is about to drop it
+            grove.store.before = lambda operation, key: None
+            make_anew()
+
+    grove.store.before = before
+    assert not expire(grove, "b")
+    assert looks == 2
+    assert grove.contents("b")[b"new"] == b"1"
+
+
 @pytest.mark.parametrize("ttl", [0, -1, "soon", True])
 def test_what_is_no_duration_is_refused(grove: Grove, ttl: object) -> None:
     with grove.kv() as kv, pytest.raises(InvalidInputError, match="ttl"):

@@ -338,6 +338,32 @@ def test_a_copy_of_another_life_is_refused(buckets: Buckets) -> None:
         buckets.copy()
 
 
+def test_a_copy_of_another_history_is_refused(buckets: Buckets) -> None:
+    """Of a namespace of that name in a third bucket, which is further on: only the log tells."""
+    with buckets.source.kv(NAME) as kv:
+        kv.put(b"a", b"1")
+    buckets.copy()
+    other = Database(MemoryStore(clock=buckets.clock), clock=buckets.clock)
+    with other.kv(NAME) as kv:
+        for n in range(3):
+            kv.put(b"b", b"%d" % n)
+    before = buckets.keys(buckets.target_store)
+    with pytest.raises(InvalidInputError, match="another namespace of that name"):
+        copy_namespace(other.context(), buckets.target.context(), NAME)
+    assert buckets.keys(buckets.target_store) == before
+    buckets.check()
+
+
+def test_a_copy_does_not_go_back(buckets: Buckets) -> None:
+    with buckets.source.kv(NAME) as kv:
+        lsn = kv.put(b"a", b"1").lsn
+        kv.put(b"b", b"2")
+    buckets.copy()
+    with pytest.raises(InvalidInputError, match="is further on"):
+        buckets.copy(lsn=lsn)
+    buckets.check()
+
+
 def test_an_object_of_something_else_is_not_taken_for_a_copy(buckets: Buckets) -> None:
     """Left behind in the destination, without a manifest that would tell."""
     fill(buckets.source)
@@ -552,3 +578,17 @@ def test_progress_counts_bytes(buckets: Buckets) -> None:
     )
     assert seen[-1].tasks_done == seen[-1].tasks == done.objects
     assert seen[-1].bytes_done == seen[-1].bytes == done.bytes
+
+
+def test_copies_at_once_to_one_target_agree(buckets: Buckets) -> None:
+    """Another one begins and ends while this one is under way."""
+    fill(buckets.source)
+    buckets.target_store.once("upload", "/segments/", buckets.copy)
+    buckets.copy()
+    buckets.check()
+    with buckets.source.kv(NAME) as kv:
+        assert kv.snapshots() == []
+        kv.put(b"more", b"1")
+    buckets.target_store.once("put_if_absent", "/manifest/", buckets.copy)
+    buckets.copy()
+    buckets.check()

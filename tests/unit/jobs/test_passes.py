@@ -395,7 +395,7 @@ def test_a_worker_tries_again_after_a_round_that_failed() -> None:
     work(
         db,
         runner=broken(db),
-        options=WorkerOptions(interval=1.0),
+        options=WorkerOptions(interval=1.0, gc_interval=0.0),
         report=told.append,
         wait=wait,
     )
@@ -404,7 +404,7 @@ def test_a_worker_tries_again_after_a_round_that_failed() -> None:
         db,
         "a",
         runner=broken(db),
-        options=WorkerOptions(interval=1.0, index=IndexOptions()),
+        options=WorkerOptions(interval=1.0, gc_interval=0.0, index=IndexOptions()),
         report=told.append,
         wait=lambda seconds: wait(seconds) or len(waited) > 5,
     )

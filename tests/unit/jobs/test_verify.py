@@ -315,10 +315,10 @@ def test_a_sick_namespace_stops_no_other(options: VerifyOptions) -> None:
         )
         assert a.problems == z.problems == ()
         assert [f.kind for f in damaged.problems] == ["segment-damaged"]
-        for report in (lost, gone):
-            (problem,) = report.problems
-            assert problem.kind == "unverified"
-            assert "there is no namespace" in problem.text
+        assert [f.kind for f in lost.problems] == ["manifest-missing"]
+        (problem,) = gone.problems
+        assert problem.kind == "unverified"
+        assert "there is no namespace" in problem.text
 
 
 def test_what_cannot_be_reached_is_told_of_its_namespace_only() -> None:

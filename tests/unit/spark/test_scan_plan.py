@@ -58,7 +58,9 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def db(url: str) -> Iterator[Database]:
-    with reef.connect(url, gc_grace=0, retained_generations=1, row_block_bytes=2048) as db:
+    with reef.connect(
+        url, gc_grace=0, retained_generations=1, row_block_bytes=2048, maintenance="off"
+    ) as db:
         yield db
 
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from reef.cli._ctrl_c import unwind
+from reef.cli._signals import unwind
 from reef.errors import (
     AccessDeniedError,
     BucketNotFoundError,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reef.cli._ctrl_c import unwind
 from reef.cli._report import Report, Table, progress_bars
+from reef.cli._signals import unwind
 from reef.cli.arguments import AsJson
 from reef.clock import SystemClock
 from reef.errors import UnavailableError

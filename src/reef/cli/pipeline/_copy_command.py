@@ -32,11 +32,11 @@ def copy(
         ),
     ] = None,
 ) -> Report:
-    """Copy a namespace to another bucket while it is written to; or bring the copy up to date.
+    """Copy a live namespace to another bucket.
 
-    Every object is read back and checked, and the manifest comes last. Run it again after a failure,
-    or later: it brings what is missing. To restore, copy back into an empty bucket. A target that was
-    written to is refused. Exit code 2: a namespace could not be copied.
+    If a copy is there already, it is brought up to date. Every object is read back and checked, and
+    the manifest comes last. After a failure, run it again. To restore, copy back into an empty
+    bucket. A target that was written to is refused. Exit code 2: a namespace could not be copied.
     """
     from reef.jobs import copy_namespace
 

@@ -70,21 +70,12 @@ class SparkOptions:
                 raise InvalidInputError(f"--conf is {name}{sign}{value!r}; expected NAME=VALUE")
         return {name: value for name, _, value in pairs}
 
-    def runner(self, context: Context, begun: Callable[[], None] | None = None) -> Runner:
-        """Return who runs the tasks; `begun` is called when a session was started for them.
-
-        Raises UnavailableError, InvalidInputError.
-        """
+    def runner(self, context: Context) -> Runner:
+        """Return who runs the tasks. Raises UnavailableError, InvalidInputError."""
 
         from reef.spark import spark_runner
 
-        def open_session() -> Any:
-            spark = self.session()
-            if begun is not None:
-                begun()
-            return spark
-
-        return spark_runner(context, open_session)  # with nothing to run, no JVM is started
+        return spark_runner(context, self.session)  # with nothing to run, no JVM is started
 
     def session(self) -> Any:
         """Return the Spark session. Raises UnavailableError, InvalidInputError."""
@@ -109,11 +100,11 @@ class RunnerOptions(SparkOptions):
                 "--in-process given with Spark's options; give one or the other"
             )
 
-    def runner(self, context: Context, begun: Callable[[], None] | None = None) -> Runner:
+    def runner(self, context: Context) -> Runner:
         """Return who runs the tasks, as `SparkOptions.runner` does."""
         from reef.jobs import InProcess
 
-        return InProcess(context) if self.in_process else super().runner(context, begun)
+        return InProcess(context) if self.in_process else super().runner(context)
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:

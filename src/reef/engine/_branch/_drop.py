@@ -22,6 +22,8 @@ To reset a branch is to drop it and to make it anew. Crash point: between the tw
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from reef.context import Context
 from reef.engine._branch._create_branch import Branch, create_branch
 from reef.engine._branch._list import list_branches
@@ -48,15 +50,20 @@ def drop_namespace(context: Context, namespace: str) -> None:
     any, FencedError if somebody opens it for writing meanwhile, OutcomeUnknownError,
     UnavailableError, CorruptError.
     """
+    _drop(context, namespace, lambda manifest: True)
+
+
+def _drop(context: Context, namespace: str, is_meant: Callable[[Manifest], bool]) -> None:
+    """Drop a namespace if its head is what is meant, when it is dropped too; else NotFoundError."""
     chain = context.chain(check_namespace(namespace))
     head = chain.load()
-    if head is None or head.manifest.state != "live":
+    if head is None or head.manifest.state != "live" or not is_meant(head.manifest):
         raise no_namespace(context.store.url, namespace)
     refuse_branches(context, chain, head)
     # Its log ends in a fence: without any manifest, nothing else could tell it from a live one.
     writer = open_for_writing(context, namespace, face_of(head.manifest), is_fencing=True)
     try:
-        chain.publish(lambda head: _dropped(head, writer))
+        chain.publish(lambda head: _dropped(head, writer, is_meant))
     finally:
         writer.close()
 
@@ -76,7 +83,8 @@ def reset_branch(context: Context, namespace: str) -> Branch:
             f"{namespace!r} has no parent: it is no branch, or it was detached; only a branch that has "
             "a parent can be reset"
         )
-    drop_namespace(context, namespace)
+    born = head.manifest.born
+    _drop(context, namespace, lambda manifest: manifest.born == born)
     try:
         return create_branch(
             context, origin.namespace, namespace, expires_at_us=origin.expires_at_us
@@ -107,8 +115,9 @@ def expire_branch(context: Context, namespace: str, *, apply: bool = True) -> bo
         head = chain.publish(lambda head: None if head is None else head.manifest)
         if not is_expired(head.manifest, head.published_at_us):
             return False
+    now_us = head.published_at_us
     try:
-        drop_namespace(context, namespace)
+        _drop(context, namespace, lambda manifest: is_expired(manifest, now_us))
     except (FencedError, InvalidInputError, NotFoundError):
         return False
     return True
@@ -150,9 +159,11 @@ def refuse_branches(context: Context, chain: ManifestChain, head: Head) -> None:
         chain.publish(reaped)
 
 
-def _dropped(head: Head | None, writer: Writer) -> Manifest:
+def _dropped(head: Head | None, writer: Writer, is_meant: Callable[[Manifest], bool]) -> Manifest:
     if head is None:
         raise AssertionError("a namespace that is open has a manifest")
+    if not is_meant(head.manifest):
+        raise NotFoundError(f"what was to be dropped of {writer.namespace!r} is gone already")
     tail = writer.tail
     point = tail.replay.point
     return drop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 
 from reef.context import Context
 from reef.engine._branch._create_branch import Branch
@@ -39,24 +40,15 @@ def lost_pins(context: Context, namespace: str, pins: Collection[Pin]) -> list[P
 
 
 def _needs(context: Context, m: Manifest, namespace: str) -> bool:
-    """Return whether a retained generation of a branch, whose head is `m`, names a namespace's objects."""
-    if _names(m, namespace):
-        return True
+    """Return whether the head of a branch, or what it retains, names objects of `namespace`."""
     chain = context.chain(m.namespace)
-    numbers = (one.number for one in chain.generations() if m.born <= one.number < m.generation)
-    for number in retained_of(m, numbers):
-        try:
-            if _names(chain.at(number).manifest, namespace):
+    numbers = [found.number for found in chain.generations() if m.born <= found.number]
+    for number in {m.generation, *retained_of(m, numbers)}:
+        with suppress(NotFoundError, UnreadableError):
+            older = m if number == m.generation else chain.at(number).manifest
+            if any(ref.namespace == namespace for ref in older.segments):
                 return True
-        except NotFoundError:
-            continue  # collected meanwhile
-        except UnreadableError:
-            return True  # it may
     return False
-
-
-def _names(m: Manifest, namespace: str) -> bool:
-    return any(ref.namespace == namespace for ref in m.segments)
 
 
 def _origin_in(namespace: str, m: Manifest, heads: Mapping[str, Manifest]) -> Origin:
