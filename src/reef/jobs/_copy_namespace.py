@@ -3,8 +3,9 @@
 1. Take a snapshot of the source.                    crash: it expires after six hours
 2. Copy segments and the dedup window, and check     crash: objects that nothing names; the next copy
    each at the destination.                                 goes on behind them
-   A later copy whose source has collected log that  crash: a copy of what the segments hold,
-   the destination lacks: publish what is folded.           without all of the log below
+   A later copy whose source has another writer, or  crash: a copy of what the segments hold,
+   has collected log that the destination lacks:            without all of the log below
+   publish the epoch and what is folded.
 3. Copy the log.                                     crash: a later copy has some of the new versions
 4. Publish the manifest at the destination.          crash: done
 5. Release the snapshot.
@@ -303,7 +304,7 @@ class _Copying:
         self._slot_last, self._lsn = hold.slot_last, hold.lsn
         """How far the manifest goes that is published next."""
         self._is_begun = False
-        """Whether the newest generation was published without the log."""
+        """Whether the newest generation was published before the log."""
         self._newest_us = hold.manifest.created_at_us
         self._written: dict[SegmentRef, SegmentRef | None] = {}
         """What each segment of the source is called at the destination; None: it shows no row."""
@@ -366,8 +367,9 @@ class _Copying:
             self._do([step for _, step in log], bringing)
             return self._publish(head)
         m, there = self._hold.manifest, head.manifest
-        if there.copied is not None and self._is_broken(there.copied.last_slot, m.wal_floor):
-            self._slot_last, self._lsn = m.wal_floor - 1, m.last_applied_lsn
+        last_slot = 0 if there.copied is None else there.copied.last_slot
+        if there.writer_epoch < m.writer_epoch or self._is_broken(last_slot, m.wal_floor):
+            self._slot_last, self._lsn = max(m.wal_floor - 1, last_slot), m.last_applied_lsn
             head = self._publish(head)
             self._slot_last, self._lsn = self._hold.slot_last, self._hold.lsn
             self._is_begun = True

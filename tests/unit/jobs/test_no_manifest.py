@@ -211,6 +211,29 @@ def test_a_rebuild_that_dies(at: int, is_sent: bool) -> None:
         assert world.items() == {b"here": b"2", b"more": b"1"}
 
 
+def test_what_only_an_older_generation_of_a_branch_names_stays() -> None:
+    """A snapshot of the branch stands on a generation that the branch has compacted since."""
+    world = World()
+    kv = world.db().kv(NS)
+    kv.put(b"shared", b"1")
+    kv.flush()
+    kv.branch("b")
+    with world.db().kv(NS, branch="b") as branch:
+        branch.put(b"own", b"1")
+        branch.flush()
+        branch.snapshot(None, id="s")
+    jobs.compact(world.db(), f"{NS}@b", options=FULL)
+    world.collect()
+    world.lose()
+    world.rebuild()
+    with world.db().kv(NS) as kv:
+        kv.put(b"shared", b"2")
+        kv.flush()
+    world.compact()
+    world.collect()
+    assert verify(world.db().context(), f"{NS}@b").problems == ()
+
+
 def test_of_two_rebuilds_at_once_one_counts() -> None:
     world = World()
     compacted_twice(world)
