@@ -369,7 +369,7 @@ class _Copying:
         m, there = self._hold.manifest, head.manifest
         last_slot = 0 if there.copied is None else there.copied.last_slot
         if there.writer_epoch < m.writer_epoch or self._is_broken(last_slot, m.wal_floor):
-            self._slot_last, self._lsn = max(m.wal_floor - 1, last_slot), m.last_applied_lsn
+            self._slot_last, self._lsn = m.wal_floor - 1, m.last_applied_lsn
             head = self._publish(head)
             self._slot_last, self._lsn = self._hold.slot_last, self._hold.lsn
             self._is_begun = True
@@ -587,6 +587,8 @@ class _Copying:
         _check_destination(head, self._hold)
         m, slot_last = self._hold.manifest, self._slot_last
         before = None if head is None else head.manifest
+        if before is not None and before.copied is not None:  # another copy may be faster
+            slot_last = max(slot_last, before.copied.last_slot)
         generation = 1 if before is None else before.generation + 1
         segments = [self._written[ref] for ref in m.segments]
         manifest = _replace(
