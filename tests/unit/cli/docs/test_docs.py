@@ -487,8 +487,8 @@ def test_ctrl_c_says_what_was_committed(run: Run, url: str) -> None:
     started.stdin.flush()
     started.send_signal(signal.SIGINT)
     _, err = started.communicate()
-    assert started.returncode == 130
-    assert err == b"reef: 4 documents, in 2 batches, were committed\nreef: interrupted\n"
+    wanted = b"reef: 4 documents, in 2 batches, were committed\nreef: interrupted\n"
+    assert (started.returncode, err) == (130, wanted)
 
 
 def test_progress_is_shown_on_a_terminal(url: str) -> None:
