@@ -114,7 +114,7 @@ class CheckedLog:
         """Return the objects that do not follow what was in a lost slot, though they name it.
 
         An object of a newer writer's was in that slot, and they were in flight behind one that lost it.
-        The newest writer that names the slot knew: whoever took it from that one would be newer still.
+        The newest writer that names the slot is right: a writer that took the slot from it would be newer.
         """
         claims = self.claims.get(slot, [])
         newest = max(claims, key=lambda claim: claim.epoch, default=None)

@@ -1,4 +1,4 @@
-"""Durable settings: those that hold for a namespace, whoever has it open, and stand in its manifest.
+"""Durable settings: those that the manifest keeps, so that all processes use the same values.
 
 What an opening writer is given for them takes effect, like a change by hand. Everybody else goes by
 the manifest. How many writes may be under way is the writer's, whose fences are as many in a row: so

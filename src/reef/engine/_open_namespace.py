@@ -10,12 +10,12 @@ For writing:
 5. Look at the manifest's head, always: the fences count only at or above the boundary of garbage
    collection, because below it an absent slot may be a collected one. If they do not, start over.
 
-Behind a writer that has published its end, at slot S, 3 and 4 are left out. That writer sends nothing
-more, and older ones have met the fences of those that came after them. So S is absent until the new
-writer takes it, or the fence of a newer one: that writer published no end before. Such a fence is
-never collected, so S is never absent again, and whoever goes to sleep here meets it with its first
-write. Between two that open at the same time, only the one whose epoch was published first finds the
-end on its head; the other one puts fences.
+Behind a writer that has published its end, at slot S, steps 4 and 5 are left out. That writer sends
+nothing more, and older ones have met the fences of their successors. So S is absent until the new
+writer takes it, or a newer one puts its fence there, because it found no end published. A fence is never
+collected, so S is never absent again: a writer that falls asleep here meets the fence with its first
+write. Of two that open at the same time, only the one whose epoch was published first finds the end on
+its head. The other one puts fences.
 
 A manifest that fell back to an older generation serves reads. Writing needs `reef repair`.
 """

@@ -10,8 +10,8 @@ Invariants:
   takes no intent and no compactor epoch: a killed process leaves nothing standing, and a compaction
   on Spark is not fenced by it.
 - What was live when an intent was first seen may be an input of its job, and is left alone while the
-  intent stands. A publish is refused if an intent stands that the plan did not know. So whoever
-  publishes second plans anew, and under its intent a job is never overtaken by this.
+  intent stands. A publish is refused if an intent stands that the plan did not know. So the second
+  to publish plans anew, and maintenance never overtakes a job that has its intent.
 - Collection spares unreferenced segments of the current epoch. So the writer remembers the names of
   what its own flushes and compactions wrote: what of that is replaced, or was never published for
   certain, it *disowns*, and its next collection deletes it after the grace period. If the process
